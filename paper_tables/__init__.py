@@ -163,7 +163,8 @@ def study_of(suites: Suites, runs: Path) -> Study:
             of_stages = zip(run.line.stages, run.scores, strict=False)
             scores = [scores_of(suite, key, lines, examples) for key, lines in of_stages] or run.scores
             baselines = [one for one in run.baselines if (one.task, one.metric) in tasks]
-            other = [index for index, stage in enumerate(run.stages) if stage and whose[run.id].other_code(stage)]
+            begun = [records.last(stage, records.StageLine) for stage in run.stages]
+            other = [index for index, line in enumerate(begun) if line and whose[run.id].other_code(line)]
             run = dataclasses.replace(run, line=line, scores=scores, baselines=baselines)
             chosen.append(dataclasses.replace(run, other_code=other, why=why))
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))

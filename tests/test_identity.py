@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from benchmark.downstream.tasks import score_key, scores_of
-from benchmark.records import ScoreLine
+from benchmark.records import CURE, ScoreLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
 from benchmark.training.method import code_of
 from methods.naive import Naive
 from run_all import main
+from tests.support.record_lines import read_lines, write_lines
 from tests.support.tiny_suite import write
 
 SHARED = "RATE = 1\n"
@@ -149,6 +150,71 @@ def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place:
     monkeypatch.setattr(Naive, "signature", lambda self, stage: {"now": "another"})
     assert "1 todo" in said(capsys, "status", "tiny.toml")
     assert "| -- |" in said(capsys, "report", "tiny.toml")
+
+
+def test_code_that_was_changed_without_its_version_is_said(place: Path, capsys, monkeypatch) -> None:
+    """Oracle: nothing is said before; the numbers stay."""
+    old = shown(capsys)
+    assert "its code was changed" not in said(capsys, "status", "tiny.toml")
+    monkeypatch.setattr("benchmark.training.identity.code_of", lambda module: "another")
+    told = said(capsys, "status", "tiny.toml")
+    assert "1 done" in told and "! naive: its code was changed since it was trained (1 of 1 runs): if" in told
+    assert shown(capsys) == old
+
+
+def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys) -> None:
+    """Oracle: the message; it would be "2 seeds" that differ by nothing, or by what their suites differ in."""
+    (place / "other").mkdir()
+    shutil.copy("tiny.toml", "other")
+    for other in ("tiny.toml", "other/tiny.toml"):
+        told = said(capsys, "report", "tiny.toml", other, status=2)
+        assert "error: more than one suite is called tiny, so their runs would be taken for seeds" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda line: line["stages"].reverse(), "stage 0 is recorded as ('"),
+        (lambda line: line["domains"].reverse(), "stage 0 is recorded as ('"),
+        (lambda line: line.update(seed=1), "seed 1 of run naive-s0-"),
+    ],
+)
+def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, change, message: str) -> None:
+    """Oracle: the message, with file and cure, where a run's line was edited."""
+    [file] = (place / "runs" / "suites" / "tiny").glob("*.jsonl")
+    lines = read_lines(file)
+    change(lines[0])
+    write_lines(file, lines)
+    told = said(capsys, "report", "tiny.toml", status=2)
+    assert f"{file.name}: {message}" in told and CURE in told
+
+
+def test_a_failure_in_a_stage_that_a_run_does_not_have_is_refused(place: Path, capsys) -> None:
+    """Oracle: the message; one in its last stage is shown."""
+    [file] = (place / "runs" / "suites" / "tiny").glob("*.jsonl")
+    first, _ = read_lines(file)
+    failed = {"kind": "failed", "stage": 1, "error": "lightning"}
+    write_lines(file, [first, failed])
+    assert "failed in stage b: lightning" in said(capsys, "report", "tiny.toml")
+    for stage, message in ((2, "failed in stage 2, of stages 0 to 1; "), (-1, "not a record: ")):
+        write_lines(file, [first, failed | {"stage": stage}])
+        assert message in said(capsys, "report", "tiny.toml", status=2)
+
+
+@pytest.mark.parametrize("what", ["perplexity", "bits_per_byte"])
+def test_perplexities_that_were_edited_are_refused(place: Path, capsys, what: str) -> None:
+    """Oracle: bits per token over bits per byte are the bytes of a text's tokens, one number in all records."""
+    for stage in (0, 1):
+        [file] = [
+            path for path in (place / "runs/stages").glob("*/records.jsonl") if f'"index":{stage}' in path.read_text()
+        ]
+        kept, lines = file.read_bytes(), read_lines(file)
+        for line in lines:
+            line.update({what: {name: value / 2 for name, value in line.get(what, {}).items()}})
+        write_lines(file, lines)
+        told = said(capsys, "report", "tiny.toml", status=2)
+        assert "do not go together as in" in told and CURE in told
+        file.write_bytes(kept)
 
 
 def test_scores_are_chosen_by_their_key() -> None:

@@ -12,6 +12,7 @@ from benchmark import records
 from benchmark.downstream.tasks import score_key
 from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_scores
 from benchmark.jobs.status import _rows, seconds_left, sweep_line, trained_share, watch
+from benchmark.locks import Lease
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
@@ -118,6 +119,28 @@ def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
     suite.write_text(suite.read_text().replace('["naive", "er"]', '["naive"]') + row)
     assert main(["run", str(suite), "--runs", str(tmp_path / "runs"), "--dry-run"]) == 0
     assert "To train: 2 of 2 runs, 12 steps and 10 s (0:10)\n" in capsys.readouterr().out
+
+
+def test_watch_waits_for_what_begins(survey: Survey, capsys) -> None:
+    """Oracle: by hand: a run that has just been called, and prepares text; then one that nobody begins."""
+    [begun, later] = [replace(state, state="todo", stages=()) for state in survey.states()]
+    trained = [replace(begun, state="done"), replace(later, state="done")]
+    looks, pauses = [[begun, later]] * 3 + [trained] * 3, list[float]()
+    survey.states = lambda: looks.pop(0)  # type: ignore[method-assign]
+    survey.in_progress.path.parent.mkdir(parents=True)
+    run = Lease(survey.in_progress.path)
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 1:
+            run.acquire()
+        if len(pauses) == 4:
+            run.release()
+
+    assert watch(survey, pause) == 0 and len(pauses) == 4 and not looks
+    looks += [[begun, later]] * 9
+    assert watch(survey, pauses.append) == 0 and len(pauses) < 12
+    assert "2 todo" in capsys.readouterr().out
 
 
 @pytest.fixture

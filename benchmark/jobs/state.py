@@ -49,6 +49,7 @@ class StageState:
     evaluated: bool = False
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
     charged: Mapping[str, float] = field(default_factory=dict)  # so far, by unit
+    begun: StageLine | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class RunState:
     fraction: float = 0.0  # of the budget of the stage in progress
     scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
+    other_code: int = 0  # stages that its method trained with other code than now
 
     @property
     def finished(self) -> tuple[StageState, ...]:
@@ -90,6 +92,7 @@ class Survey:
 
     def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
         self.suite, self.configs, self.build, self.store = suite, configs, build, store
+        self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")  # whoever does what is missing has it
         self.jobs: list[Job] = []
         of_rows = {(config.row, str(config.options)): config for config in configs}  # seeds are alike
         self._methods = {row: build(config.method, config.options) for row, config in of_rows.items()}
@@ -114,7 +117,8 @@ class Survey:
         names = tuple(domain.name for domain in config.domains)
         stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
         job, keys = self._job_of.get(config.id), tuple(identity.keys)
-        run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job)
+        other = sum(identity.other_code(stage.begun) for stage in stages)
+        run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job, other_code=other)
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and of_kind(identity.lines, EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
@@ -172,7 +176,8 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]
         ap = statistics.geometric_mean([math.inf if value is None else value for value in values])
-    return StageState(done is not None, evaluation is not None, ap, spent.charged if spent else {})
+    charged = spent.charged if spent else {}
+    return StageState(done is not None, evaluation is not None, ap, charged, first)
 
 
 def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]) -> Scored:

@@ -15,6 +15,7 @@ from benchmark.settings.units import UNITS, duration
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
+BEGINS = 20.0  # seconds in which `run` may begin
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
 QUIET = ("done", "todo")  # states of which who watches a sweep need not know
 
@@ -29,19 +30,28 @@ def show(survey: Survey) -> int:
 def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
     """Show again and again what runs, waits or has failed, until nothing of the suite is under way, and then all.
 
-    A state that is unknown ends nothing. Returns as `show` does.
+    What is still to do may just begin: it has a while for that. A state that is unknown ends nothing. Returns as `show`
+    does.
     """
-    while is_under_way(survey, states := survey.states()):
+    waits = BEGINS
+    while (begun := is_under_way(survey, states := survey.states())) or (waits > 0 and _may_begin(states)):
         if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
         shown = [state for state in states if state.state not in QUIET]
         print("\n".join(lines_of(survey, states, shown)), flush=True)
-        sleep(ASKED if survey.jobs else HERE)
+        pause = ASKED if survey.jobs else HERE
+        waits = 0.0 if begun else waits - pause
+        sleep(pause)
     return show(survey)
 
 
 def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
-    return any(job.is_under_way for job in survey.jobs) or any(state.state == "running" for state in states)
+    words = {state.state for state in states}
+    return "running" in words or any(job.is_under_way for job in survey.jobs) or survey.in_progress.is_taken()
+
+
+def _may_begin(states: Sequence[RunState]) -> bool:
+    return any(state.state in ("todo", "interrupted") for state in states)
 
 
 def exit_status(survey: Survey, states: Sequence[RunState]) -> int:
@@ -96,7 +106,7 @@ def _rows(states: Sequence[RunState]) -> list[str]:
 
 
 def notes(states: Sequence[RunState]) -> list[str]:
-    """Which models lack scores because these could not be computed."""
+    """Which models lack scores because these could not be computed, and which methods' code was changed since."""
     lost = {
         model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
         f"computing them failed: {model.failed}; `run --retry-failed` tries again"
@@ -104,7 +114,13 @@ def notes(states: Sequence[RunState]) -> list[str]:
         for model in state.scored
         if model.failed
     }
-    return list(lost.values())
+    changed = Counter(state.config.method for state in states if state.other_code)
+    others = [
+        f"! {method}: its code was changed since it was trained ({count} of {len(states)} runs): if it computes "
+        "something else now, raise its `version`"
+        for method, count in changed.items()
+    ]
+    return [*lost.values(), *others]
 
 
 def sweep_line(states: Sequence[RunState]) -> str:

@@ -144,12 +144,17 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
     if not options.dry_run:
         survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
+        survey.in_progress.path.parent.mkdir(exist_ok=True)
+        survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
     plan = Plan(survey, survey.states(), tables, options.retry_failed, options.parallel, options.share_machine)
     executor = executors.find(options.executor)
     if options.dry_run:
         print("\n".join(described(plan, executor)))
         return 0
-    code = executor.execute(plan)
+    try:
+        code = executor.execute(plan)
+    finally:
+        survey.in_progress.release()
     return (watch(survey) or code) if options.wait else code
 
 

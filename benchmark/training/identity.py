@@ -5,12 +5,11 @@ docs/how_it_works.md has the list. A run's id says its settings and its seed; th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmark.data.documents import NotHere
 from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key
-from benchmark.records import LineOfRun, LineOfStage, RunLine, StageLine, last
+from benchmark.records import LineOfRun, RunLine, StageLine, last
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.keys import stage_keys
@@ -30,9 +29,8 @@ class Identity:
     code: tuple[str, str]  # its method, and a hash of that one's code
     why: str = ""  # what is recorded of the run is not of it
 
-    def other_code(self, stage: Sequence[LineOfStage]) -> bool:
+    def other_code(self, begun: StageLine | None) -> bool:
         """Whether its method trained a stage when its code was another; older records do not say."""
-        begun = last(stage, StageLine)
         return begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ def read_stage_lines(path: Path) -> list[Line]:
 def last_line(path: Path, kind: str) -> Line | None:
     """The last line of a kind."""
     return next((line for line in reversed(read_lines(path)) if line["kind"] == kind), None)
+
+
+def write_lines(path: Path, lines: Iterable[Line]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def append_line(path: Path, line: Line) -> None:
