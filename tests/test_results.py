@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -126,6 +128,52 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
         studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
     assert main(["verify", str(study), "--stage", "nonsense", "--runs", str(study / "again")]) == 2
     assert "no run has a stage 'nonsense'" in capsys.readouterr().err
+
+
+def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, study: Path, capsys) -> None:
+    """Oracle: what is recorded, and a thousandth more, in bits per byte too, so that reading finds nothing."""
+    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
+    key = Store(trained / "runs").recorded_stages(er)[1]
+
+    def more(line: dict) -> None:
+        for name in line.get("perplexity", {}):
+            bits = line["bits_per_byte"][name] / math.log(line["perplexity"][name])
+            line["perplexity"][name] *= 1.001
+            line["bits_per_byte"][name] = bits * math.log(line["perplexity"][name])
+
+    arguments = ["verify", str(study), "--stage", key, "--runs", str(study / "again")]
+    assert main(arguments) == 0
+    assert re.search(r": the same weights, \w+, and [1-9]\d* perplexities", capsys.readouterr().out)
+    spoil(study, more)
+    assert main(arguments) == 2
+    assert re.search(r"error: perplexity \S+ on [ab] is recorded after step \d of adapt, and ", capsys.readouterr().err)
+
+
+def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, study: Path, tmp_path: Path) -> None:
+    """Oracle: by hand: the lines that were added, once, in the order of time; the message names both files."""
+    runs, [suite] = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), suites_of(study)
+    key = Store(runs).recorded_stages(suite[1][0])[1]
+    scores, name = runs / "scores" / f"{key}.jsonl", f"scores/{key}.jsonl"
+
+    def collected() -> list[str]:
+        studies.collect(*suite, runs, study, methods.build)
+        return studies._members(study / ARCHIVE)[name].decode().splitlines()
+
+    scores.write_text("first\n")
+    assert collected() == ["first"]
+    scores.write_text("first\nlater\n")
+    assert collected() == ["first", "later"]
+    scores.write_text("of another machine\nlater\n")
+    assert collected() == ["first", "later", "of another machine"]
+    members = studies._members(study / ARCHIVE)
+    [line] = [name for name in members if name.startswith("suites/tiny/naive")]
+    members[line] = members[line].replace(key.encode(), b"000000000000")
+    studies._write(study / ARCHIVE, members)
+    with pytest.raises(
+        ResultsError, match=f"came to stages .*{key}, the study holds a record with stages .*, 000000000000: "
+    ):
+        collected()
+    assert studies._members(study / ARCHIVE) == members
 
 
 def other_machine(line: dict) -> None:
