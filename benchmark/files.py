@@ -84,7 +84,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             old = _beside(folder)
             os.replace(folder, old)
             os.replace(beside, folder)
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)  # the new one is in place, and `sweep` removes what is left
         else:
             os.replace(beside, folder)
         sync(folder.parent)

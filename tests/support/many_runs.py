@@ -7,6 +7,7 @@ to is held against runs that nobody disturbed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -89,8 +90,9 @@ class ManyRuns:
             return
         time.sleep(self._chosen.uniform(0, MOMENT))
         if workers := _workers(child):
-            os.kill(self._chosen.choice(workers), signal.SIGKILL)
-            self.kills += 1
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self._chosen.choice(workers), signal.SIGKILL)
+                self.kills += 1
 
     def _call(self, runs: Path, seeds: range) -> int:
         """A copy of this process that calls the command. Returns its pid."""
