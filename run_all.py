@@ -73,13 +73,11 @@ def run(options: argparse.Namespace) -> int:
 def tune(options: argparse.Namespace) -> int:
     import methods
     from benchmark.jobs import tuning
-    from benchmark.training.keys import check_memory_shares
 
     suite = read_suite(options, options.suite)[0]
     rows = methods.rows(suite, options.methods)
-    fits = lambda run: check_memory_shares(run, methods.build(run.method, run.options))  # noqa: E731
     spaces = {row.method: methods.find(row.method).space for row in rows}
-    return say(tuning.tune(suite, rows, spaces, options.configurations, fits, options.runs))
+    return say(tuning.tune(suite, rows, spaces, options.configurations, methods.runs, methods.build, options.runs))
 
 
 def prepare(options: argparse.Namespace) -> int:

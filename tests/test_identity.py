@@ -123,6 +123,17 @@ def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, 
     assert shown(capsys) == old
 
 
+def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
+    """Oracle: the seed of the new text alone; where there is no text to tell, the newest run of the row tells."""
+    edit(place)
+    said(capsys, "run", "tiny.toml", "--parallel", "1", "--seeds", "1")
+    new = next(line for line in said(capsys, "report", "tiny.toml", "--seeds", "1").splitlines() if "| Naive" in line)
+    for other in ("text, tokenizer or version", "text than a newer run of the row"):
+        told = said(capsys, "report", "tiny.toml", "--seeds", "0,1")
+        assert f"Records are left out of Naive, seed 0: what is recorded is of another {other}" in told and new in told
+        (place / "b.jsonl").unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("change", ["touched", "moved", "gone", "without data"])
 def test_a_text_that_is_the_same_or_not_here_has_its_records(place: Path, capsys, change: str) -> None:
     """Oracle: what was shown before; nothing is trained."""

@@ -21,7 +21,10 @@ from benchmark.records import EvaluationLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, per_stage
-from benchmark.store import load_runs
+from benchmark.store import Store, load_runs
+from benchmark.training.identity import Identities
+from benchmark.training.keys import check_memory_shares
+from benchmark.training.method import Build
 
 DOMAINS = 2  # that configurations are tried on
 RATES = (1.0, 0.5, 2.0, 0.25, 4.0)  # factors of the suite's learning rate, for every method
@@ -33,23 +36,30 @@ Check = Callable[[RunConfig], None]  # raises ConfigError for a run that cannot 
 
 
 def tune(
-    suite: Suite, rows: Sequence[Row], spaces: Mapping[str, Space], count: int, check: Check, runs: Path
+    suite: Suite,
+    rows: Sequence[Row],
+    spaces: Mapping[str, Space],
+    count: int,
+    runs_of: Callable[[Suite], Sequence[RunConfig]],
+    build: Build,
+    runs: Path,
 ) -> Iterator[str]:
     """Write SUITE-tune.toml, a suite of trials; once they are trained, SUITE-tuned.toml, with the best of each row.
 
     Says what comes next. `spaces` are those of the methods, by name. Raises ConfigError if a method has not `count`
-    configurations that `check` lets pass.
+    configurations that can be trained.
     """
     trials, tuned = Path(f"{suite.name}-tune.toml"), Path(f"{suite.name}-tuned.toml")
     again = f"`python run_all.py tune {suite.called}` picks the best"
     if not trials.exists():
-        searching = search(suite, rows, spaces, count, check)
+        fits = lambda run: check_memory_shares(run, build(run.method, run.options))  # noqa: E731
+        searching = search(suite, rows, spaces, count, fits)
         _write(trials, searching, f"{count} configurations of each row of {suite.name}, written by `run_all.py tune`")
         yield f"wrote {trials}, a suite of {len(searching.rows)} trials; remove it to search anew"
         yield f"next: `python run_all.py run {trials}` trains them, here or with --executor; then {again}"
         return
     searching = load_suite(str(trials))
-    perplexities = judge(searching, runs)
+    perplexities = judge(searching, runs_of(searching), Identities(Store(runs), build))
     left = len(searching.rows) - len(perplexities)
     if left:
         yield f"{left} of the {len(searching.rows)} trials in {trials} have not ended below {runs}"
@@ -105,10 +115,13 @@ def _configurations(suite: Suite, row: Row, run: RunConfig, space: Space, count:
     return [row, *random.Random(digest([row.name, names])).sample(others, count - 1)]
 
 
-def judge(searching: Suite, runs: Path) -> dict[str, float]:
+def judge(searching: Suite, configs: Sequence[RunConfig], identities: Identities) -> dict[str, float]:
     """The average perplexity (AP) over the domains of each trial that has ended, by its name; infinite if it failed."""
     perplexities = {}
-    for run in load_runs(runs, searching.name):
+    trials = {config.id: config for config in configs}
+    for run in load_runs(identities.store.root, searching.name):
+        if run.id not in trials or identities.of(trials[run.id], run.lines).why:
+            continue
         if run.finished == len(searching.domains):
             last = [line for line in run.stages[-1] if isinstance(line, EvaluationLine)][-1].perplexity
             values = [last[domain.name] or math.inf for domain in searching.domains]

@@ -47,11 +47,8 @@ class Identities:
         They are believed where its text is not here, and where no text is, as records are copied without. Raises
         NotHere for a text that is not here, and of which nothing is recorded.
         """
-        method, lines, corpus = (
-            self.build(config.method, config.options),
-            self.store.run_lines(config),
-            self._text(config),
-        )
+        method, corpus = self.build(config.method, config.options), self._text(config)
+        lines = self.store.run_lines(config) if lines is None else lines  # given by whoever has read them
         told, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
         if isinstance(corpus, Corpus):
             tokens = {text.name: text.key for text in (*corpus.domains, *corpus.probes)}
