@@ -10,6 +10,8 @@ import pandas as pd
 
 from analysis.study import Study, header, of_text, other_texts
 from analysis.tables import Block, Column
+from benchmark.records import DoneLine, last
+from benchmark.settings.suite import passes
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
 
@@ -22,8 +24,23 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
     found = []
     for suite in suites:
         found += [note for _, problems in checks(study, suite, rows) for note in problems]
-        found += tuned(study.of(suite))
+        found += [*tuned(study.of(suite)), *read(study.of(suite), rows)]
     return found
+
+
+def read(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[str]:
+    """How often the finished stages of runs read their domains, and how much of these the memory holds."""
+    times: dict[str, list[float]] = {}
+    held: dict[str, list[float]] = {}
+    for run in runs if rows is None else [run for run in runs if run.row in rows]:
+        memory = run.line.config.get("data", {}).get("memory_tokens", 0)
+        for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
+            tokens, end = header(stage).data.get(domain.name, {}).get("tokens"), last(stage, DoneLine)
+            if tokens and end and end.charged.get("tokens"):
+                times.setdefault(domain.title, []).append(end.charged["tokens"] / tokens)
+            if tokens and domain != run.domains[-1]:
+                held.setdefault(domain.title, []).append(min(1, memory / tokens))
+    return list(filter(None, [passes(times, held)]))
 
 
 def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[tuple[str, list[str]]]:

@@ -19,6 +19,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Domain, Tokenizer
 from benchmark.settings.tasks import Docstrings, Task
+from tests.support import tiny_suite
 from tests.support.texts import DATA, SMALL, sentences
 from tests.support.texts import write as write_text
 
@@ -173,3 +174,27 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     said = list(warnings(corpus, config))
     assert said[0].startswith("c: only 9 documents for validation") and said[1:3] == found
     assert said[3].startswith("The tokenizer is trained on b, c too") and len(said) == 4
+
+
+def test_prepare_a_plan_and_tables_say_how_often_text_is_read(tmp_path, capsys) -> None:
+    """Oracle: six steps of ten rows of 16 tokens, a memory of 800, over the tokens that prepare counts by hand."""
+    suite = tiny_suite.write(tmp_path)
+    places = ["--runs", str(tmp_path / "runs")]
+    told = []
+    for command in (["prepare", str(suite)], ["run", str(suite), "--dry-run"]):
+        assert run_all.main([*command, *places]) == 0
+        told.append(capsys.readouterr().out)
+    tokens = {}
+    for info in (json.loads(path.read_text()) for path in (tmp_path / "runs/data/domains").glob("*/info.json")):
+        tokens[Path(info["source"]["train"][0]).stem] = info["tokens"]
+    expected = (
+        f"Tokens read in a stage over those of its domain, memory's included: a {960 / tokens['a']:.1f}, "
+        f"b {960 / tokens['b']:.1f}. The memory's share of a domain: a {800 / tokens['a']:.1%}."
+    )
+    assert all(text.count(expected) == 1 for text in told)
+    out = tmp_path / "out"
+    assert run_all.main(["run", str(suite), *places, "--out", str(out), "--parallel", "1"]) == 0
+    assert expected in (out / "tiny/main_pretraining.md").read_text()
+    longer = ["--set", "budget.unit=seconds"]
+    assert run_all.main(["run", str(suite), *places, *longer, "--dry-run"]) == 0
+    assert f"\nThe memory's share of a domain: a {800 / tokens['a']:.1%}.\n" in capsys.readouterr().out

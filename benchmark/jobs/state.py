@@ -73,6 +73,7 @@ class RunState:
     keys: tuple[str, ...] = ()  # of its stages, as far as they are known
     stages: tuple[StageState, ...] = ()
     prepared: bool = False  # whether its text is tokenised
+    tokens: tuple[int, ...] = ()  # of each domain, where it is
     fraction: float = 0.0  # of the budget of the stage in progress
     scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
@@ -118,7 +119,8 @@ class Survey:
         stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
         job, keys = self._job_of.get(config.id), tuple(identity.keys)
         other = sum(identity.other_code(stage.begun) for stage in stages)
-        run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job, other_code=other)
+        known = (config, "todo", identity.why, keys, stages, identity.prepared, identity.sizes)
+        run = RunState(*known, job=job, other_code=other)
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and of_kind(identity.lines, EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)

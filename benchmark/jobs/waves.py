@@ -174,6 +174,7 @@ def described(plan: Plan, executor: Executor) -> list[str]:
     pace = f"; about {duration(left)} at the pace of what has run" if left else ""
     lines += [*does, f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}"]
     notes = [note for state in plan.states for note in (state.config.start_note, state.config.tokenizer_note)]
+    notes += [state.config.passes_note(state.tokens) for state in plan.states]
     lines += filter(None, dict.fromkeys(notes))
     if plan.wanted or does:
         return [*lines, "next: the same command without --dry-run does that, then renders the report"]

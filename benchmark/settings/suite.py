@@ -10,7 +10,7 @@ No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from operator import not_
@@ -24,7 +24,7 @@ from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm import Slurm
 from benchmark.settings.tasks import Finetuning, Task
-from benchmark.settings.units import UNITS
+from benchmark.settings.units import UNITS, Work
 
 
 class HubDataset(Settings):
@@ -400,6 +400,16 @@ class RunConfig(Settings):
             "head size, dropout and tokenizer are its own, whatever the suite says of them."
         )
 
+    def passes_note(self, tokens: Sequence[int]) -> str:
+        """What is known of `passes` before training, by the tokens of each domain: a wall time says nothing of it."""
+        columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
+        cost = UNITS[self.budget.unit].cost
+        step = cost(Work(steps=1, tokens=columns)) if cost else 0
+        sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
+        read = [per_stage(self.budget.amount, stage) / step * columns for stage in range(len(labels))] if step else []
+        held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
+        return passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
+
     def __copy__(self) -> RunConfig:
         """What `model_copy` changes: it has another id."""
         copied = super().__copy__()
@@ -447,3 +457,16 @@ Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
 def per_stage(value: PerStage, stage: int) -> float:
     """The value of a per-stage setting in `stage` (counted from 0)."""
     return value[stage] if isinstance(value, tuple) else value
+
+
+def passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]) -> str:
+    """How often runs read as many tokens in a stage as its domain has, and which share of each domain is memory."""
+
+    def told(values: Mapping[str, Sequence[float]], form: str) -> str:
+        written = lambda end: format(end, form if end >= 0.05 or "%" in form else ".1g")  # noqa: E731
+        ends = ((title, dict.fromkeys(map(written, (min(of), max(of))))) for title, of in values.items())
+        return ", ".join(f"{title} {' to '.join(both)}" for title, both in ends)
+
+    often = f"Tokens read in a stage over those of its domain, memory's included: {told(read, ',.1f')}." if read else ""
+    kept = f"The memory's share of a domain: {told(held, '.1%')}." if any(map(any, held.values())) else ""
+    return f"{often} {kept}".strip()

@@ -28,6 +28,7 @@ class Identity:
     prepared: bool
     code: tuple[str, str]  # its method, and a hash of that one's code
     why: str = ""  # what is recorded of the run is not of it
+    sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
 
     def other_code(self, begun: StageLine | None) -> bool:
         """Whether its method trained a stage when its code was another; older records do not say."""
@@ -69,6 +70,7 @@ class Identities:
             isinstance(corpus, Corpus),
             (config.method, code_of(type(method).__module__)),
             why,
+            tuple(domain.info["tokens"] for domain in corpus.domains) if isinstance(corpus, Corpus) else (),
         )
 
     def _text(self, config: RunConfig) -> Corpus | NotHere | None:
