@@ -101,7 +101,7 @@ def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> Non
     assert main(tune) == 0
     assert "4 of the 4 trials in tiny-tune.toml have not ended" in capsys.readouterr().out
     trial = Path("tiny-tune.toml").read_text()
-    Path("tiny-tune.toml").write_text(trial.replace("amount = 6.0", "amount = 3.0"))
+    Path("tiny-tune.toml").write_text(trial.replace('"amount" = 6.0', '"amount" = 3.0'))
     assert main(["run", "tiny-tune.toml", "--parallel", "1"]) == 0  # of another budget, which decides nothing
     Path("tiny-tune.toml").write_text(trial)
     assert main(tune) == 0
