@@ -177,7 +177,7 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
         (
             "first stage",
-            conformance.shared_first_stage_is_naive,
+            conformance.is_naive_where_it_says,
             "differs by .* in the first stage: say in `signature`",
         ),
         ("asked", works_on_the_clock_alone, "takes 16 FLOPs"),
@@ -197,6 +197,74 @@ def test_each_check_can_fail(how: str, check: Callable[[Lab], None], message: st
     """Oracle: a method that breaks one promise fails that promise's check, which says what is wrong."""
     with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
         check(Lab("wrong", functools.partial(build, how), tmp_path))
+
+
+def lab_of(kind: type[LifelongMethod], folder: Path) -> Lab:
+    return Lab("wrong", lambda name, options: kind() if name == "wrong" else methods.build(name, options), folder)
+
+
+class NoMemory(LifelongMethod):
+    """SI, with the path that it sums up left out of `state`."""
+
+    path = ()
+
+    def options(self):
+        return {}
+
+    def start_stage(self, model, stage):
+        self.importance, self.path = self.path, ()
+        self.anchor = [parameter.detach().clone() for parameter in model.parameters()]
+        return model
+
+    def adjust_gradients(self, learner, memory):
+        for parameter, weight, anchor in zip(learner.parameters, self.importance, self.anchor, strict=False):
+            if isinstance(weight, float) or weight.shape == parameter.shape:  # embeddings grow by a prompt
+                parameter.grad.add_(weight * (parameter.detach() - anchor))
+        self.path = [parameter.grad.square() for parameter in learner.parameters]
+
+
+class NoAnchor(NoMemory):
+    """L2-SP, whose anchor is the model itself: its parameters are not cloned."""
+
+    def start_stage(self, model, stage):
+        self.anchor, self.importance = list(model.parameters()), [1.0] * len(list(model.parameters()))
+        return model
+
+
+class NoTeacher(NoMemory):
+    """Distillation from a teacher that is the model itself."""
+
+    def start_stage(self, model, stage):
+        self.teacher = model
+        return model
+
+    def adjust_gradients(self, learner, memory):
+        pass
+
+    def loss(self, learner, batch):
+        text = batch.tokens, batch.domains, batch.positions
+        return super().loss(learner, batch) + (learner.model(*text) - self.teacher(*text).detach()).square().mean()
+
+
+class Remembers(NoMemory):
+    """The same with `path` in `state`."""
+
+    state = ("path",)
+
+
+@pytest.mark.parametrize("kind", [NoMemory, NoAnchor, NoTeacher])
+def test_a_method_that_does_nothing_is_told(kind: type[LifelongMethod], tmp_path, monkeypatch) -> None:
+    """Oracle: Naive's weights. Three mistakes each of which makes a method Naive; one that means it declares it."""
+    lab = lab_of(kind, tmp_path)
+    with pytest.raises(AssertionError, match="after 3 stages the weights are Naive's bit for bit: does it do anything"):
+        conformance.is_naive_where_it_says(lab)
+    monkeypatch.setattr(kind, "may_be_naive", True)
+    conformance.is_naive_where_it_says(lab)
+
+
+def test_a_method_that_remembers_does_something(tmp_path) -> None:
+    """Oracle: the first of these mistakes, mended."""
+    conformance.is_naive_where_it_says(lab_of(Remembers, tmp_path))
 
 
 def test_every_check_has_a_wrong_method() -> None:

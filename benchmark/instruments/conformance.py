@@ -304,12 +304,21 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
                 )
 
 
-def shared_first_stage_is_naive(lab: Lab) -> None:
-    """A method whose signature claims nothing for the first stage trains there exactly what Naive trains."""
-    if lab.new_method().signature(stage_of(lab.config(), 0)) == {}:
-        naive = lab.weights(lab.config().model_copy(update={"method": "naive", "row": "naive"}), "naive")
+def is_naive_where_it_says(lab: Lab) -> None:
+    """A method whose signature claims nothing for the first stage trains there what Naive trains, and later more."""
+    method, mine = lab.new_method(), lab.undisturbed()
+    naive = lab.weights(lab.config().model_copy(update={"method": "naive", "row": "naive"}), "naive")
+    if method.signature(stage_of(lab.config(), 0)) == {}:
         cure = "say in `signature` what the first stage does that Naive's does not"
-        _assert_close(naive[:1], lab.undisturbed()[:1], 0.0, "in the first stage", cure)
+        _assert_close(naive[:1], mine[:1], 0.0, "in the first stage", cure)
+    if not method.may_be_naive:
+        with contextlib.suppress(AssertionError):
+            _assert_close(naive, mine, 0.0, "", "")
+            mine = []
+        assert mine, (
+            f"after {len(naive)} stages the weights are Naive's bit for bit: does it do anything? What a later stage "
+            "needs must stand in `state`, an anchor or a teacher be a copy; one that means it says may_be_naive = True"
+        )
 
 
 def works_on_the_clock_alone(lab: Lab) -> None:
@@ -351,7 +360,7 @@ CHECKS: tuple[Callable[[Lab], None], ...] = (
     phases_fill_each_stage,
     budget_is_kept_to_one_step,
     checkpoints_compute_what_was_recorded,
-    shared_first_stage_is_naive,
+    is_naive_where_it_says,
     works_on_the_clock_alone,
     trains_under_every_budget,
     resumes_identically_from_a_kill_in_each_phase,

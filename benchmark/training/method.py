@@ -154,6 +154,7 @@ class LifelongMethod:
     title: ClassVar[str] = "Naive"  # label of its row
     group: ClassVar[Group] = "baselines"  # controls and references run only where a suite names them
     version: ClassVar[int] = 1  # raised when the code comes to compute something else, so that stages are trained anew
+    may_be_naive: ClassVar[bool] = False  # whether `check` may find Naive's weights: it acts seldom, or not at all
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # values of options that `run_all.py tune` may choose from
     state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them
     replay_weights: Sequence[float] | None = None  # how likely a memory row is of each earlier domain; None: uniform
