@@ -267,6 +267,35 @@ def test_a_method_that_remembers_does_something(tmp_path) -> None:
     conformance.is_naive_where_it_says(lab_of(Remembers, tmp_path))
 
 
+@dataclass
+class Foresees(LifelongMethod):
+    """Takes its share of memory from what comes later."""
+
+    of: str = ""
+    says: bool = False
+
+    def seen(self, stage):
+        return {**vars(stage.outlook), "size": stage.outlook.size.layers, "last": stage.last}[self.of]
+
+    def signature(self, stage):
+        return {"of": self.seen(stage)} if self.says else {"of": self.of}
+
+    def phases(self, stage):
+        return [Phase("adapt", memory=self.seen(stage) / 1e3)]
+
+
+@pytest.mark.parametrize("of", ["stages", "size", "budget", "last"])
+def test_phases_that_see_what_comes_later_must_say_so(of: str, tmp_path) -> None:
+    """Oracle: phases that differ where signatures do not, so that a stage of one stream passes for another's."""
+
+    def lab(says: bool) -> Lab:
+        return Lab("wrong", lambda name, options: Foresees(of, says), tmp_path)
+
+    with pytest.raises(AssertionError, match=r"stage 0: phases use `stage.outlook`, and `signature` does not"):
+        conformance.phases_fill_each_stage(lab(False))
+    conformance.phases_fill_each_stage(lab(True))
+
+
 def test_every_check_has_a_wrong_method() -> None:
     """Oracle: the list of checks."""
     [mark] = [m for m in test_each_check_can_fail.pytestmark if m.name == "parametrize"]

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -37,11 +37,11 @@ from benchmark.models import load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
-from benchmark.settings.suite import Budget, RunConfig
+from benchmark.settings.suite import Budget, RunConfig, Size
 from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
 from benchmark.training.keys import check_memory_shares, stage_of
-from benchmark.training.method import Build, LifelongMethod
+from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
 from benchmark.training.processes import World, join
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper, count_flops
@@ -151,7 +151,10 @@ def options_are_documented(lab: Lab) -> None:
 
 
 def phases_fill_each_stage(lab: Lab) -> None:
-    """The shares of a run's phases add up to its budget (a reference's to that of all stages so far); names differ."""
+    """The shares of a run's phases add up to its budget (a reference's to that of all stages so far); names differ.
+
+    What they use of `stage.outlook` stands in `signature`, or stages of one stream would pass for another's.
+    """
     config = lab.config()
     method = lab.new_method()
     spent = 0.0
@@ -165,6 +168,16 @@ def phases_fill_each_stage(lab: Lab) -> None:
         assert spent <= sum(stage_of(config, i).budget for i in range(index + 1)) * (1 + 1e-9), (
             f"the phases up to stage {index} take {spent:g}, more than the budget"
         )
+        ends = Outlook(index + 1, stage.size, stage.spent + stage.budget)
+        goes_on = Outlook(index + 2, stage.size, 2 * ends.budget)
+        more: list[dict[str, Any]] = [{}, {"stages": 9}, {"size": Size(layers=9, hidden_size=144)}, {"budget": 1e3}]
+        known: dict[str, list[Phase]] = {}
+        for outlook in (ends, *(replace(goes_on, **values) for values in more)):
+            other = replace(stage, outlook=outlook)
+            phases = list(method.phases(other))
+            assert phases == known.setdefault(repr(method.signature(other)), phases), (
+                f"stage {index}: phases use `stage.outlook`, and `signature` does not: let it hold what they use"
+            )
     assert abs(spent / stage.outlook.budget - 1) < 1e-9, f"the phases take {spent:g} of {stage.outlook.budget:g}"
 
 
