@@ -119,8 +119,8 @@ class Survey:
         stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
         job, keys = self._job_of.get(config.id), tuple(identity.keys)
         other = sum(identity.other_code(stage.begun) for stage in stages)
-        known = (config, "todo", identity.why, keys, stages, identity.prepared, identity.sizes)
-        run = RunState(*known, job=job, other_code=other)
+        run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job, other_code=other)
+        run = dataclasses.replace(run, tokens=identity.sizes)
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and of_kind(identity.lines, EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
