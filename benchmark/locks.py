@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmark.errors import UserError
+from benchmark.files import naming
 
 BEAT = 10.0  # seconds between two signs of life
 EXPIRES = 100.0  # seconds of watching without one: more than a network file system shows old times for, 60
@@ -69,7 +70,7 @@ class Lease:
         if not self._is_free(number - 1):
             return False
         try:
-            with self._file(number).open("x") as file:
+            with naming(self._file(number)), self._file(number).open("x") as file:
                 file.write(me())
         except FileExistsError:
             return False
@@ -97,7 +98,8 @@ class Lease:
         """Make it nobody's, unless it is another's by now."""
         self._ends.set()
         if self.number:
-            with contextlib.suppress(FileNotFoundError), self._file(self.number).open("r+") as file:
+            own = self._file(self.number)
+            with contextlib.suppress(FileNotFoundError), naming(own), own.open("r+") as file:
                 file.write(NOBODY)
                 file.truncate()
         self.number = 0
