@@ -172,7 +172,10 @@ def _read(name: str) -> dict[str, Any]:
     if not isinstance(base, str):
         raise ConfigError(f"{path}: extends = {base!r} must be the name of a suite, or the path of a .toml file")
     beside = str(path.parent / base) if base.endswith(".toml") else base
-    inherited = _read(beside)
+    try:
+        inherited = _read(beside)
+    except RecursionError:
+        raise ConfigError(f"{path}: extends = {base!r} leads back to this file: leave one of them out") from None
     content[BUILT_IN] += inherited[BUILT_IN]
     return _merge(inherited, content)
 
