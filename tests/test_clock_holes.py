@@ -141,6 +141,21 @@ class RemembersTheWarmUp(LifelongMethod):
         self.seen += 1
 
 
+@dataclass
+class SumsGradientTimesStep(LifelongMethod):
+    def start_stage(self, model, stage):
+        self.path = 0.0
+        return model
+
+    def adjust_gradients(self, learner, memory):
+        self.before = [parameter.detach().clone() for parameter in learner.parameters]
+
+    def after_step(self, learner):
+        for parameter, before in zip(learner.parameters, self.before, strict=True):
+            self.path -= float((parameter.grad * (parameter.detach() - before)).sum())
+        del self.before
+
+
 @pytest.mark.parametrize(
     ("cheat", "message"),
     [
@@ -149,6 +164,7 @@ class RemembersTheWarmUp(LifelongMethod):
         (WorksInOptions, "options or phases takes .* FLOPs"),
         (WorksAsItIsBuilt, "building it takes .* FLOPs"),
         (RemembersTheWarmUp, "the warm-up has changed RemembersTheWarmUp.seen: "),
+        (SumsGradientTimesStep, "the warm-up has changed SumsGradientTimesStep.path: "),
         (CostsMoreLater, "step 3 takes"),
         (RepeatsOldBatches, "step 1 takes"),
         (WorksInAThread, "beside the loop there are"),

@@ -254,7 +254,10 @@ class Stepper:
         return loss
 
     def warm_up(self) -> float:
-        """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs."""
+        """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs.
+
+        Its rate is the peak, so that `check` sees what a method keeps of how far weights move.
+        """
         model, device = self.inputs.model, self.inputs.world.device
         models = {model, self.inputs.evaluated}
         tensors = [tensor for each in models for tensor in (*each.parameters(), *each.buffers())]
@@ -264,9 +267,10 @@ class Stepper:
             # in main memory: a GPU may have room for a step, and for no more
             saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))
-            flops = self.flops()
+            rate = self.inputs.stage.learning_rate
+            flops = self.flops(rate)
             if self.training.compile:
-                self.step(0)
+                self.step(0, rate)
             set_state(self.method, state)
             with torch.no_grad():
                 for tensor, before in zip(tensors, saved, strict=True):
@@ -277,7 +281,7 @@ class Stepper:
         self._begin()
         return flops
 
-    def flops(self) -> float:
+    def flops(self, learning_rate: float = 0.0) -> float:
         """Take the first step and count its FLOPs, over all processes.
 
         Nothing is compiled: the counter sees operators, not kernels.
@@ -286,7 +290,7 @@ class Stepper:
         if self.training.compile:
             eager = self.training.model_copy(update={"compile": False})
             self.learner = Learner(self.inputs.model, self.method.loss, eager, self.inputs.world)
-        flops = count_flops(lambda: self.step(0)) * self.inputs.world.size
+        flops = count_flops(lambda: self.step(0, learning_rate)) * self.inputs.world.size
         self.learner = learner
         return flops
 
