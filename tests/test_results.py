@@ -338,6 +338,16 @@ def test_an_archive_writes_nothing_elsewhere(study: Path, tmp_path: Path) -> Non
         check(study)
 
 
+def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path, capsys) -> None:
+    """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
+    members = studies._members(study / ARCHIVE)
+    studies._write(study / ARCHIVE, {**members, "suites/a\0" + "b" * 100: b"x"})
+    for command in ("verify", str(study)), ("compare", str(study), str(study)):
+        assert main([*command]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "tar.gz: embedded null byte; such an archive is not ours: restore" in said
+
+
 @pytest.mark.parametrize("study", sorted((ROOT / "results").glob("*/records")), ids=lambda path: path.parent.name)
 def test_the_projects_own_studies_hold(study: Path, capsys) -> None:
     """Oracle: `verify`: the committed report is what the committed records give."""

@@ -115,10 +115,11 @@ def unpack(folder: Path, into: Path) -> Store:
     """The records of a study as a folder of `--runs`. Raises ResultsError for an archive that cannot be read."""
     into.mkdir(parents=True, exist_ok=True)
     for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
+        tar = _read(archive)
         try:
             with naming(into):
-                _read(archive).extractall(into, filter="data")
-        except tarfile.TarError as error:
+                tar.extractall(into, filter="data")
+        except (tarfile.TarError, ValueError) as error:
             raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
     return Store(into)
 
