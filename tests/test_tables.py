@@ -14,7 +14,6 @@ from msgspec import structs
 
 import paper_tables
 from analysis.exhibits import TableExhibit
-from analysis.page import page
 from analysis.study import Study
 from analysis.tables import (
     Block,
@@ -29,7 +28,6 @@ from analysis.tables import (
     to_latex,
     to_markdown,
 )
-from analysis.verdicts import Key, measured
 from benchmark import records
 from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
 from benchmark.settings.base import ConfigError
@@ -174,104 +172,6 @@ def test_contended_stages_are_noted(tmp_path, table, share, noted):
 
     text = "Other programs took cores, so wall times do not compare: ER, seed 0, in stage Rev (94%)."
     assert (text in notes_of(tmp_path, crowd, table)) == noted
-
-
-def scores_by_definition(data, row: str, stage: int, domain: str, prompt: str) -> list[float]:
-    """Every fine-tuning seed of every pre-training seed, in percent, from the score files."""
-    runs = [run for run in data.runs if run.row == row]
-    lines = [line for run in runs for line in run.scores[stage]]
-    return [100 * line.test for line in lines if (line.domain, line.prompt) == (domain, prompt)]
-
-
-def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
-    """Oracle: the score records; the average is the mean of the row's means, for each pre-training seed."""
-    data = study(tmp_path, seeds=3)
-    table = load("main_downstream").build(data)
-    (block,) = table.blocks
-    assert [row.stub[0] for row in block.rows if row.competes] == list(synthetic.METHODS)
-    for row in block.rows:
-        if row.competes:
-            prompt = "right" if row.stub[0] == "ELLE" else "none"
-            scores = [scores_by_definition(data, row.stub[0], 4, d, prompt) for d, _ in synthetic.DOMAINS]
-            expected = [np.array(values).reshape(3, 2).mean(axis=1) for values in scores]
-            for cell, values in zip(row.cells, expected, strict=False):
-                assert cell.values == pytest.approx(values)
-            by_seed = np.mean(expected, axis=0)
-            assert row.cells[-1].values == pytest.approx(by_seed)
-            assert row.cells[-1].mean == pytest.approx(np.mean([cell.mean for cell in row.cells[:-1]]))
-    baselines = {row.stub[0]: row.cells[0].mean for row in block.rows if not row.competes}
-    assert baselines == {f"Baseline: {name}": 100 * value for name, value in synthetic.BASELINES.items()}
-
-
-def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
-    """Oracle: the score records."""
-    data = study(tmp_path, seeds=1)
-    (block,) = load("prompt_finetuning").build(data).blocks
-    for row, prompt in zip(block.rows, ["none", "wrong", "right", "picked"], strict=True):
-        assert row.cells[1].values == pytest.approx([np.mean(scores_by_definition(data, "ELLE", 4, "ns", prompt))])
-    blocks = {block.title: block for block in load("downstream_by_stage").build(data).blocks}
-    assert list(blocks) == list(synthetic.METHODS)
-    for stage, row in enumerate(blocks["ER"].rows):
-        assert row.cells[2].values == pytest.approx([np.mean(scores_by_definition(data, "ER", stage, "rev", "none"))])
-
-
-def test_an_average_with_a_missing_task_is_missing(tmp_path):
-    """Oracle: an average over fewer tasks would not compare with the other rows'."""
-    data = study(tmp_path, seeds=1)
-    for run in data.runs:
-        if run.row == "ER":
-            run.scores[4] = [line for line in run.scores[4] if line.domain != "cs"]
-    (block,) = load("main_downstream").build(data).blocks
-    (row,) = (row for row in block.rows if row.stub[0] == "ER")
-    assert [cell.missing for cell in row.cells] == [False] * 4 + [True] * 2
-
-
-def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_path):
-    """Oracle: the scores of the four other domains; nothing is said to be measured yet, in no table, figure or claim. A
-    suite without tasks says so."""
-    data = study(tmp_path, seeds=2)
-    for run in data.runs:
-        run.line.tasks = [task for task in run.line.tasks if task["domain"] != "bio"]
-        run.scores = [[line for line in stage if line.domain != "bio"] for stage in run.scores]
-    for name in ("main_downstream", "downstream_by_stage", "prompt_finetuning"):
-        table = load(name).build(data)
-        assert [column.name for column in table.columns] == ["WB", "Ns", "Rev", "CS", "AVG"]
-        assert not [note for note in table.notes if "not measured yet" in note]
-        *cells, average = table.blocks[0].rows[0].cells
-        assert average.values == pytest.approx(np.mean([cell.values for cell in cells], axis=0))
-    assert measured(data, "demo").get(Key("score", "naive", 4, "AVG")).keys() == {0, 1}
-    assert len([axis for axis in load("f1_by_stage").figure(data).axes if axis.get_title()]) == 5
-    for run in data.runs:
-        run.line.tasks, run.scores = [], [[]] * 5
-    table = load("main_downstream").build(Study("demo", data.runs))
-    assert [column.name for column in table.columns] == ["AVG"]
-    assert "No downstream task is of any of these domains." in table.notes
-    assert not [note for note in table.notes if "not measured yet" in note]
-
-
-@pytest.mark.parametrize("name", ["main_downstream", "downstream_by_stage", "prompt_finetuning"])
-def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, tmp_path):
-    """Oracle: by hand: a tenth less of every score on one task, and a twentieth less of a baseline's; the average of
-    five tasks falls by a fiftieth of a hundred. Nothing is told of tasks without leaks."""
-    data = study(tmp_path, seeds=1)
-    before = load(name).build(data)
-    assert not [note for note in before.notes if "train set" in note or "without" in note]
-    for run in data.runs:
-        for line in (line for stage in run.scores for line in stage if line.task == "chem"):
-            line.leaks, line.test_without_leaks = 15, line.test - 0.1
-        for baseline in run.baselines:
-            if baseline.task == "chem":
-                baseline.leaks, baseline.test_without_leaks = 15, baseline.test - 0.05
-    table = load(name).build(Study("demo", data.runs))
-    assert table.blocks == before.blocks
-    first, bio, average = (note for note in table.notes if "train set" in note or "without these" in note)
-    assert first == "Test examples stand in the train set of their task, too: 15 of chem."
-    row = before.blocks[-1].rows[-1 if name == "downstream_by_stage" else 0]
-    label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.stub[0])
-    assert bio.startswith("Bio without these examples: ") and f"{label} {row.cells[3].mean - 10:.1f}" in bio
-    assert f"{label} {row.cells[5].mean - 2:.1f}" in average
-    assert ("Baseline: majority 25.0" in bio) == (name == "main_downstream")
-    assert "No test example" in page(study(tmp_path / "clean", seeds=1), None, []) and first in page(data, None, [])
 
 
 def test_validation_text_that_nearly_stands_in_training_text_is_told(tmp_path):
