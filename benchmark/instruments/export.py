@@ -49,7 +49,10 @@ def export(options: argparse.Namespace) -> int:
     domain = export_model(Path(options.stage), options.out, options.prompt)
     reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
     print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
-    print(f"next: `python run_all.py evaluate {shlex.quote(str(options.out))} --text FILE` measures it")
+    folder, measured = _model_folder(Path(options.stage)), [str(options.out)]
+    if domain and kind_name(folder) != "lora":  # `evaluate` reads no folder whose texts begin with a prompt
+        measured = [str(folder), "--domain", domain]
+    print(f"next: `python run_all.py {shlex.join(['evaluate', *measured, '--text', 'FILE'])}` measures it")
     return 0
 
 
