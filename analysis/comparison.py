@@ -55,8 +55,10 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
     for left, right in pairs:
         ours, theirs = one_trial(a, left, settings or {}), one_trial(b, right, settings or {})
         yield FORMATS["md"](comparison(left, ours, theirs))
-        found = list(differences(ours, theirs))
-        lines = ["What differs:", *(f"- {line}" for line in found)] if found else ["Settings, code and hardware agree."]
+        changes = list(differences(ours, theirs))
+        lines = (
+            ["What differs:", *(f"- {line}" for line in changes)] if changes else ["Settings, code and hardware agree."]
+        )
         yield "\n".join(lines) + "\n"
 
 
@@ -76,23 +78,23 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
         own = {key: text for key, text in flat.items() if not {key, key.partition(".")[0]} & (OF_A_SEED | OF_A_MACHINE)}
         other = first.setdefault(run.row, own)
         if key := next((key for key in {**other, **own} if other.get(key) != own.get(key)), None):
-            values = [found.get(key, "none") for found in (other, own)]
-            one = next(value for value in values if value != "none")
+            values = [texts.get(key, "none") for texts in (other, own)]
+            shown = next(value for value in values if value != "none")
             raise ComparisonError(
                 f"{side.called}: row {run.row!r} of {suite} was run with {key} = {' and with '.join(values)}: choose "
-                f"one with --set {shlex.quote(f'{key}={one}')}"
+                f"one with --set {shlex.quote(f'{key}={shown}')}"
             )
     return runs
 
 
 def _has(run: RunRecords, key: str, value: Any) -> bool:
     """Whether a run has a setting; options of other methods are nothing to it."""
-    found: Any = {**run.line.config, "options": {run.line.method: run.line.options}}
+    settings: Any = {**run.line.config, "options": {run.line.method: run.line.options}}
     if key.startswith("options.") and key.split(".")[1] != run.line.method:
         return True
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return bool(found == value)
+        settings = settings.get(part) if isinstance(settings, dict) else None
+    return bool(settings == value)
 
 
 def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:
@@ -117,7 +119,9 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     notes += [
         f"On other texts in A and B, so nothing is compared: {', '.join(filter(apart.__contains__, rows))}."
     ] * bool(apart)
-    notes += [f"{side}: {note}" for side, one in zip("AB", studies, strict=True) for note in probes(one, one.suites)]
+    notes += [
+        f"{side}: {note}" for side, study in zip("AB", studies, strict=True) for note in probes(study, study.suites)
+    ]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
 
@@ -163,12 +167,12 @@ def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[st
         yield f"validation text, or the tokenizer: {', '.join(changed)}"
     made = [[header(stage).provenance for run in runs for stage in run.stages if stage] for runs in (a, b)]
     ways: dict[str, Callable[[Provenance], list[str]]] = {
-        "code": lambda one: [one.code],
-        "packages": lambda one: [f"{name} {version}" for name, version in one.packages.items()],
-        "hardware": lambda one: [hardware(one)],
+        "code": lambda provenance: [provenance.code],
+        "packages": lambda provenance: [f"{name} {version}" for name, version in provenance.packages.items()],
+        "hardware": lambda provenance: [hardware(provenance)],
     }
     for what, of in ways.items():
-        ours, theirs = (list(dict.fromkeys(value for one in side for value in of(one))) for side in made)
+        ours, theirs = (list(dict.fromkeys(value for provenance in side for value in of(provenance))) for side in made)
         if set(ours) != set(theirs):
             yield f"{what}: {_less(ours, theirs)} → {_less(theirs, ours)}"
 
@@ -181,13 +185,13 @@ def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]
     """Each setting that differs between runs of the same row, and in which rows."""
     first = [{run.row: _flat({"options": run.line.options, **run.line.config}) for run in runs} for runs in (a, b)]
     rows = [row for row in first[0] if row in first[1]]
-    found: dict[str, list[str]] = {}
+    changes: dict[str, list[str]] = {}
     for row in rows:
         ours, theirs = first[0][row], first[1][row]
         for key in dict.fromkeys((*ours, *theirs)):
             if ours.get(key) != theirs.get(key):
-                found.setdefault(f"{key}: {ours.get(key, 'none')} → {theirs.get(key, 'none')}", []).append(row)
-    for change, of in found.items():
+                changes.setdefault(f"{key}: {ours.get(key, 'none')} → {theirs.get(key, 'none')}", []).append(row)
+    for change, of in changes.items():
         yield change + ("" if of == rows else f" ({', '.join(of)})")
 
 

@@ -131,14 +131,14 @@ class SimilarityFigure(FigureExhibit):
 
     def draw(self, study: Study) -> Figure:
         suite = self.suites(study)[0]
-        found = study.similarities[study.similarities["suite"] == suite]
-        ars = found.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
+        lines = study.similarities[study.similarities["suite"] == suite]
+        ars = lines.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
         figure, [[axis]] = panels(1, 1, 5.0, 3.0)
         axis.set_ylabel("ARS (nats, linear)")
         labels, text = over_seeds(ars.groupby(["row", "stage"]).size(), "bar")
         stages = _stages(ars, len(study.of(suite)[0].domains))
         _draw_by_stage(axis, ars, labels, styles(study.runs), stages, "no similarity yet")
-        without = found[~found["row"].isin(ars.index.get_level_values("row"))]
+        without = lines[~lines["row"].isin(ars.index.get_level_values("row"))]
         for row, reason in without.groupby("row", sort=False)["reason"].last().dropna().items():
             axis.plot([], [], linestyle="", label=f"{row}: {reason}")
         return finish(figure, text, figures.about_texts(study, [suite]))

@@ -28,9 +28,9 @@ class Metric:
     digits: int = 2  # of a change; a value has those of its table
     axis: str = "linear"
 
-    def change(self, one: Floats, other: Floats) -> Floats:
+    def change(self, value: Floats, reference: Floats) -> Floats:
         """What `one` makes of `other`: a log ratio, or a difference."""
-        return np.log(one) - np.log(other) if self.ratio else one - other
+        return np.log(value) - np.log(reference) if self.ratio else value - reference
 
     def step(self, amount: float) -> float:
         """An amount as a claim says it (0.05: 5%, or two points) on the scale of `change`."""

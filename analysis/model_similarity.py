@@ -68,9 +68,9 @@ def measure_similarity(config: RunConfig, store: Store) -> None:
 def _similarity(models: RunModels, index: int) -> SimilarityLine:
     if reason := _not_trained(models, index):
         return SimilarityLine(ars=None, divergences=[], positions=0, reason=reason)
-    found, positions = divergences(models.up_to(index), models.stream, index)
-    ars = representational_similarity(found)
-    return SimilarityLine(ars=ars, divergences=found, positions=positions, reason=None)
+    kl, positions = divergences(models.up_to(index), models.stream, index)
+    ars = representational_similarity(kl)
+    return SimilarityLine(ars=ars, divergences=kl, positions=positions, reason=None)
 
 
 def _not_trained(models: RunModels, index: int) -> str:
@@ -105,9 +105,9 @@ def divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) ->
     return [total / count for total in totals], count
 
 
-def divergence(one: Tensor, other: Tensor) -> Tensor:
+def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL(p || q) in nats (n,) of log p and log q (n, V)."""
-    return F.kl_div(other, one, reduction="none", log_target=True).sum(-1)
+    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
 
 
 def measure_attention(config: RunConfig, store: Store) -> None:
@@ -177,12 +177,12 @@ def parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]],
     return [layer * heads + head for layer, sources in pairs for head in sources]
 
 
-def alike(one: Tensor, other: Tensor) -> Tensor:
+def alike(last: Tensor, earlier: Tensor) -> Tensor:
     """How alike (H1, H2) the heads of two models attend, from maps (H1, B, T, T) and (H2, B, T, T)."""
-    entropies = [torch.special.entr(maps).flatten(1).sum(1) for maps in (one, other)]
-    mixed = torch.stack([torch.special.entr((head + other) / 2).flatten(1).sum(1) for head in one])
+    entropies = [torch.special.entr(maps).flatten(1).sum(1) for maps in (last, earlier)]
+    mixed = torch.stack([torch.special.entr((head + earlier) / 2).flatten(1).sum(1) for head in last])
     divergence = mixed - (entropies[0].unsqueeze(1) + entropies[1]) / 2  # in nats, summed over rows and queries
-    return 1 - divergence / (math.log(2) * one.shape[1] * one.shape[2])
+    return 1 - divergence / (math.log(2) * last.shape[1] * last.shape[2])
 
 
 def resemblance(maps: Sequence[Tensor], parents: Sequence[Sequence[int]]) -> tuple[list[float], list[float | None]]:
@@ -211,5 +211,5 @@ def lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
     count = min(LINEAGES, heads)
     chosen = [round(i * (heads - 1) / max(1, count - 1)) for i in range(count)]
     for step in parents:
-        chosen = [max(head for head, parent in enumerate(step) if parent == one) for one in chosen]
+        chosen = [max(head for head, parent in enumerate(step) if parent == ancestor) for ancestor in chosen]
     return chosen

@@ -38,14 +38,14 @@ class OpenSuite:
         Raises UserError where others who share the folder could not go on with what is trained.
         What goes wrong while it trains is recorded, and raised as ConfigError with the runs' names.
         """
-        wanted = [one for one in self.configs if one.row == row and seed in (None, one.seed)]
+        wanted = [config for config in self.configs if config.row == row and seed in (None, config.seed)]
         if not wanted:
-            rows = ", ".join(dict.fromkeys(one.row for one in self.configs))
-            seeds = ", ".join(dict.fromkeys(str(one.seed) for one in self.configs))
+            rows = ", ".join(dict.fromkeys(config.row for config in self.configs))
+            seeds = ", ".join(dict.fromkeys(str(config.seed) for config in self.configs))
             raise ConfigError(f"no run of row {row!r} and seed {seed}; there are rows {rows} and seeds {seeds}")
         failed = self.train(wanted, self.runs)
         if failed:
-            raise ConfigError(f"failed: {', '.join(one.label for one in failed)}; `run_all.py status` says why")
+            raise ConfigError(f"failed: {', '.join(run.label for run in failed)}; `run_all.py status` says why")
 
     @property
     def study(self) -> Study:
@@ -55,10 +55,10 @@ class OpenSuite:
     @property
     def evaluations(self) -> pd.DataFrame:
         """Every evaluation of every run: AP, AP⁺, what was charged, and perplexity by domain."""
-        found = self.study.evaluations
+        lines = self.study.evaluations
         names = [domain.name for domain in self.suite.domains]
-        each = pd.DataFrame(found["perplexity"].tolist(), index=found.index, columns=names if len(found) else None)
-        return found.drop(columns="perplexity").join(each.add_prefix("perplexity_"))
+        each = pd.DataFrame(lines["perplexity"].tolist(), index=lines.index, columns=names if len(lines) else None)
+        return lines.drop(columns="perplexity").join(each.add_prefix("perplexity_"))
 
     def table(self, name: str, view: View = "ours") -> Table:
         """A table of paper_tables/, which a notebook shows. Raises ConfigError for a name that is no table."""

@@ -21,11 +21,11 @@ NAMED = 6  # rows or stages in a note, of which some tables have many
 
 def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None) -> list[str]:
     """The footnotes on some suites' runs (on some rows of them); none where all is equal and nothing failed."""
-    found = []
+    lines = []
     for suite in suites:
-        found += [note for _, problems in checks(study, suite, rows) for note in problems]
-        found += [*tuned(study.of(suite)), *read(study.of(suite), rows)]
-    return found
+        lines += [note for _, problems in checks(study, suite, rows) for note in problems]
+        lines += [*tuned(study.of(suite)), *read(study.of(suite), rows)]
+    return lines
 
 
 def read(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[str]:
@@ -80,15 +80,15 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
 
     A start model's own comes first: what is above it was forgotten.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    perplexities: dict[str, dict[str, list[float]]] = {}
     for suite in suites:
         untouched = [(name, run, run.start) for name, runs in study.starts(suite).items() for run in runs]
         trained = [(run.row, run, run.matrix[-1]) for run in study.of(suite) if run.finished == len(run.domains)]
         for label, run, measured in untouched + trained:
             for probe in run.line.probes:
-                found.setdefault(probe.title, {}).setdefault(label, []).append(of_text(measured, probe.name))
+                perplexities.setdefault(probe.title, {}).setdefault(label, []).append(of_text(measured, probe.name))
     said = []
-    for title, rows in found.items():
+    for title, rows in perplexities.items():
         means = ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
         said.append(f"Probe {title}, perplexity after the last domain: {means}.")
     return said
@@ -97,9 +97,9 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
 def missing(study: Study, columns: Sequence[Column], blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
     """Say how the missing cells get filled, and in which rows seeds are missing."""
     commands = " or ".join(f"`{study.run_command(suite)}`" for suite in suites)
-    found = []
+    lines = []
     if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
-        found.append(f"-- is not measured yet; {commands} fills it in.")
+        lines.append(f"-- is not measured yet; {commands} fills it in.")
     for block in blocks:
         rows = [row for row in block.rows if row.competes]
         whole = [not column.sparse for column in columns]
@@ -110,15 +110,15 @@ def missing(study: Study, columns: Sequence[Column], blocks: Sequence[Block], su
             short = [f"{count} of {most}" for count, most in zip(line, full, strict=True) if 0 < count < most]
             behind += [f"{row.stub[0]} ({short[0]})"] if short else []
         if behind:
-            found.append(f"Not all seeds are there yet: {', '.join(behind)}; {commands} adds them.")
-    return found
+            lines.append(f"Not all seeds are there yet: {', '.join(behind)}; {commands} adds them.")
+    return lines
 
 
 def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
     """Rows whose charged amount in a stage is off the stage's median by more than TOLERANCE."""
     done = stages[stages["done"]]
     means = done.groupby(["stage", "unit", "row"], sort=False)["charged"].mean()
-    found = []
+    lines = []
     for (stage, unit), charged in means.groupby(["stage", "unit"], sort=False):
         typical = charged.median()
         off = charged[(charged / typical - 1).abs() > TOLERANCE]
@@ -128,10 +128,10 @@ def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
                 f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0" for (_, _, row), amount in off.items()
             ]
             shown = _some(who, ", ", "rows")
-            found.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {name}, but {shown}.")
+            lines.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {name}, but {shown}.")
     if done["unit"].nunique() > 1:
-        found.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
-    return found
+        lines.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
+    return lines
 
 
 def _some(parts: Sequence[str], between: str, what: str) -> str:
@@ -143,15 +143,15 @@ def _some(parts: Sequence[str], between: str, what: str) -> str:
 def unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[str]:
     """Rows whose text, tokens or masks are not those of most rows, and in which domains and probes."""
     shared = study.on_most_texts(suite)
-    found: dict[tuple[str, ...], list[str]] = {}
+    rows_of: dict[tuple[str, ...], list[str]] = {}
     for run in study.of(suite) if shared else ():
         if run.line.unigram and (rows is None or run.row in rows) and (titles := other_texts(run, shared[0])):
-            found.setdefault(tuple(titles), []).append(run.row)
+            rows_of.setdefault(tuple(titles), []).append(run.row)
     return [
         f"Texts differ in {_some(titles, ', ', 'texts')}: {_some(list(dict.fromkeys(who)), ', ', 'rows')}. Their text, "
         f"tokens or masks are not those of {shared[0].row} and of a unigram row, so perplexities do not compare, bits "
         "per byte only where each token of a text is predicted, and nothing of these rows is marked, ranked or judged."
-        for titles, who in found.items()
+        for titles, who in rows_of.items()
     ]
 
 
@@ -174,15 +174,15 @@ def leaked(study: Study, suite: str) -> list[str]:
 
 def copied(study: Study, suite: str) -> list[str]:
     """Domains and probes whose validation text stands nearly in training text."""
-    found = {}
+    counts = {}
     for run in study.of(suite):
-        titles = {one.name: one.title for one in (*run.line.domains, *run.line.probes)}
+        titles = {domain.name: domain.title for domain in (*run.line.domains, *run.line.probes)}
         for head in (header(stage) for stage in run.stages if stage):
             for name, info in head.data.items():
                 if name in titles and info.get("near_copies"):
-                    found[titles[name]] = f"{info['near_copies']:,} of {info['valid_documents']:,} documents of "
-    told = ", ".join(f"{count}{title}" for title, count in found.items())
-    return [f"Validation text nearly stands in training text, so perplexity is lower: {told}."] if found else []
+                    counts[titles[name]] = f"{info['near_copies']:,} of {info['valid_documents']:,} documents of "
+    told = ", ".join(f"{count}{title}" for title, count in counts.items())
+    return [f"Validation text nearly stands in training text, so perplexity is lower: {told}."] if counts else []
 
 
 def unequal_code(study: Study, suite: str) -> list[str]:
@@ -197,9 +197,9 @@ def unequal_code(study: Study, suite: str) -> list[str]:
 
 def changed_code(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
     """Rows with stages that their methods trained with other code than today's, of the same version."""
-    found = dict.fromkeys(run.row for run in study.of(suite) if run.other_code and (rows is None or run.row in rows))
-    told = f"Methods' code has changed since, their `version` has not: {', '.join(found)}."
-    return [f"{told} Their numbers are of the old one."] if found else []
+    methods = dict.fromkeys(run.row for run in study.of(suite) if run.other_code and (rows is None or run.row in rows))
+    told = f"Methods' code has changed since, their `version` has not: {', '.join(methods)}."
+    return [f"{told} Their numbers are of the old one."] if methods else []
 
 
 def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
@@ -224,8 +224,8 @@ def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Seque
 
 def left_out(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
     """Runs whose records are not shown, by the reason."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for run in study.of(suite):
         if run.why and (rows is None or run.row in rows):
-            found.setdefault(run.why, []).append(f"{run.row}, seed {run.seed}")
-    return [f"Records are left out of {_some(runs, '; ', 'runs')}: {why}." for why, runs in found.items()]
+            reasons.setdefault(run.why, []).append(f"{run.row}, seed {run.seed}")
+    return [f"Records are left out of {_some(runs, '; ', 'runs')}: {why}." for why, runs in reasons.items()]

@@ -143,11 +143,11 @@ def _made(study: Study) -> Table:
 
 def _settings(study: Study) -> list[tuple[str, str, str]]:
     """The full settings of each row, of its first seed."""
-    found: dict[tuple[str, str], str] = {}
+    texts: dict[tuple[str, str], str] = {}
     for run in study.runs:
         settings = {"options": run.line.options, **run.line.config}
-        found.setdefault((run.suite, run.row), json.dumps(settings, indent=2, ensure_ascii=False))
-    return [(suite, row, text) for (suite, row), text in found.items()]
+        texts.setdefault((run.suite, run.row), json.dumps(settings, indent=2, ensure_ascii=False))
+    return [(suite, row, text) for (suite, row), text in texts.items()]
 
 
 def scripts() -> tuple[str, Markup]:

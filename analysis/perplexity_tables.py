@@ -38,8 +38,8 @@ class PerplexityTable(TableExhibit):
         titles = study.column_titles(suites)
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
         columns = [Column(metric.name, titles[stage], metric.lower) for stage, metric in places]
-        found = {suite: self._block(study, suite, places, view) for suite in suites}
-        blocks = [mark_best(block, columns, study.never_best(suite)) for suite, block in found.items()]
+        of_suite = {suite: self._block(study, suite, places, view) for suite in suites}
+        blocks = [mark_best(block, columns, study.never_best(suite)) for suite, block in of_suite.items()]
         below = [
             *notes.missing(study, columns, blocks, suites),
             *notes.probes(study, suites),
@@ -78,11 +78,11 @@ class PerplexityTable(TableExhibit):
 def _rows_to_compare_with(study: Study, suite: str, places: Sequence[Place]) -> Iterator[TableRow]:
     """AP of each start model, untouched, and of the unigram distributions, on the domains that have come so far."""
     for name, runs in study.starts(suite).items():
-        found = []
+        averages = []
         for run in runs:
             values = [of_text(run.start, domain.name) for domain in run.domains]
-            found.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
-        yield _not_competing(name + UNTOUCHED, found, places)
+            averages.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
+        yield _not_competing(name + UNTOUCHED, averages, places)
     unigram = {
         run.seed: metrics.average_perplexity(values, np.arange(len(values))).tolist()
         for run in study.on_most_texts(suite)
@@ -195,10 +195,10 @@ def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequenc
     for name, runs in study.starts(suite).items():
         start, names = runs[0].start, [domain.name for domain in runs[0].domains]
         values = {
-            "AP": float(metrics.average_perplexity([of_text(start, one) for one in names], len(names) - 1)),
-            "Bits per byte": float(np.mean([of_text(start, one, "bits_per_byte") for one in names])),
+            "AP": float(metrics.average_perplexity([of_text(start, name) for name in names], len(names) - 1)),
+            "Bits per byte": float(np.mean([of_text(start, name, "bits_per_byte") for name in names])),
         }
-        known = [values.get(column.name, np.nan) for column in COLUMNS] + [of_text(start, one) for one in probes]
+        known = [values.get(column.name, np.nan) for column in COLUMNS] + [of_text(start, name) for name in probes]
         known += [np.nan] * (len(columns) - len(known))
         pairs = zip(known, columns, strict=True)
         cells = (Cell() if np.isnan(value) else _cell((value,), column) for value, column in pairs)
@@ -207,10 +207,10 @@ def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequenc
 
 def _cell(values: tuple[float, ...], column: Column) -> Cell:
     known = [value for value in values if not np.isnan(value)]
-    found = tuple(value for value in known if value != NEVER)
+    numbers = tuple(value for value in known if value != NEVER)
     in_nats_or_bits = column.group == SINCE_START or any(word in column.name for word in ("log", "transfer", "Bits"))
     digits = 3 if in_nats_or_bits else 0 if "Tokens" in column.name else 2
-    return Cell(found, digits, text="never" if known and not found else "")
+    return Cell(numbers, digits, text="never" if known and not numbers else "")
 
 
 ORACLE = "oracle"  # the method that others are measured against
@@ -259,8 +259,8 @@ class RegretTable(TableExhibit):
 def loss_matrix(run: RunRecords) -> Floats:
     """The perplexity of each domain after each stage, (D, D); NaN for what is not measured."""
     names = [domain.name for domain in run.domains]
-    found = [[of_text(measured, name) for name in names] for measured in run.matrix]
-    return np.array(found + [[np.nan] * len(names)] * (len(names) - len(found)), float)
+    rows = [[of_text(measured, name) for name in names] for measured in run.matrix]
+    return np.array(rows + [[np.nan] * len(names)] * (len(names) - len(rows)), float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,14 +382,14 @@ def at_equal_cost(
 
 def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
     """Say of each unit which rows rank otherwise in it than in the budget's own, and how."""
-    found = []
+    lines = []
     for other in ranks.columns.drop(unit) if unit in ranks else []:
         both = ranks[[unit, other]].dropna().rank(method="min")
         moved = both[both[other] != both[unit]]
         if len(moved):
             texts = (f"{row} from {line[unit]:.0f} to {line[other]:.0f}" for row, line in moved.iterrows())
-            found.append(f"By {other} instead of {unit} the order turns: {', '.join(texts)}.")
-    return found
+            lines.append(f"By {other} instead of {unit} the order turns: {', '.join(texts)}.")
+    return lines
 
 
 def _slowed(study: Study, suite: str) -> set[tuple[str, int]]:
@@ -415,7 +415,7 @@ def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cel
         return [Cell(missing=True)] * (len(_OF_UNIT) * len(recorded()))
     cells = []
     for unit in recorded():
-        found = tuple(values.xs(row, level="row")[unit].dropna())
+        measured = tuple(values.xs(row, level="row")[unit].dropna())
         rank = ranks[unit].get(row, np.nan)
-        cells += [Cell(found), Cell(text="" if np.isnan(rank) else f"{rank:.0f}")]
+        cells += [Cell(measured), Cell(text="" if np.isnan(rank) else f"{rank:.0f}")]
     return cells

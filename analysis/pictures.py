@@ -111,17 +111,17 @@ def _number(value: float) -> str:
 def _perplexities(run: RunRecords) -> Floats:
     """The matrix of a run, shape (stages, texts), a line more for a start model; NaN for what is not measured."""
     names = [text.name for text in (*run.domains, *run.line.probes)]
-    found = np.full((len(run.domains) + bool(run.start), len(names)), np.nan)
+    matrix = np.full((len(run.domains) + bool(run.start), len(names)), np.nan)
     for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
-        found[place] = [of_text(measured, name) for name in names]
-    return found
+        matrix[place] = [of_text(measured, name) for name in names]
+    return matrix
 
 
 def _mean(matrices: Sequence[Floats]) -> Floats:
     """The mean of several matrices, over what is measured."""
-    found = np.stack(matrices)
-    measured_at = ~np.isnan(found)
-    totals = np.where(measured_at, found, 0.0).sum(axis=0)
+    stack = np.stack(matrices)
+    measured_at = ~np.isnan(stack)
+    totals = np.where(measured_at, stack, 0.0).sum(axis=0)
     return np.divide(totals, measured_at.sum(axis=0), out=np.full(totals.shape, np.nan), where=measured_at.any(axis=0))
 
 
@@ -137,12 +137,12 @@ class AttentionFigure(FigureExhibit):
     row: str
 
     def draw(self, study: Study) -> Figure:
-        found = study.attentions[study.attentions["suite"] == self.suites(study)[0]]
-        found = found[found["row"].map(slug) == slug(self.row)]
-        found = found[found["seed"] == found["seed"].min()].sort_values("stage")
-        shown = found[found["heads"].map(len) > 0]
+        lines = study.attentions[study.attentions["suite"] == self.suites(study)[0]]
+        lines = lines[lines["row"].map(slug) == slug(self.row)]
+        lines = lines[lines["seed"] == lines["seed"].min()].sort_values("stage")
+        shown = lines[lines["heads"].map(len) > 0]
         if shown.empty:
-            return figures.nothing(f"no attention: {found['reason'].iloc[-1]}" if len(found) else "no attention yet")
+            return figures.nothing(f"no attention: {lines['reason'].iloc[-1]}" if len(lines) else "no attention yet")
         figure, axes = panels(len(shown), max(shown["heads"].map(len)), 1.2, 1.0)
         figure.set_layout_engine("compressed")  # pictures are square
         for line, (_, model) in zip(axes, shown.iterrows(), strict=True):

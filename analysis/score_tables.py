@@ -52,12 +52,12 @@ class ScoreTable(TableExhibit):
     def _without(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
         """What stands in each column that leaks touch without them; `clean` are the blocks without them."""
         ours, others = ([line for block in each for line in self.told(block)] for each in (blocks, clean))
-        found = []
+        lines = []
         for j, column in enumerate(columns):
             if any(cells[j] != other[j] for (_, cells), (_, other) in zip(ours, others, strict=True)):
                 numbers = ", ".join(f"{label} {cells[j].number}" for label, cells in others if cells[j].values)
-                found.append(f"{column.name} without these examples: {numbers}.")
-        return found
+                lines.append(f"{column.name} without these examples: {numbers}.")
+        return lines
 
     def told(self, block: Block) -> list[tuple[str, tuple[Cell, ...]]]:
         """The lines of a block that notes tell of, and what they call them."""
@@ -167,9 +167,10 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
     scores = _final(study, suite)
     scores = scores[scores["headline"]]
-    found = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
+    measured = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
     return [
-        (BASELINE + name, "", by_domain(lines, ["seed"]), "", "") for name, lines in found.groupby("name", sort=False)
+        (BASELINE + name, "", by_domain(lines, ["seed"]), "", "")
+        for name, lines in measured.groupby("name", sort=False)
     ]
 
 

@@ -43,10 +43,10 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     papers = {suite: _papers(study, suite, load) for suite in study.suites}
     ours = {suite: measured(study, suite) for suite in study.suites}
     compared = [
-        (suite, (claim, found, compare(claim, papers[suite][claim.table])))
+        (suite, (claim, comparisons, compare(claim, papers[suite][claim.table])))
         for suite in study.suites
         for claim in CLAIMS
-        if (found := compare(claim, ours[suite]))
+        if (comparisons := compare(claim, ours[suite]))
     ]
     verdicts = judge([claim for _, claim in compared])
     judged = [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
@@ -90,13 +90,13 @@ def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tup
 
 
 def _row(verdict: Verdict, ours: Measurements) -> TableRow:
-    one, metric = verdict.weakest, METRICS[verdict.claim.criterion.metric]
+    comparison, metric = verdict.weakest, METRICS[verdict.claim.criterion.metric]
     state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
     from_ = verdict.decidable_from
     texts = (
         state,
-        _name(one, ours),
-        *_numbers(one, metric.show),
+        _name(comparison, ours),
+        *_numbers(comparison, metric.show),
         "" if verdict.reason else _p(verdict.p),
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
         _printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
@@ -115,33 +115,33 @@ def _details(verdicts: Sequence[tuple[Verdict, Measurements]]) -> Table:
             verdict.printed if len(verdict.printed) == len(verdict.comparisons) else [None] * len(verdict.comparisons)
         )
         rows = []
-        for one, theirs in zip(verdict.comparisons, printed, strict=True):
-            p = _p(min(one.p_values)) if len(one.changes) > 1 else ""
-            texts = (*_numbers(one, show), p, _printed(theirs, show))
-            rows.append(TableRow((_name(one, ours),), tuple(Cell(text=text) for text in texts)))
+        for comparison, theirs in zip(verdict.comparisons, printed, strict=True):
+            p = _p(min(comparison.p_values)) if len(comparison.changes) > 1 else ""
+            texts = (*_numbers(comparison, show), p, _printed(theirs, show))
+            rows.append(TableRow((_name(comparison, ours),), tuple(Cell(text=text) for text in texts)))
         blocks.append(Block(verdict.claim.text if len(verdicts) > 1 else "", tuple(rows)))
     count = sum(len(block.rows) for block in blocks)
     caption = f"{count} comparison{'s' * (count > 1)}"
     return Table("", "", caption, ("Comparison",), tuple(map(Column, DETAILS)), tuple(blocks))
 
 
-def _name(one: Comparison, ours: Measurements) -> str:
-    against = "" if one.other == ZERO else f" against {one.other}"
-    task = {"": "", AVERAGE: ", average"}.get(one.column, f", {ours.tasks.get(one.column)} task")
-    return f"{one.row}{against} after {ours.stages[one.stage]}{task}"
+def _name(comparison: Comparison, ours: Measurements) -> str:
+    against = "" if comparison.other == ZERO else f" against {comparison.other}"
+    task = {"": "", AVERAGE: ", average"}.get(comparison.column, f", {ours.tasks.get(comparison.column)} task")
+    return f"{comparison.row}{against} after {ours.stages[comparison.stage]}{task}"
 
 
-def _numbers(one: Comparison, show: Callable[[float], str]) -> tuple[str, str, str]:
+def _numbers(comparison: Comparison, show: Callable[[float], str]) -> tuple[str, str, str]:
     """Effect, interval and seeds of a comparison."""
-    if not one.changes.size:
+    if not comparison.changes.size:
         return "--", "", ""
-    low, high = interval(one.changes)
+    low, high = interval(comparison.changes)
     between = "" if math.isnan(low) else f"{show(low)} to {show(high)}"
-    return show(float(one.changes.mean())), between, str(len(one.changes))
+    return show(float(comparison.changes.mean())), between, str(len(comparison.changes))
 
 
-def _printed(one: Comparison | None, show: Callable[[float], str]) -> str:
-    return show(float(one.changes.mean())) if one and one.changes.size else ""
+def _printed(comparison: Comparison | None, show: Callable[[float], str]) -> str:
+    return show(float(comparison.changes.mean())) if comparison and comparison.changes.size else ""
 
 
 def _p(p: float) -> str:
@@ -150,7 +150,7 @@ def _p(p: float) -> str:
 
 def _about(ours: Mapping[str, Measurements], claims: int) -> list[str]:
     """How the card decides, and what claims on the best row are about."""
-    titles = dict.fromkeys(title for one in ours.values() for title in one.stages[1:])
+    titles = dict.fromkeys(title for study in ours.values() for title in study.stages[1:])
     return [
         "Held: every comparison of the claim is significant. Not held: one is significantly the other way. Both are "
         f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in "
@@ -182,13 +182,13 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
 
 def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
     """The printed numbers to hold a suite against, by table: the budget suites have tables of their own."""
-    found = {}
+    measurements = {}
     for table in dict.fromkeys(claim.table for claim in CLAIMS):
         exhibit, budgets = load(table), load(table.replace("main", "budgets"))
         if suite in budgets.blocks and suite not in exhibit.blocks:
             exhibit = budgets
-        found[table] = as_printed(exhibit.printed, _block(study, suite, exhibit))
-    return found
+        measurements[table] = as_printed(exhibit.printed, _block(study, suite, exhibit))
+    return measurements
 
 
 def _block(study: Study, suite: str, exhibit: Exhibit) -> str:

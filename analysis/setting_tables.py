@@ -89,7 +89,7 @@ class ArchitectureTable(TableExhibit):
         stages = study.stages[study.stages["run"].isin([run.id for run in runs])]
         rows = []
         for i in range(len(runs[0].domains)):
-            found = _properties(runs, i, stages[stages["stage"] == i])
+            properties = _properties(runs, i, stages[stages["stage"] == i])
             ended = sum(last(run.stages[i], DoneLine) is not None for run in runs)
             recovers = i > 0 and runs[0].line.method == GROWING
             cells = [
@@ -102,7 +102,7 @@ class ArchitectureTable(TableExhibit):
                     printed.get((f"m{i + 1}", str(i + 1), name, "")),
                 )
                 for name in self.properties
-                for value in [found[name]]
+                for value in [properties[name]]
             ]
             rows.append(TableRow((f"M{i + 1}",), tuple(cells), row=runs[0].row))
         return rows

@@ -94,15 +94,15 @@ class Study:
                     diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
                 spent = _charged(spent, done.charged, unit)
         named = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
-        found = pd.DataFrame(lines, columns=named)
-        found = found.astype({"is_end": bool})  # an empty column has no type of its own
+        frame = pd.DataFrame(lines, columns=named)
+        frame = frame.astype({"is_end": bool})  # an empty column has no type of its own
         perplexity = np.array(perplexities, float).reshape(-1, width)
-        before, stage = np.array(finished, float).reshape(-1, width), found["stage"].to_numpy(int)
-        found["ap"] = metrics.average_perplexity(perplexity, stage)
-        found["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
-        found["log_ap_plus"] = metrics.increased_perplexity(np.log(perplexity), np.log(before), stage)
-        found["perplexity"] = list(perplexity)
-        return found
+        before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
+        frame["ap"] = metrics.average_perplexity(perplexity, stage)
+        frame["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
+        frame["log_ap_plus"] = metrics.increased_perplexity(np.log(perplexity), np.log(before), stage)
+        frame["perplexity"] = list(perplexity)
+        return frame
 
     @cached_property
     def ends(self) -> pd.DataFrame:
@@ -129,9 +129,9 @@ class Study:
             described = _run(run)
             for stage, scores in enumerate(run.scores):
                 same: dict[tuple[object, ...], dict[int, float]] = {}
-                for one in scores:
-                    same.setdefault(tuple(getattr(one, name) for name in _SCORE), {})[one.seed] = one.test
-                headline = "right" if any(one.prompt == "right" for one in scores) else "none"
+                for score in scores:
+                    same.setdefault(tuple(getattr(score, name) for name in _SCORE), {})[score.seed] = score.test
+                headline = "right" if any(score.prompt == "right" for score in scores) else "none"
                 lines += [
                     (*described, stage, *key, fmean(tests.values()), len(tests), key[_PROMPT] == headline)
                     for key, tests in same.items()
@@ -144,7 +144,7 @@ class Study:
         """The scores that tables show, by suite, row and stage: a line a seed, a column a domain."""
         means = by_domain(self.scores[self.scores["headline"]], ["suite", "row", "stage", "seed"])
         groups = means.groupby(level=["suite", "row", "stage"])
-        return {key: found.droplevel(["suite", "row", "stage"]) for key, found in groups}
+        return {key: scores.droplevel(["suite", "row", "stage"]) for key, scores in groups}
 
     @cached_property
     def similarities(self) -> pd.DataFrame:
@@ -154,10 +154,10 @@ class Study:
     @cached_property
     def attentions(self) -> pd.DataFrame:
         """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
-        found = self._model_measure(AttentionLine, ["own", "others", "heads", "maps"])
+        frame = self._model_measure(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
-            found[name] = [np.mean(np.array(values, float)) if values else np.nan for values in found[name]]
-        return found
+            frame[name] = [np.mean(np.array(values, float)) if values else np.nan for values in frame[name]]
+        return frame
 
     def _model_measure(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
         """The records of one kind that a measure of the models wrote."""
@@ -182,12 +182,12 @@ class Study:
         """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
         evaluations = self.evaluations[self.evaluations["suite"] == suite]
         columns = {name: evaluations[name].to_numpy() for name in (*_CURVE, *recorded())}
-        found, last = {}, len(self.of(suite)[0].domains) - 1
+        curves, last = {}, len(self.of(suite)[0].domains) - 1
         for key, indices in evaluations.groupby(["row", "seed"], sort=False).indices.items():
             curve = {name: values[indices] for name, values in columns.items()}
             if curve["is_end"][-1] and curve["stage"][-1] == last:
-                found[key] = curve
-        return found
+                curves[key] = curve
+        return curves
 
     def slowed(self, suite: str, *stages: int) -> set[tuple[str, int]]:
         """The runs, by row and seed, that had less than ENOUGH_CORES of their cores: in these stages, or in any."""
@@ -198,13 +198,13 @@ class Study:
     @cached_property
     def references(self) -> frozenset[str]:
         """Rows whose stages so far were given more than their budgets: others are measured against these."""
-        found = set()
+        rows = set()
         for run in self.runs:
             heads = [header(stage) for stage in run.stages if stage]
             given = sum(head.budget.amount * sum(phase["share"] for phase in head.phases) for head in heads)
             if given > 1.01 * sum(head.budget.amount for head in heads):
-                found.add(run.row)
-        return frozenset(found)
+                rows.add(run.row)
+        return frozenset(rows)
 
     @cached_property
     def pooled(self) -> frozenset[str]:
@@ -240,7 +240,7 @@ class Study:
         """Rows whose text, tokens or masks are not those of most: their perplexities compare with no others."""
         shared = self.on_most_texts(suite)[:1]
         return frozenset(
-            run.row for run in self.of(suite) for one in shared if run.line.unigram and other_texts(run, one)
+            run.row for run in self.of(suite) for measure in shared if run.line.unigram and other_texts(run, measure)
         )
 
     def never_best(self, suite: str) -> frozenset[str]:
@@ -262,14 +262,14 @@ class Study:
 
     def starts(self, suite: str) -> dict[str, list[RunRecords]]:
         """What tables call each start model of a suite, and a run of each seed that begins with it."""
-        found: dict[str, dict[int, RunRecords]] = {}
+        starts: dict[str, dict[int, RunRecords]] = {}
         for run in self.of(suite):
             if run.start:
                 name = Path(run.line.config["model"].get("start") or "").name
-                found.setdefault(name, {}).setdefault(run.seed, run)
-        if len(found) == 1:
-            return {START: [*next(iter(found.values())).values()]}
-        return {f"{START} {name}": [*runs.values()] for name, runs in found.items()}
+                starts.setdefault(name, {}).setdefault(run.seed, run)
+        if len(starts) == 1:
+            return {START: [*next(iter(starts.values())).values()]}
+        return {f"{START} {name}": [*runs.values()] for name, runs in starts.items()}
 
     def on_most_texts(self, suite: str) -> list[RunRecords]:
         """The runs on the texts that most rows of a suite have, the first such; none before a run has started."""
@@ -290,9 +290,9 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     A domain that the measure lacks is one, unless one of the two streams just goes on where the other ends.
     """
     line, other = run.line, measure.line
-    mine, theirs = ({domain.name for domain in one.domains} for one in (line, other))
+    mine, theirs = ({domain.name for domain in run_line.domains} for run_line in (line, other))
     apart = mine - theirs if theirs - mine else set()
-    titles = {one.name: one.title for one in (*line.domains, *line.probes)}
+    titles = {domain.name: domain.title for domain in (*line.domains, *line.probes)}
     apart |= {name for name, text in line.texts.items() if other.texts.get(name, text) != text}
     return [title for name, title in titles.items() if name in apart]
 

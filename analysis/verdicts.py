@@ -114,7 +114,7 @@ class Verdict:
 def weakest(comparisons: Sequence[Comparison]) -> Comparison:
     """The measured comparison that is least on the claim's side: the largest p-value, then the smallest mean."""
     measured = [comparison for comparison in comparisons if comparison.changes.size]
-    return max(measured, key=lambda one: (one.p_values[0], -float(one.margin.mean())))
+    return max(measured, key=lambda comparison: (comparison.p_values[0], -float(comparison.margin.mean())))
 
 
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
@@ -199,53 +199,53 @@ class Measurements:
 
 def measured(study: Study, suite: str) -> Measurements:
     """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
-    found, apart = Measurements(study.stage_titles(suite), study.tasks(suite)), study.apart(suite)
+    numbers, apart = Measurements(study.stage_titles(suite), study.tasks(suite)), study.apart(suite)
     ends = study.ends[(study.ends["suite"] == suite) & ~study.ends["row"].isin(apart)]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
-        found.put("AP", row, stage, seed, ap)
+        numbers.put("AP", row, stage, seed, ap)
         if stage:
-            found.put("AP⁺", row, stage, seed, ap_plus)
+            numbers.put("AP⁺", row, stage, seed, ap_plus)
     for (row, seed), curve in study.curves(suite).items():  # from the second domain on
         if row in apart:
             continue
         later = curve["stage"] > 0
         area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
-        found.put("area", row, found.last, seed, area)
-    _put_scores(found, study, suite)
-    _put_products(found, study, suite)
-    _put_similarities(found, study, suite)
-    _put_failures(found, study, suite)
-    return found
+        numbers.put("area", row, numbers.last, seed, area)
+    _put_scores(numbers, study, suite)
+    _put_products(numbers, study, suite)
+    _put_similarities(numbers, study, suite)
+    _put_failures(numbers, study, suite)
+    return numbers
 
 
 def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
     chosen = [(v, v.value) for v in values if v.block == block and v.stage]
     titles = {v.column: v.column for v, _ in chosen if v.column != AVERAGE}
-    found = Measurements(list(titles), titles)
+    numbers = Measurements(list(titles), titles)
     for v, value in chosen:
         if value is not None:
             score = v.metric == "F1"
             row = PROMPT_ROWS.get(v.row, v.row)
             metric, column = ("score", v.column) if score else (v.metric, "")
-            found.put(metric, row, int(v.stage) - 1, 0, value, column)
-    return found
+            numbers.put(metric, row, int(v.stage) - 1, 0, value, column)
+    return numbers
 
 
-def _put_scores(found: Measurements, study: Study, suite: str) -> None:
+def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
     """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
     scores = study.scores[study.scores["suite"] == suite]
-    final = scores[scores["stage"] == found.last]
+    final = scores[scores["stage"] == numbers.last]
     with_prompts = final[final["row"].isin(_prompted(study, suite))]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
     for shown in (scores[scores["headline"]], named):
         means = shown.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
-        means = means.reindex(columns=list(found.tasks))
+        means = means.reindex(columns=list(numbers.tasks))
         means[AVERAGE] = means.mean(axis=1, skipna=False)
         for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):
             for column, value in line.items():
                 if value == value:
-                    found.put("score", row, stage, seed, value, str(column))
+                    numbers.put("score", row, stage, seed, value, str(column))
 
 
 def _prompted(study: Study, suite: str) -> set[str]:
@@ -253,22 +253,22 @@ def _prompted(study: Study, suite: str) -> set[str]:
     return set(study.scores.loc[(study.scores["suite"] == suite) & (study.scores["prompt"] == "right"), "row"])
 
 
-def _put_failures(found: Measurements, study: Study, suite: str) -> None:
+def _put_failures(numbers: Measurements, study: Study, suite: str) -> None:
     """An infinite number for a run that failed, wherever another one has a number from that stage on.
 
     It must not be left out: what it was about cannot be decided.
     """
-    places = {(key.metric, key.stage, key.column) for key in found.values}
+    places = {(key.metric, key.stage, key.column) for key in numbers.values}
     prompted = _prompted(study, suite)
     for run in study.of(suite):
         if run.failure:
             rows = [run.row, *(PROMPT_ROWS.values() if run.row in prompted else ())]
             for row, (metric, stage, column) in product(rows, places):
                 if stage >= run.failure.stage:
-                    found.put(metric, row, stage, run.seed, math.inf, column)
+                    numbers.put(metric, row, stage, run.seed, math.inf, column)
 
 
-def _put_products(found: Measurements, study: Study, suite: str) -> None:
+def _put_products(numbers: Measurements, study: Study, suite: str) -> None:
     """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over all stages."""
     for run in study.of(suite):
         last = {}
@@ -280,21 +280,21 @@ def _put_products(found: Measurements, study: Study, suite: str) -> None:
         steps = sum(steps for steps, _ in last.values())
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)
-            found.put("positive", run.row, found.last, run.seed, share)
+            numbers.put("positive", run.row, numbers.last, run.seed, share)
 
 
-def _put_similarities(found: Measurements, study: Study, suite: str) -> None:
+def _put_similarities(numbers: Measurements, study: Study, suite: str) -> None:
     """ARS; how much it falls a stage, by least squares; how much more a head attends as its ancestor than as others."""
     ars = study.similarities[study.similarities["suite"] == suite].dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
-        found.put("ARS", row, stage, seed, value)
+        numbers.put("ARS", row, stage, seed, value)
     # of runs that have it after each stage; a line a stage, a column a run
     values = ars["ars"].astype(float).groupby([ars["stage"], ars["row"], ars["seed"]]).mean()
     whole = values.unstack(["row", "seed"]).dropna(axis=1)
-    if whole.size and len(whole) == found.last > 1:
+    if whole.size and len(whole) == numbers.last > 1:
         slopes = np.polyfit(whole.index, whole, 1)[0]
         for (row, seed), slope in zip(whole.columns, slopes, strict=True):
-            found.put("fall", row, found.last, seed, -slope)
+            numbers.put("fall", row, numbers.last, seed, -slope)
     heads = study.attentions[study.attentions["suite"] == suite].dropna(subset=["own", "others"])
     for row, stage, seed, own, others in heads[["row", "stage", "seed", "own", "others"]].itertuples(index=False):
-        found.put("attention", row, stage, seed, own - others)
+        numbers.put("attention", row, stage, seed, own - others)
