@@ -36,10 +36,10 @@ def names() -> list[str]:
     Raises ConfigError where a package calls a method as a file here, or as another package, does.
     """
     here = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-    found = sorted([*here, *(point.name for point in _points())])
-    if twice := sorted({name for name in found if found.count(name) > 1}):
+    every = sorted([*here, *(point.name for point in _points())])
+    if twice := sorted({name for name in every if every.count(name) > 1}):
         raise ConfigError(f"more than one method is called {', '.join(twice)}: rename that of a package ({GROUP})")
-    return found
+    return every
 
 
 def find(name: str) -> type[LifelongMethod]:
@@ -49,14 +49,14 @@ def find(name: str) -> type[LifelongMethod]:
     if point := next((point for point in _points() if point.name == name), None):
         return _of_package(point)
     module = importlib.import_module(f"{__name__}.{name}")
-    found = [
+    types = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, LifelongMethod) and value.__module__ == module.__name__
     ]
-    if len(found) != 1:
-        raise ConfigError(f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has {len(found)}")
-    return _checked(found[0], f"methods/{name}.py")
+    if len(types) != 1:
+        raise ConfigError(f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has {len(types)}")
+    return _checked(types[0], f"methods/{name}.py")
 
 
 def _of_package(point: EntryPoint) -> type[LifelongMethod]:

@@ -148,11 +148,11 @@ def study_of(suites: Suites, runs: Path) -> Study:
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
         tasks, examples = {(task.name, task.metric) for task in suite.tasks}, examples_here(suite, store)
-        found = [(config, known.get(config.id)) for config in configs]
-        whose = {run.id: identities.of(config, run.lines) for config, run in found if run}
-        shown = sorted((run.line for _, run in found if run and not whose[run.id].why), key=lambda line: line.time)
+        recorded = [(config, known.get(config.id)) for config in configs]
+        whose = {run.id: identities.of(config, run.lines) for config, run in recorded if run}
+        shown = sorted((run.line for _, run in recorded if run and not whose[run.id].why), key=lambda line: line.time)
         texts = {line.row: line.texts for line in shown}
-        for config, run in found:
+        for config, run in recorded:
             why = whose[run.id].why if run else ""
             if run and not why and run.line.texts != texts[run.row]:
                 why = "what is recorded is of another text than a newer run of the row"
@@ -162,7 +162,7 @@ def study_of(suites: Suites, runs: Path) -> Study:
             line = structs.replace(run.line, **current)
             of_stages = zip(run.line.stages, run.scores, strict=False)
             scores = [scores_of(suite, key, lines, examples) for key, lines in of_stages] or run.scores
-            baselines = [one for one in run.baselines if (one.task, one.metric) in tasks]
+            baselines = [line for line in run.baselines if (line.task, line.metric) in tasks]
             begun = [records.last(stage, records.StageLine) for stage in run.stages]
             other = [index for index, line in enumerate(begun) if line and whose[run.id].other_code(line)]
             run = dataclasses.replace(run, line=line, scores=scores, baselines=baselines)

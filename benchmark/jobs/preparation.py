@@ -24,7 +24,7 @@ SENTENCE = 20  # tokens: documents that have fewer are single sentences
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
-    store, corpora, found = Store(runs), list[Corpus](), list[str]()
+    store, corpora, problems = Store(runs), list[Corpus](), list[str]()
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
         for domain in (*corpus.domains, *corpus.probes):
@@ -35,7 +35,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                 + (f"; left out: {skipped}" if skipped else "")
             )
         yield from filter(None, [config.passes_note([domain.info["tokens"] for domain in corpus.domains])])
-        found += warnings(corpus, config)
+        problems += warnings(corpus, config)
         corpora.append(corpus)
     for folder in {config.start.folder for config in configs if config.start}:
         load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
@@ -45,9 +45,9 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
             f"{len(data.labels)} classes{leaks}"
         )
-    found += chain.from_iterable(in_the_stream(corpus, tasks) for corpus in corpora)
+    problems += chain.from_iterable(in_the_stream(corpus, tasks) for corpus in corpora)
     yield from filter(None, dict.fromkeys(config.start_note for config in configs))
-    yield from (f"! {warning}" for warning in dict.fromkeys(found))
+    yield from (f"! {warning}" for warning in dict.fromkeys(problems))
     yield (
         f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which runs there are, and "
         "how long"

@@ -229,9 +229,8 @@ def code_of(module: str) -> str:
         tree = ast.parse(Path(file).read_bytes())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
-                left += (
-                    [f"{package}.{one.name}" for one in node.names] if node.module == package else [str(node.module)]
-                )
+                names = [f"{package}.{alias.name}" for alias in node.names]
+                left += names if node.module == package else [str(node.module)]
             elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
         known[name] = ast.unparse(tree)

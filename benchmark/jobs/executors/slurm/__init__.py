@@ -288,13 +288,13 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
             raise
         logging.warning("%s: what follows is from the records alone", error)
         queue, ended = {}, dict.fromkeys(ids.values(), SILENT)
-    found = []
+    jobs_of_suite = []
     for place, id in ids.items():
         wave, (state, detail) = waves[place[0]], _state(queue.get(id), ended.get(id, "sacct does not say how"))
         if state != "done":
             log, node = str(folder / wave["user"] / f"{id}_0_log.out"), queue[id].node if id in queue else ""
-            found.append(Job(id, wave["kind"], tuple(units[place]), state, detail, wave["time"], log, node))
-    return found
+            jobs_of_suite.append(Job(id, wave["kind"], tuple(units[place]), state, detail, wave["time"], log, node))
+    return jobs_of_suite
 
 
 def _state(queued: Queued | None, ending: str) -> tuple[Any, str]:
@@ -361,13 +361,13 @@ def _of_node(asked: Slurm, units: set[str], folder: Path) -> Finding:
         if not answer.exists():
             cure = "do nodes see this folder? see slurm.setup, slurm.python, slurm.partition"
             return Finding(f"job {job} gave no answer within {ANSWER / 60:.0f} minutes, or before it ended", cure)
-        node, *found = answer.read_text().split()
-        if not found:
+        node, *facts = answer.read_text().split()
+        if not facts:
             said = "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
             return Finding(f"{node}: torch cannot be imported ({said})", "see slurm.setup and slurm.python")
-        lacks = "gres" in parameters and found[1] == "0"
+        lacks = "gres" in parameters and facts[1] == "0"
         cure = "look at its driver, and at torch's build for it" if lacks else ""
-        return Finding(f"{node}: sees this folder, and has torch {found[0]}, {found[1]} accelerators", cure)
+        return Finding(f"{node}: sees this folder, and has torch {facts[0]}, {facts[1]} accelerators", cure)
     finally:
         commands.cancel([job])
 
