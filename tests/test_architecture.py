@@ -133,5 +133,5 @@ def test_what_trains_reads_no_clock() -> None:
 def test_no_test_file_imports_another() -> None:
     """What tests share stands in tests/support. Programs that a test holds as text count."""
     for path in (ROOT / "tests").rglob("*.py"):
-        found = re.findall(r"^ *(?:from|import) tests(?:\.| import )test_.*", path.read_text(encoding="utf-8"), re.M)
-        assert not found, f"{path}: {found}"
+        imports = re.findall(r"^ *(?:from|import) tests(?:\.| import )test_.*", path.read_text(encoding="utf-8"), re.M)
+        assert not imports, f"{path}: {imports}"

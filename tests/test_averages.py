@@ -85,8 +85,8 @@ def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
     config = config.model_copy(update={"budget": config.budget.model_copy(update={"amount": 6.0})})
     plain = Lab("plain", lambda name, options: Branches(branch=False), tmp_path).run(config, "plain")
     plain.train()
-    for one, other in zip(branched.keys, plain.keys, strict=True):
-        folder, expected = branched.store.stage(one), plain.store.stage(other)
+    for branch_key, plain_key in zip(branched.keys, plain.keys, strict=True):
+        folder, expected = branched.store.stage(branch_key), plain.store.stage(plain_key)
         trunk, weights = (load(path).state_dict() for path in (folder / "trained", expected / "model"))
         assert all(torch.equal(trunk[name], weights[name]) for name in weights)
         assert not torch.equal(load(folder / "model").state_dict()[NAME], weights[NAME])
@@ -115,5 +115,5 @@ def test_no_stage_goes_on_from_another_model(name: str, tmp_path) -> None:
     shutil.rmtree(folder / name)
     (tmp_path / "kept").rename(folder / name)
     run.train(last_stage=1)
-    found = load(run.store.stage(run.keys[1]) / "model").state_dict()
-    assert all(torch.equal(found[key], value) for key, value in expected.items())
+    weights = load(run.store.stage(run.keys[1]) / "model").state_dict()
+    assert all(torch.equal(weights[key], value) for key, value in expected.items())

@@ -52,9 +52,9 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
     last = run.store.stage(run.keys[-1])
     rows = torch.load(last / "method.pt", weights_only=True)["rows"]
     assert rows[0][0] == 0 and rows[0][1:] == [[0] * 8, 0]  # the first stage has one source
-    [new, memory, first] = [[one for one in rows[-30:] if one[0] == number] for number in range(3)]
-    assert [one[1:] for one in new] == [[[2] * 4, 0]] * 10 and [one[1:] for one in first] == [[[0] * 4, 4]] * 10
-    assert {domain for one in memory for domain in one[1]} == {0, 1} and {len(one[1]) for one in memory} == {2}
+    [new, memory, first] = [[row for row in rows[-30:] if row[0] == number] for number in range(3)]
+    assert [row[1:] for row in new] == [[[2] * 4, 0]] * 10 and [row[1:] for row in first] == [[[0] * 4, 4]] * 10
+    assert {domain for row in memory for domain in row[1]} == {0, 1} and {len(row[1]) for row in memory} == {2}
     done = last_line(last / "records.jsonl", "done")
     assert done and done["charged"]["tokens"] == 10 * 10 * 16
 

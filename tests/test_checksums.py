@@ -89,7 +89,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> Non
     """Oracle: its content. A bit in every 13th byte is flipped; in those that say nothing, that changes nothing."""
     path = tmp_path / "checkpoint.pt"
     checkpoint.save(path, CONTENT)
-    whole, found = path.read_bytes(), 0
+    whole, refused = path.read_bytes(), 0
     for place in range(0, len(whole), 13):
         path.write_bytes(whole)
         flip(path, 8 * place + place % 8)
@@ -97,11 +97,11 @@ def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> Non
             read = checkpoint.load(path, cure="remove it")
         except DamagedFile as error:
             assert str(path) in str(error) and str(error).endswith("remove it")
-            found += 1
+            refused += 1
         else:
             assert torch.equal(read["model"].pop("a.weight"), CONTENT["model"]["a.weight"]), place
             assert read == {**CONTENT, "model": {}}, place
-    assert found > len(whole) / 13 / 4
+    assert refused > len(whole) / 13 / 4
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.999])

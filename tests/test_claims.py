@@ -58,14 +58,14 @@ def test_a_verdict_is_students(er, state):
     """Oracle: scipy's t test of the log ratios, both ways, p-values doubled for the two ways and not below that of
     equal differences."""
     ours = numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * len(er))
-    found = verdict(CLAIM, ours)
-    assert (found.state, found.seeds) == (state, len(er))
+    result = verdict(CLAIM, ours)
+    assert (result.state, result.seeds) == (state, len(er))
     logs = np.log(np.array(er) / 10)
     if len(er) > 2:
         sides = [scipy.stats.ttest_1samp(logs, 0.0, alternative=side).pvalue for side in ("less", "greater")]
-        assert found.p == pytest.approx(min(1.0, 2 * max(min(sides), 0.25 ** len(er))))
-    assert found.weakest.changes == pytest.approx(logs)
-    assert found.reason == (f"{len(er)} of at least 3 seeds" if len(er) < 3 else "")
+        assert result.p == pytest.approx(min(1.0, 2 * max(min(sides), 0.25 ** len(er))))
+    assert result.weakest.changes == pytest.approx(logs)
+    assert result.reason == (f"{len(er)} of at least 3 seeds" if len(er) < 3 else "")
 
 
 def test_what_other_claims_ask_counts():
@@ -79,8 +79,8 @@ def test_what_other_claims_ask_counts():
 def test_comparisons_are_paired_by_seed():
     """Oracle: by hand; ER is 10% below Naive with every seed although the seeds lie far apart."""
     ours = numbers(ER=[[1, 9], [1, 90], [1, 900], [1, 0.9]], Naive=[[1, 10], [1, 100], [1, 1000], [1, 1]])
-    found = verdict(CLAIM, ours)
-    assert found.state == "held" and METRICS["AP"].show(found.weakest.changes[1]) == "−10.0%"
+    result = verdict(CLAIM, ours)
+    assert result.state == "held" and METRICS["AP"].show(result.weakest.changes[1]) == "−10.0%"
 
 
 def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
@@ -113,8 +113,8 @@ def test_sameness_has_a_margin_on_both_sides(mas, state):
 def test_an_undecided_claim_says_what_could_have_been_decided():
     """Oracle: the power of one of two tests at the standard deviation of the log ratios; nothing, where decided."""
     er = [9.0, 12.0, 10.0, 8.0, 11.0]
-    found = verdict(CLAIM, numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * 5))
-    assert found.decidable_from == pytest.approx(detectable(float(np.std(np.log(er), ddof=1)), 5, 2))
+    result = verdict(CLAIM, numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * 5))
+    assert result.decidable_from == pytest.approx(detectable(float(np.std(np.log(er), ddof=1)), 5, 2))
     clear = verdict(CLAIM, numbers(ER=[[1, 0.1 * value] for value in er], Naive=[[1, 10]] * 5))
     assert clear.state == "held" and math.isnan(clear.decidable_from)
 
@@ -122,11 +122,11 @@ def test_an_undecided_claim_says_what_could_have_been_decided():
 def test_what_is_missing_is_not_decidable_but_can_be_refuted():
     """Oracle: by hand; "lowest of all" holds against all methods of the paper or not at all, and fails against one."""
     lowest = CLAIMS[0]
-    assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5)), "a claim without any comparison is not judged"
+    assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5)), "a claim without any comparison is not result"
     assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5, Naive=[[1]] * 5))
     there = {row: [[1, 10.0]] * 5 for row in PAPER if row not in ("ELLE", "PNN")}
-    found = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, **there))
-    assert found.state == "not decidable" and found.reason == "nothing measured of PNN"
+    result = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, **there))
+    assert result.state == "not decidable" and result.reason == "nothing measured of PNN"
     late = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, PNN=[[1]] * 5, **there))
     assert late.state == "not decidable" and late.reason == "nothing measured of PNN"
     assert verdict(lowest, numbers(ELLE=[[1, 15.0]] * 5, **there)).state == "not held"
@@ -141,7 +141,7 @@ def test_claims_are_about_rows_that_the_paper_has(claim):
     paper = as_printed(EXHIBITS[claim.table].printed, next(iter(EXHIBITS[claim.table].blocks)))
     compared = compare(claim, paper)
     assert claim.criterion.metric in METRICS
-    assert only_drawn or (compared and all(one.changes.size for one in compared))
+    assert only_drawn or (compared and all(comparison.changes.size for comparison in compared))
 
 
 def test_the_papers_own_numbers_bear_its_claims_out():
@@ -149,9 +149,9 @@ def test_the_papers_own_numbers_bear_its_claims_out():
     for claim in CLAIMS:
         for block in EXHIBITS[claim.table].blocks:
             compared = compare(claim, as_printed(EXHIBITS[claim.table].printed, block))
-            measured_ones = [one for one in compared if one.changes.size]
+            measured_ones = [comparison for comparison in compared if comparison.changes.size]
             if measured_ones:
-                bound = all((one.excess > 0).all() for one in measured_ones)
+                bound = all((comparison.excess > 0).all() for comparison in measured_ones)
                 assert bound == (not (claim is CLAIMS[0] and block == "gpt_base")), (claim.text, block)
 
 
@@ -162,9 +162,9 @@ def demo(tmp_path_factory) -> Study:
     return Study("demo", load_runs(runs, "demo"))
 
 
-def test_numbers_of_runs_are_those_of_their_records(demo):
+def test_results_are_those_of_their_records(demo):
     """Oracle: one run's records, by hand: trapezoids of AP, the mean of its fine-tuning seeds, A-GEM's conflicts."""
-    found = measured(demo, "demo")
+    results = measured(demo, "demo")
     run = next(run for run in demo.runs if run.row == "ER" and run.seed == 1)
     area, spent, points = 0.0, 0.0, []
     for index, stage in enumerate(run.stages):
@@ -175,11 +175,11 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
         spent += stage[-1].charged["seconds"]
     for (x, y), (x2, y2) in itertools.pairwise(points):
         area += (x2 - x) * (y + y2) / 2
-    assert found.get(Key("area", "er", -1))[1] == pytest.approx(area / (points[-1][0] - points[0][0]))
+    assert results.get(Key("area", "er", -1))[1] == pytest.approx(area / (points[-1][0] - points[0][0]))
     tests = [line.test for line in run.scores[2] if line.domain == "bio"]
-    assert found.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
-    assert found.get(Key("positive", "agem", -1))[0] == pytest.approx(99.95, abs=0.02)
-    assert {"rightprompt", "wrongprompt", "noprompt"} < {key.row for key in found.values if key.metric == "score"}
+    assert results.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
+    assert results.get(Key("positive", "agem", -1))[0] == pytest.approx(99.95, abs=0.02)
+    assert {"rightprompt", "wrongprompt", "noprompt"} < {key.row for key in results.values if key.metric == "score"}
 
 
 def test_scorecard_of_synthetic_runs(demo):
@@ -204,7 +204,7 @@ def test_scorecard_of_synthetic_runs(demo):
     heads = shown["ELLE's heads attend as their ancestors do, more than as other heads do."]
     assert (heads["Verdict"], heads["Effect"]) == ("held", "+0.30")
     assert any("Order of 8 methods by final AP" in note for note in table.notes)
-    assert any(f"judged against {', '.join(PAPER)}" in note for note in table.notes)
+    assert any(f"result against {', '.join(PAPER)}" in note for note in table.notes)
 
 
 def test_every_comparison_of_a_claim_can_be_opened(demo):
@@ -255,18 +255,18 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
     claims on AP, AP⁺, area, scores, prompts, ARS and attention are held without it."""
     run = next(run for run in demo.runs if run.row == "ELLE")
     failed = dataclasses.replace(run, failure=FailedLine(stage=4, error="diverged"), stages=[*run.stages[:4], []])
-    study = Study("demo", [*(one for one in demo.runs if one is not run), failed])
-    found = measured(study, "demo")
-    assert found.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf
-    assert found.get(Key("AP", slug("ELLE"), 3, "")) == measured(demo, "demo").get(Key("AP", slug("ELLE"), 3, ""))
+    study = Study("demo", [*(other_run for other_run in demo.runs if other_run is not run), failed])
+    results = measured(study, "demo")
+    assert results.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf
+    assert results.get(Key("AP", slug("ELLE"), 3, "")) == measured(demo, "demo").get(Key("AP", slug("ELLE"), 3, ""))
     about = [claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}]
-    held = [claim for claim in about if one(claim, demo) == "held"]
+    held = [claim for claim in about if state_of(claim, demo) == "held"]
     assert {claim.criterion.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}
     assert any("right prompt" in claim.rows for claim in held)
-    assert {one(claim, study) for claim in held} == {"not decidable"}
+    assert {state_of(claim, study) for claim in held} == {"not decidable"}
 
 
-def one(claim: Claim, study: Study) -> str:
+def state_of(claim: Claim, study: Study) -> str:
     """The verdict on a claim alone, empty where it is about other rows."""
-    found = compare(claim, measured(study, "demo"))
-    return judge([(claim, found, ())])[0].state if found else ""
+    comparisons = compare(claim, measured(study, "demo"))
+    return judge([(claim, comparisons, ())])[0].state if comparisons else ""

@@ -160,8 +160,8 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
     theirs = checkpoint.classifier(("a", "b", "c"), "two").eval()
     ours = ColumnClassifier(Encoder(theirs.base_model), checkpoint.config, 3).eval()
     last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
-    found = {key: next(last[name] for name in last if name.endswith(key)) for key in ours.head.state_dict()}
-    ours.head.load_state_dict(found)
+    weights = {key: next(last[name] for name in last if name.endswith(key)) for key in ours.head.state_dict()}
+    ours.head.load_state_dict(weights)
     ids = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 2, PAD, PAD]])
     mask = (ids != PAD).long()
     with torch.no_grad():

@@ -184,8 +184,8 @@ def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
     )
     assert two_ranks.returncode == 0, two_ranks.stderr
     assert run_all.main([*common, "--runs", str(place / "one")]) == 0
-    one, two = (load_runs(place / name, "tiny")[0] for name in ("one", "two"))
-    for a, b in zip(one.stages, two.stages, strict=True):
+    alone, two = (load_runs(place / name, "tiny")[0] for name in ("one", "two"))
+    for a, b in zip(alone.stages, two.stages, strict=True):
         for x, y in zip(a, b, strict=True):
             assert type(x) is type(y)
             if isinstance(x, EvaluationLine) and isinstance(y, EvaluationLine):

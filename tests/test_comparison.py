@@ -57,11 +57,11 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     ends = [Study("demo", side).ends.query("row == 'ER' and stage == 4").sort_values("seed") for side in runs]
     changes = np.log(ends[1]["ap"].to_numpy() / ends[0]["ap"].to_numpy())
     low, high = scipy.stats.t.interval(0.95, 2, changes.mean(), scipy.stats.sem(changes))
-    shown = " to ".join(f"{100 * math.expm1(one):+.1f}%".replace("-", "−") for one in (low, high))
+    shown = " to ".join(f"{100 * math.expm1(change):+.1f}%".replace("-", "−") for change in (low, high))
     assert cells["ER"][5] == shown
     more = ends[1]["ap_plus"].to_numpy() - ends[0]["ap_plus"].to_numpy()
     low, high = scipy.stats.t.interval(0.95, 2, more.mean(), scipy.stats.sem(more))
-    mean, least, most = (f"{one:+.2f}".replace("-", "−") for one in (more.mean(), low, high))
+    mean, least, most = (f"{change:+.2f}".replace("-", "−") for change in (more.mean(), low, high))
     assert cells["ER"][8:] == [mean, f"{least} to {most}"] and len(table.columns) == 10
 
 
@@ -98,8 +98,8 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
 
 def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
     """Oracle: what the second was given. Records that are the same differ in nothing."""
-    found = list(differences(*(load_runs(side, "demo") for side in sides)))
-    assert found == ["options.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0"]
+    changes = list(differences(*(load_runs(side, "demo") for side in sides)))
+    assert changes == ["options.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0"]
     assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
 
 

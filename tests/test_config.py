@@ -155,16 +155,16 @@ def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatc
     (tmp_path / "suites" / "base.toml").write_text(base + task)
     (tmp_path / "suites" / "more" / "mine.toml").write_text(f'extends = "../base.toml"\ntokenizer.folder = "x"\n{row}')
     monkeypatch.setenv("HERE", "set")
-    found = []
+    lists = []
     for folder in (tmp_path, tmp_path / "elsewhere"):
         monkeypatch.chdir(folder)
         suite = load_suite(os.path.relpath(tmp_path / "suites" / "more" / "mine.toml"), {"probes": []})
         assert suite.domains[0].train[1:] == ("/there/*.txt", "~/b.txt") and suite.tasks[0].test == "set/t.jsonl"
-        one = expand(suite, methods.rows(suite, ("er",)), [0])[0]
+        config = expand(suite, methods.rows(suite, ("er",)), [0])[0]
         paths = (suite.domains[0].train[0], suite.budget.reference, suite.tasks[0].train, suite.tasks[0].dev)
-        found.append([os.path.abspath(str(path)) for path in (*paths, suite.tokenizer.folder, one.tokenizer.folder)])
+        lists.append([os.path.abspath(str(path)) for path in (*paths, suite.tokenizer.folder, config.tokenizer.folder)])
     names = ["text/a.txt", "suites/times.json", "suites/t.jsonl", "d.jsonl", "suites/more/x", "suites/more/bpe"]
-    assert found == [[str(tmp_path / name) for name in names]] * 2
+    assert lists == [[str(tmp_path / name) for name in names]] * 2
 
 
 def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -> None:

@@ -90,19 +90,19 @@ def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch)
     """Oracle: a stage of a second, and a system without Linux's counters, have no share. CPU time is there."""
     monkeypatch.setattr(contention, "STAT", Path("/proc/stat") if missing == "seconds" else tmp_path / "none")
     cores = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
-    found = contention.contention(cores, ALONE)
-    assert (found.cpu, found.others, found.share) == (0.5, None, None)
+    share = contention.contention(cores, ALONE)
+    assert (share.cpu, share.others, share.share) == (0.5, None, None)
 
 
 def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None:
     """Oracle: what is put in; what was counted before a stop still counts."""
     totals = []
 
-    def found(cores: CoreTime, world: World) -> CoreShare:
+    def note(cores: CoreTime, world: World) -> CoreShare:
         totals.append(cores.wall)
         return CoreShare(wall=10.0, cpu=5.0, others=0.4, share=0.8)
 
-    monkeypatch.setattr(stage, "contention", found)
+    monkeypatch.setattr(stage, "contention", note)
     lab = Lab("naive", methods.build, tmp_path)
     lab.run(lab.config(), "text")  # is made, where a run would stop, too
     run = lab.run(lab.config(), "steps", iter([False, True]).__next__)
@@ -154,18 +154,18 @@ def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> No
     source = code / "benchmark" / "jobs" / "executors" / "local.py"  # so that no other run on this machine has a say
     source.write_text(source.read_text().replace(str(local.MACHINE), str(tmp_path / "machine.lock")))
     monkeypatch.setattr(local, "MACHINE", tmp_path / "machine.lock")
-    one, two = (SlurmLab(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))
-    for lab, amount in ((one, 3600), (two, 0.2)):
+    alone, other = (SlurmLab(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))
+    for lab, amount in ((alone, 3600), (other, 0.2)):
         steps = f'unit = "steps"\namount = [40, {STEPS}]'
         lab.file.write_text(lab.file.read_text().replace(steps, f'unit = "seconds"\namount = {amount}'))
     first = subprocess.Popen(
-        [sys.executable, "run_all.py", *one.arguments("run")],
+        [sys.executable, "run_all.py", *alone.arguments("run")],
         cwd=code,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(one.folder)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(alone.folder)},
         stderr=subprocess.DEVNULL,
     )
     request.addfinalizer(first.kill)
-    wait_until(lambda: one.count("Naive", "stage", index=0))
+    wait_until(lambda: alone.count("Naive", "stage", index=0))
 
     class Listener(io.StringIO):
         def write(self, text: str) -> int:
@@ -174,8 +174,8 @@ def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> No
             return super().write(text)
 
     monkeypatch.setattr(sys, "stderr", Listener())
-    monkeypatch.setenv("TMPDIR", str(two.folder))
-    assert two.call("run") == 0
+    monkeypatch.setenv("TMPDIR", str(other.folder))
+    assert other.call("run") == 0
     assert first.wait(timeout=60) == 130
-    [began] = [line["time"] for line in two.stage("Naive", 0) if line["kind"] == "stage"]
-    assert one.stage("Naive", 0)[-1]["time"] <= began and two.count("Naive", "done") == 1
+    [began] = [line["time"] for line in other.stage("Naive", 0) if line["kind"] == "stage"]
+    assert alone.stage("Naive", 0)[-1]["time"] <= began and other.count("Naive", "done") == 1

@@ -29,8 +29,8 @@ def domain(*train: Path, valid: tuple[Path, ...] = (), **more: str) -> Domain:
     return Domain(name="own", train=tuple(map(str, train)), valid=tuple(map(str, valid)), **more)
 
 
-def texts(found: list[Document], split: str = "") -> list[str]:
-    return [document.text for document in found if document.split == split or not split]
+def texts(docs: list[Document], split: str = "") -> list[str]:
+    return [document.text for document in docs if document.split == split or not split]
 
 
 def json_lines(*lines: object) -> bytes:
@@ -66,18 +66,18 @@ def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packi
 
 def test_frames_and_members_that_follow_each_other_are_all_read(tmp_path) -> None:
     """Oracle: gzip and zstd define a concatenation of files as the file of the concatenated content."""
-    one, two = json_lines({"text": "one"}), json_lines({"text": "two"})
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(one) + gzip.compress(two))
-    (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(one) + zstandard.compress(two))
+    first, second = json_lines({"text": "one"}), json_lines({"text": "two"})
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(first) + gzip.compress(second))
+    (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(first) + zstandard.compress(second))
     for name in ("a.jsonl.gz", "b.jsonl.zst"):
         assert texts(read(domain(tmp_path / name))[0]) == ["one", "two"]
 
 
 def test_byte_order_mark_crlf_and_another_field(tmp_path) -> None:
     path = write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b'{"body": "one", "text": 3}\r\n\r\n{"body": "two"}')
-    found, skipped = read(domain(path, text_field="body"))
-    assert texts(found) == ["one", "two"]
-    assert [document.source for document in found] == [f"{path}:1", f"{path}:3"]
+    docs, skipped = read(domain(path, text_field="body"))
+    assert texts(docs) == ["one", "two"]
+    assert [document.source for document in docs] == [f"{path}:1", f"{path}:3"]
     assert skipped == {"blank": 1}
 
 
@@ -104,8 +104,8 @@ def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
     write(tmp_path / ".hidden" / "a.txt", b"hidden")
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "link").symlink_to(tmp_path / ".hidden")
-    found, skipped = read(domain(tmp_path))
-    assert texts(found) == ["x"]
+    docs, skipped = read(domain(tmp_path))
+    assert texts(docs) == ["x"]
     assert skipped == {
         "blank": 3,
         "duplicate": 2,
@@ -185,8 +185,8 @@ def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypat
 def test_the_split_is_by_document_and_stays(tmp_path) -> None:
     """Oracles: disjoint, complete, a share within five standard errors; a document stays put in other company."""
     many = [f"document {i}" for i in range(5000)]
-    found, _ = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))))
-    train, valid = texts(found, "train"), texts(found, "valid")
+    docs, _ = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))))
+    train, valid = texts(docs, "train"), texts(docs, "valid")
     assert set(train).isdisjoint(valid)
     assert sorted(train + valid) == sorted(many)
     assert abs(len(valid) - 500) < 5 * (5000 * 0.1 * 0.9) ** 0.5
@@ -203,23 +203,23 @@ def test_what_is_held_out_is_neither_trained_on_nor_validated_on(tmp_path) -> No
     expected = [t for t in many if int(hashlib.sha256(t.encode()).hexdigest()[:16], 16) / 16**16 >= 0.8]
     assert len(expected) > 100
     everything, _ = read(domain(path))
-    found, skipped = read(domain(path).model_copy(update={"hold_out": 0.2}))
-    assert texts(found, "valid") == texts(everything, "valid")
-    assert texts(found, "train") == [t for t in texts(everything, "train") if t not in set(expected)]
+    docs, skipped = read(domain(path).model_copy(update={"hold_out": 0.2}))
+    assert texts(docs, "valid") == texts(everything, "valid")
+    assert texts(docs, "train") == [t for t in texts(everything, "train") if t not in set(expected)]
     assert skipped == {"held out": len(expected)}
     valid = write(tmp_path / "valid.jsonl", json_lines({"text": expected[0]}))
-    found, _ = read(domain(path, valid=(valid,)).model_copy(update={"hold_out": 0.2}))
-    assert texts(found, "valid") == expected[:1]
-    assert set(texts(found, "train")).isdisjoint(expected)
+    docs, _ = read(domain(path, valid=(valid,)).model_copy(update={"hold_out": 0.2}))
+    assert texts(docs, "valid") == expected[:1]
+    assert set(texts(docs, "train")).isdisjoint(expected)
 
 
 def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
     """Oracle: set difference."""
     train = write(tmp_path / "train.jsonl", json_lines(*({"text": t} for t in "abcde")))
     valid = write(tmp_path / "valid.jsonl", json_lines(*({"text": t} for t in "dxd")))
-    found, skipped = read(domain(train, valid=(valid,)))
-    assert texts(found, "valid") == ["d", "x"]
-    assert texts(found, "train") == ["a", "b", "c", "e"]
+    docs, skipped = read(domain(train, valid=(valid,)))
+    assert texts(docs, "valid") == ["d", "x"]
+    assert texts(docs, "train") == ["a", "b", "c", "e"]
     assert skipped == {"duplicate": 2}
 
 
@@ -227,16 +227,16 @@ def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) 
     """Oracle: forms of one text, by hand; the first to come stays, in the split that any of them alone would have."""
     forms = ["One  text, ﬁne\n", "one text, fine", "ONE TEXT, FINE", "One\ttext,\u00a0fine "]
     others = ["onetext, fine", "one text fine"]
-    found, skipped = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in [*forms, *others])))))
-    assert texts(found) == [forms[0], *others] and skipped == {"duplicate": 3}
+    docs, skipped = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in [*forms, *others])))))
+    assert texts(docs) == [forms[0], *others] and skipped == {"duplicate": 3}
     splits = set()
     for number, form in enumerate(forms):
         [alone], _ = read(domain(write(tmp_path / f"{number}.jsonl", json_lines({"text": form}))), valid_share=0.5)
         splits.add(alone.split)
     assert len(splits) == 1
     held = write(tmp_path / "held.jsonl", json_lines({"text": " \n".join(forms[0].split())}))
-    found, _ = read(domain(tmp_path / "a.jsonl", valid=(held,)))
-    assert texts(found, "train") == others
+    docs, _ = read(domain(tmp_path / "a.jsonl", valid=(held,)))
+    assert texts(docs, "train") == others
 
 
 def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> None:
@@ -245,13 +245,13 @@ def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> Non
     books = [" ".join(f"{name}{i}" for i in range(60)) for name in (f"word{n}x" for n in range(300))]
     path = write(tmp_path / "a.jsonl", json_lines(*({"text": book} for book in books)))
     splits: dict[str, set[str]] = {}
-    for document in (found := read(domain(path), valid_share=0.3)[0]):
+    for document in (docs := read(domain(path), valid_share=0.3)[0]):
         splits.setdefault(document.source, set()).add(document.split)
-    assert len(splits) == 300 and len(found) > 3000 and all(len(of) == 1 for of in splits.values())
+    assert len(splits) == 300 and len(docs) > 3000 and all(len(of) == 1 for of in splits.values())
     assert abs(sum(of == {"valid"} for of in splits.values()) - 90) < 5 * (300 * 0.3 * 0.7) ** 0.5
     left, _ = read(domain(path).model_copy(update={"hold_out": 0.3}))
-    pieces = Counter(document.source for document in found)
-    assert 0 < len(left) < len(found) and all(pieces[of] == n for of, n in Counter(d.source for d in left).items())
+    pieces = Counter(document.source for document in docs)
+    assert 0 < len(left) < len(docs) and all(pieces[of] == n for of, n in Counter(d.source for d in left).items())
 
 
 def test_identity_follows_the_content_of_files_and_the_settings(tmp_path) -> None:
@@ -315,9 +315,9 @@ def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkey
     """Oracle: written by hand. The package raises when it is imported."""
     package(tmp_path, "a_package_of_the_tests")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found, skipped = read(Domain(name="docs", packages=("a_package_of_the_tests",)))
+    docs, skipped = read(Domain(name="docs", packages=("a_package_of_the_tests",)))
     name = "a_package_of_the_tests"
-    assert [(document.text.rstrip(". "), document.source, document.kind) for document in found] == [
+    assert [(document.text.rstrip(". "), document.source, document.kind) for document in docs] == [
         ("of the package", name, "module"),
         ("of a class", f"{name}:Outer", "class"),
         ("of a method", f"{name}:Outer.method", "function"),
@@ -337,8 +337,8 @@ def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkey
 
 def test_docstrings_of_the_standard_library() -> None:
     """Oracle: `inspect.cleandoc` of the docstrings of imported objects. Enough for a domain; nothing of its tests."""
-    found, _ = docstrings.of_package("stdlib")
-    by_source = {document.source: document.text for document in found}
+    docs, _ = docstrings.of_package("stdlib")
+    by_source = {document.source: document.text for document in docs}
     for source, imported in {
         "json:dumps": json.dumps,
         "inspect:Signature": inspect.Signature,
@@ -347,7 +347,7 @@ def test_docstrings_of_the_standard_library() -> None:
     }.items():
         assert by_source[source] == inspect.cleandoc(str(imported.__doc__))
     assert not [source for source in by_source if source.startswith(("test", "pytest", "numpy", "idlelib.idle_test"))]
-    assert 1e6 < sum(len(document.text.encode()) for document in found) < 5e6
+    assert 1e6 < sum(len(document.text.encode()) for document in docs) < 5e6
     assert docstrings.published(["stdlib", "sklearn", "numpy"])[0].keys() == {
         "python",
         "scikit-learn",
@@ -378,9 +378,12 @@ def test_hugging_face_datasets_are_streamed(monkeypatch) -> None:
     calls: list = []
     hub(monkeypatch, [{"body": text} for text in ["a", None, "b", "c"]], calls)
     dataset = HubDataset(path="some/where", name="en", split="train", text_field="body", documents=3)
-    found, skipped = read(Domain(name="hub", datasets=(dataset,)))
+    docs, skipped = read(Domain(name="hub", datasets=(dataset,)))
     assert calls == [(("some/where", "en"), {"split": "train", "streaming": True})]
-    assert [(document.text, document.source) for document in found] == [("a", "some/where:0"), ("b", "some/where:2")]
+    assert [(document.text, document.source) for document in docs] == [
+        ("a", "some/where:0"),
+        ("b", "some/where:2"),
+    ]
     assert skipped == {"blank": 1}
     with pytest.raises(DataError, match="some/where:0: no field 'text'; there are body"):
         read(Domain(name="hub", datasets=(HubDataset(path="some/where"),)))

@@ -215,7 +215,7 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
 def counted(*what: str) -> Counter[str]:
     """How often this thread has done that so far."""
     thread = threading.current_thread().name
-    return Counter({one: COUNTS[thread, one] for one in what})
+    return Counter({name: COUNTS[thread, name] for name in what})
 
 
 def elsewhere(folder: Path) -> dict[str, list[Waited]]:
@@ -239,9 +239,9 @@ def test_methods_on_another_device(tmp_path: Path) -> None:
     the device, but A-GEM's, which must know whether it projects, and one of experts, which must know how many tokens
     each gets."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        found = process.submit(elsewhere, tmp_path).result()
-    assert list(found) == TRIED
-    for name, steps in found.items():
+        steps_of = process.submit(elsewhere, tmp_path).result()
+    assert list(steps_of) == TRIED
+    for name, steps in steps_of.items():
         may = {"scalars"} if name in ("agem", "lifelong_moe") else set()
         assert steps and all(set(waited) <= may for waited in steps), f"{name}: {steps}"
 
@@ -252,23 +252,23 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     shutil.copytree(run.store.root, store.root, symlinks=True)
     stage = store.stage(run.keys[1])
     model = stage / "model"
-    found: dict[str, Any] = {"discriminator": vars(discriminator.create(model, run.stream, 2))}
+    results: dict[str, Any] = {"discriminator": vars(discriminator.create(model, run.stream, 2))}
     loaded = load(model).to(devices.own_device())
     loaded.save(folder / "saved", read_tokenizer(model, loaded.vocabulary))
     export_model(stage, folder / "exported")
     for name in ("saved", "exported"):
-        found[name] = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+        results[name] = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
     (folder / "text.txt").write_text("the model grows, and the text with it. " * 50, encoding="utf-8")
-    found["evaluate"] = evaluate_text(model, folder / "text.txt", AUTO)
+    results["evaluate"] = evaluate_text(model, folder / "text.txt", AUTO)
     task = TASK.model_copy(update={"domain": run.config.domains[0].name, "max_epochs": 1})
     for prompt in ("right", "picked"):
         scored = score(SavedModel(model), task, data_of(16, 16), prompt, 0, SETTINGS)
-        found[f"score {prompt}"] = structs.asdict(structs.replace(scored, seconds=0.0))
+        results[f"score {prompt}"] = structs.asdict(structs.replace(scored, seconds=0.0))
     for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):
         measure(run.config, store)
     paths = sorted((store.root / "similarity").glob("*.jsonl"))
-    found["measures"] = [{**line, "time": 0} for path in paths for line in read_lines(path)]
-    return found
+    results["measures"] = [{**line, "time": 0} for path in paths for line in read_lines(path)]
+    return results
 
 
 def leaves(value: Any, *place: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -77,7 +77,7 @@ def test_a_cluster_that_is_well(cluster: Any) -> None:
 def test_what_is_wrong_with_a_node(answer: str, words: tuple[str, ...], line: str, cluster: Any) -> None:
     """Oracle: the answer put in."""
     told = cluster(answer, *words)
-    assert cluster.code == 1 and [found for found in told if found.startswith(f"wrong  {line}")]
+    assert cluster.code == 1 and [text for text in told if text.startswith(f"wrong  {line}")]
 
 
 def test_what_slurm_refuses(cluster: Any) -> None:

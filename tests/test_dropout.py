@@ -26,8 +26,8 @@ TOKENS, DOMAINS = torch.arange(4, 4 + 3 * 17).view(3, 17), torch.zeros(3, dtype=
 POSITIONS = torch.arange(1, 9).expand(3, 8)
 
 
-def logits(one: LanguageModel) -> torch.Tensor:
-    return one(TOKENS, DOMAINS, POSITIONS)
+def logits(network: LanguageModel) -> torch.Tensor:
+    return network(TOKENS, DOMAINS, POSITIONS)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -97,21 +97,21 @@ def test_attention_is_that_of_the_formula(causal, groups, monkeypatch):
     monkeypatch.setattr(dropout, "drop", lambda shares, p: shares)
     query, key, value = (torch.randn(2, heads, 9, 8, dtype=torch.float64) for heads in (4, 4 // groups, 4 // groups))
     module = torch.nn.Identity()
-    found, _ = attention(module, query, key, value, None, dropout=0.1, is_causal=causal)
+    output, _ = attention(module, query, key, value, None, dropout=0.1, is_causal=causal)
     expected = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=groups > 1)
-    torch.testing.assert_close(found.transpose(1, 2), expected)
+    torch.testing.assert_close(output.transpose(1, 2), expected)
     if not causal:
         padding = torch.ones(2, 1, 9, 9, dtype=torch.bool)
         padding[0, :, :, 6:] = False
         for mask in (padding, torch.zeros(2, 1, 9, 9, dtype=torch.float64).masked_fill(~padding, -1e300)):
-            found, _ = attention(module, query, key, value, mask, dropout=0.1, is_causal=False)
+            output, _ = attention(module, query, key, value, mask, dropout=0.1, is_causal=False)
             expected = F.scaled_dot_product_attention(query, key, value, padding, enable_gqa=groups > 1)
-            torch.testing.assert_close(found.transpose(1, 2), expected)
+            torch.testing.assert_close(output.transpose(1, 2), expected)
 
 
 def test_torch_draws_no_mask(monkeypatch):
     """Oracle: the calls of `bernoulli_` that torch's profiler counts in a training step: none."""
-    one = model("gpt")
+    network = model("gpt")
     with torch.profiler.profile() as profile:
-        logits(one).sum().backward()
+        logits(network).sum().backward()
     assert not [event.key for event in profile.key_averages() if "bernoulli" in event.key]

@@ -43,8 +43,8 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
     largest logits weighed by e^logit over the sum of both."""
     model = mixture(plain(architecture), 3)
     alone = [plain(architecture) for _ in range(3)]
-    for number, one in enumerate(alone[1:]):
-        layer = one.architecture.places(one.network).layers[-1].ffn
+    for number, part in enumerate(alone[1:]):
+        layer = part.architecture.places(part.network).layers[-1].ffn
         for module, expert in zip(
             dict.fromkeys(place.module for place in (layer.up, layer.gate, layer.down) if place),
             model.experts[number][0],
@@ -131,7 +131,7 @@ def test_the_loss_of_lifelong_moe() -> None:
     )
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    new, old = (one(*arguments).flatten(0, 1).softmax(-1) for one in (model, before))
+    new, old = (network(*arguments).flatten(0, 1).softmax(-1) for network in (model, before))
     cross_entropy = -sum(row[target].log() for row, target in zip(new, batch.targets.flatten(), strict=True)) / len(new)
     divergence = (old * (old.log() - new.log())).sum() / len(new)
     assert method.loss(learner, batch).item() == pytest.approx((cross_entropy + 0.7 * divergence).item(), abs=1e-6)

@@ -65,14 +65,14 @@ def write_text(folder: Path) -> tuple[Path, list[str]]:
     """A file of documents, no two alike, and the documents."""
     documents = [" ".join(WORDS[i // 8**j % 8] for j in range(2 + i % 5)) for i in range(8, 68)]
     path = folder / "text.jsonl"
-    path.write_text("".join(json.dumps({"text": one}) + "\n" for one in documents))
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
     return path, documents
 
 
 def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
     """transformers' own loss, on documents that `</s>` joins, in rows that begin as its tokenizer begins them."""
     bpe, network = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-    ids = [i for one in documents for i in (*bpe(one, add_special_tokens=False).input_ids, bpe.eos_token_id)]
+    ids = [i for text in documents for i in (*bpe(text, add_special_tokens=False).input_ids, bpe.eos_token_id)]
     length, begin = bpe.model_max_length - 2, bpe("").input_ids
     rows = torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
     rows = torch.cat([torch.tensor(begin).expand(len(rows), -1), rows], dim=1)
@@ -142,10 +142,10 @@ def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path
         places = torch.arange(1, LENGTH - 2).expand(3, -1)
         expected = model(tokens[:, :-1], torch.full((3,), 1), places).log_softmax(-1)
         rows = torch.cat([torch.tensor(begin).expand(3, -1), tokens[:, 1:-1]], dim=1)
-        found = network(rows).logits.log_softmax(-1)[:, len(begin) :][:, : LENGTH - 3]
+        predicted = network(rows).logits.log_softmax(-1)[:, len(begin) :][:, : LENGTH - 3]
     text = model.vocabulary.text
-    torch.testing.assert_close(found[..., :text], expected, rtol=1e-5, atol=1e-5)
-    assert found[..., text:].exp().sum() == 0
+    torch.testing.assert_close(predicted[..., :text], expected, rtol=1e-5, atol=1e-5)
+    assert predicted[..., text:].exp().sum() == 0
 
 
 MASKED = [name for name in architecture_names() if architectures.load(name).masked]
@@ -170,8 +170,8 @@ def test_a_masked_models_perplexity_is_the_one_of_evaluate(architecture: str, pr
         rows.append(torch.cat([begin.expand(len(target), -1), batch.tokens[:, 1:]], dim=1))
         labels.append(torch.cat([torch.full((len(target), len(begin)), -100), target[:, 1:]], dim=1))
     with torch.no_grad():
-        found = network(torch.cat(rows), labels=torch.cat(labels)).loss.exp().item()
-    assert found == pytest.approx(opened.perplexity(domain), rel=1e-5)
+        perplexity = network(torch.cat(rows), labels=torch.cat(labels)).loss.exp().item()
+    assert perplexity == pytest.approx(opened.perplexity(domain), rel=1e-5)
     assert (torch.cat(rows) == bpe.mask_token_id).any()
 
 
@@ -221,9 +221,9 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spar
             export_model(tmp_path / "model", tmp_path / "out", "one")
         return
     export_model(tmp_path / "model", tmp_path / "out", "one")
-    found = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert found("and").input_ids[:2] == [EOS, bpe.get_vocab_size() if spare else EOS]
-    assert len(found) == bpe.get_vocab_size() + bool(spare)
+    published = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert published("and").input_ids[:2] == [EOS, bpe.get_vocab_size() if spare else EOS]
+    assert len(published) == bpe.get_vocab_size() + bool(spare)
     expected = evaluate_text(tmp_path / "model", where[0], "one")["perplexity"]
     assert perplexity_in_transformers(tmp_path / "out", where[1]) == pytest.approx(expected, rel=1e-5)
     with pytest.raises(ConfigError, match="evaluate the stage that"):
@@ -245,9 +245,9 @@ def test_a_masked_models_prompt_takes_the_next_id_of_a_published_tokenizer(archi
     tokens = torch.tensor([[BOS, 5, MASK, 7, 9]])
     with torch.no_grad():
         expected = model(tokens, torch.tensor([1]), torch.tensor([[2]]))[0, 0, : bpe.get_vocab_size()]
-        found = network(torch.tensor([[*begin, *tokens[0, 1:].tolist()]])).logits[0, 3]
-    torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-5, atol=1e-5)
-    assert found[len(expected)] < -9e3
+        logits = network(torch.tensor([[*begin, *tokens[0, 1:].tolist()]])).logits[0, 3]
+    torch.testing.assert_close(logits[: len(expected)], expected, rtol=1e-5, atol=1e-5)
+    assert logits[len(expected)] < -9e3
 
 
 @pytest.mark.parametrize("prompts", [True, False])
