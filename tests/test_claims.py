@@ -122,7 +122,7 @@ def test_an_undecided_claim_says_what_could_have_been_decided():
 def test_what_is_missing_is_not_decidable_but_can_be_refuted():
     """Oracle: by hand; "lowest of all" holds against all methods of the paper or not at all, and fails against one."""
     lowest = CLAIMS[0]
-    assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5)), "a claim without any comparison is not result"
+    assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5)), "a claim without any comparison is not judged"
     assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5, Naive=[[1]] * 5))
     there = {row: [[1, 10.0]] * 5 for row in PAPER if row not in ("ELLE", "PNN")}
     result = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, **there))
@@ -162,7 +162,7 @@ def demo(tmp_path_factory) -> Study:
     return Study("demo", load_runs(runs, "demo"))
 
 
-def test_results_are_those_of_their_records(demo):
+def test_numbers_of_runs_are_those_of_their_records(demo):
     """Oracle: one run's records, by hand: trapezoids of AP, the mean of its fine-tuning seeds, A-GEM's conflicts."""
     results = measured(demo, "demo")
     run = next(run for run in demo.runs if run.row == "ER" and run.seed == 1)
@@ -204,7 +204,7 @@ def test_scorecard_of_synthetic_runs(demo):
     heads = shown["ELLE's heads attend as their ancestors do, more than as other heads do."]
     assert (heads["Verdict"], heads["Effect"]) == ("held", "+0.30")
     assert any("Order of 8 methods by final AP" in note for note in table.notes)
-    assert any(f"result against {', '.join(PAPER)}" in note for note in table.notes)
+    assert any(f"judged against {', '.join(PAPER)}" in note for note in table.notes)
 
 
 def test_every_comparison_of_a_claim_can_be_opened(demo):

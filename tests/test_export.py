@@ -271,7 +271,7 @@ def test_evaluate_says_of_a_domains_text_what_records_say(architecture: str, pro
     model.save(tmp_path / "model", corpus.tokenizer)
     recorded = perplexities(model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu")))
     said = {name: evaluate_text(tmp_path / "model", text, name) for name, text in texts.items()}
-    found = {name: one["perplexity"] for name, one in said.items()}
+    answers = {name: measures["perplexity"] for name, measures in said.items()}
     for text in corpus.domains:
         assert said[text.name]["bits_per_byte"] == pytest.approx(bits_per_byte(recorded[text.name], text), rel=1e-5)
-    assert found == pytest.approx(recorded, rel=1e-5) and len({round(value, 6) for value in found.values()}) == 3
+    assert answers == pytest.approx(recorded, rel=1e-5) and len({round(value, 6) for value in answers.values()}) == 3

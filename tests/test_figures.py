@@ -128,8 +128,8 @@ def crowded(tmp_path_factory) -> Study:
 def test_no_two_of_a_hundred_rows_look_the_same():
     """Oracle: the pairs of colour and marker."""
     runs: list[Any] = [SimpleNamespace(row=f"row {i}") for i in range(100)]
-    found = figures.styles(runs).values()
-    assert len({(style["color"], style["marker"]) for style in found}) == 100
+    styles = figures.styles(runs).values()
+    assert len({(style["color"], style["marker"]) for style in styles}) == 100
 
 
 @pytest.mark.parametrize("name", [*KINDS, "oracle_matrix"])

@@ -161,8 +161,8 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
         return plain(self, rows, part)
 
     monkeypatch.setattr(Trainer, "_logits", short)
-    found = score(checkpoint, task, data, "right", 0, asked[160])
-    assert found == structs.replace(few, forward_tokens=40, seconds=found.seconds) and few.forward_tokens is None
+    line = score(checkpoint, task, data, "right", 0, asked[160])
+    assert line == structs.replace(few, forward_tokens=40, seconds=line.seconds) and few.forward_tokens is None
     assert [record.args[1] for record in caplog.records] == [80, 40]
 
 

@@ -27,22 +27,22 @@ def resolve(name: str) -> Any:
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:end]))
+            thing: Any = importlib.import_module(".".join(parts[:end]))
         except ModuleNotFoundError:
             continue
         for attribute in parts[end:]:
-            declared = getattr(found, "model_fields", {}) | getattr(found, "__annotations__", {})
-            if is_dataclass(found):
-                declared |= {field.name: field for field in fields(found)}
-            found = declared[attribute] if attribute in declared else _attribute(found, attribute)
-        return found
+            declared = getattr(thing, "model_fields", {}) | getattr(thing, "__annotations__", {})
+            if is_dataclass(thing):
+                declared |= {field.name: field for field in fields(thing)}
+            thing = declared[attribute] if attribute in declared else _attribute(thing, attribute)
+        return thing
     raise ModuleNotFoundError(name)
 
 
-def _attribute(found: Any, name: str) -> Any:
-    if isinstance(found, type) and f"{name}: " in (found.__doc__ or ""):
-        return found  # an attribute that its class's docstring names
-    return getattr(found, name)
+def _attribute(thing: Any, name: str) -> Any:
+    if isinstance(thing, type) and f"{name}: " in (thing.__doc__ or ""):
+        return thing  # an attribute that its class's docstring names
+    return getattr(thing, name)
 
 
 @pytest.mark.parametrize("name", CODE)

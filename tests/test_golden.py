@@ -87,7 +87,7 @@ def score(folder: Path) -> dict[str, list[float]]:
     run(folder, suite)
     keys = {method: known["keys"][-1] for method, known in results(folder, "scored").items()}
     scored = {method: read(folder / "runs" / "scores" / f"{key}.jsonl") for method, key in keys.items()}
-    return {method: [line["test"] for line in found if line["kind"] == "score"] for method, found in scored.items()}
+    return {method: [line["test"] for line in lines if line["kind"] == "score"] for method, lines in scored.items()}
 
 
 def run(folder: Path, suite: Path) -> None:

@@ -109,7 +109,7 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
 
 
 def records_of(run: Run) -> RunRecords:
-    return next(one for one in load_runs(run.store.root, run.config.suite) if one.id == run.config.id)
+    return next(records for records in load_runs(run.store.root, run.config.suite) if records.id == run.config.id)
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
@@ -125,9 +125,9 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
     assert all(
         new.startswith(old) and new.count(b"\n") == old.count(b"\n") + 1 for old, new in zip(before, after, strict=True)
     )
-    for key, found in zip(long.keys, records_of(long).matrix, strict=True):
+    for key, measures in zip(long.keys, records_of(long).matrix, strict=True):
         model = load(long.store.stage(key) / "model")
-        values = {name: value.perplexity for name, value in found.items()}
+        values = {name: value.perplexity for name, value in measures.items()}
         assert values == pytest.approx(perplexities(model, long.stream, ALONE), rel=1e-6)
     assert records_of(short).matrix == matrix
     trained(lab, longer.model_copy(update={"seed": 4, "row": "other"}), "store")
@@ -146,9 +146,9 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
     assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
     assert records_of(run).line.probes == [Titled(probe.name, probe.name)]
     matrices = [records_of(one).matrix for one in (run, later, plain)]
-    for found, again, bare in zip(*matrices, strict=True):
-        assert list(found) == [*bare, probe.name] and {name: found[name] for name in bare} == bare
-        assert found[probe.name].perplexity == pytest.approx(again[probe.name].perplexity, rel=1e-6)
+    for of_run, again, bare in zip(*matrices, strict=True):
+        assert list(of_run) == [*bare, probe.name] and {name: of_run[name] for name in bare} == bare
+        assert of_run[probe.name].perplexity == pytest.approx(again[probe.name].perplexity, rel=1e-6)
 
 
 def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path
     text = run.corpus.domains[0]
     documents = np.split(text.valid, np.flatnonzero(text.valid == EOS))
     decoded = [run.corpus.tokenizer.decode(ids[ids != EOS].tolist(), False) for ids in documents]
-    assert text.info["valid_bytes"] == sum(len(one.encode()) for one in decoded)
-    found = records_of(run).matrix[0][text.name]
-    bits = math.log2(found.perplexity or math.nan) * len(text.valid)
-    assert found.bits_per_byte == pytest.approx(bits / sum(len(one.encode()) for one in decoded))
-    assert 1 < found.bits_per_byte < 8
+    assert text.info["valid_bytes"] == sum(len(piece.encode()) for piece in decoded)
+    measure = records_of(run).matrix[0][text.name]
+    bits = math.log2(measure.perplexity or math.nan) * len(text.valid)
+    assert measure.bits_per_byte == pytest.approx(bits / sum(len(piece.encode()) for piece in decoded))
+    assert 1 < measure.bits_per_byte < 8
 
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:

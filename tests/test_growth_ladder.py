@@ -63,7 +63,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
     layers, width = LADDER[family][0]
     old = network(family, tie_word_embeddings=tied)
     new, record = grow(old, layers, width)
-    found, before = places(new), places(old)
+    grown, before = places(new), places(old)
     optimizer = torch.optim.Adam(new.parameters(), lr=1e-3)
     ever = {name: torch.zeros_like(parameter, dtype=torch.bool) for name, parameter in new.named_parameters()}
     for step in range(10):
@@ -73,8 +73,8 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
             if name not in architecture_of(new).unused:
                 ever[name] |= moved(parameter.grad)  # type: ignore[arg-type]
         if step == 0:
-            written = moved(found.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
-            for is_copy, layer in zip(record.layer_is_copy, found.layers, strict=True):
+            written = moved(grown.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
+            for is_copy, layer in zip(record.layer_is_copy, grown.layers, strict=True):
                 output, down = (gradient(place) for place in (layer.attention.output, layer.ffn.down))
                 assert output.any() and down.any()
                 written |= output.any(1) | down.any(1)
@@ -85,7 +85,7 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
             assert written[16:].all()
         optimizer.step()
     for name, parameter in new.named_parameters():
-        whole = any(parameter is table.module.weight for table in (*found.tables, found.decoder))
+        whole = any(parameter is table.module.weight for table in (*grown.tables, grown.decoder))
         rows = ever[name][ever[name].any(1)] if whole else ever[name]  # of a table those that were read
         assert rows.all() or name in architecture_of(new).unused, f"{name}: {int((~rows).sum())} of {rows.numel()}"
     assert heads(new.config).ratio == heads(old.config).ratio

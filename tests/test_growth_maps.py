@@ -172,10 +172,10 @@ def test_noise_only_where_a_unit_was_split(family: str, noise_scale: NoiseScale)
         assert (noise[:, ~split] == 0).all() and (noise[:, split] != 0).all()
         scale = small.ffn.up.read().weight.std().item() if noise_scale == "relative" else 1.0
         assert noise[:, split].std().item() == pytest.approx(0.5 * scale, rel=0.15)
-        for one, other in zip(parts_of(with_noise), parts_of(without), strict=True):
-            if one.read().weight.dim() == 1:  # a norm
-                assert torch.equal(one.read().weight, other.read().weight)
-    tables: list[Any] = [one.get_input_embeddings() for one in (noisy, plain)]
+        for part, plain_part in zip(parts_of(with_noise), parts_of(without), strict=True):
+            if part.read().weight.dim() == 1:  # a norm
+                assert torch.equal(part.read().weight, plain_part.read().weight)
+    tables: list[Any] = [model.get_input_embeddings() for model in (noisy, plain)]
     assert torch.equal(tables[0].weight, tables[1].weight)
     unsplit, _ = grow(old, 2, 16, mode="fpi", noise=0.5)
     assert difference(old, unsplit) < 1e-9

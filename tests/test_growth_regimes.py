@@ -76,9 +76,9 @@ def test_elle_is_compared_with_the_er_of_its_budget_and_both_of_its_final_sizes(
     """Oracle: four runs whose AP name them: ER has no final size, so each budget's serves both sizes."""
     runs = [run("er", 8.0 * budget, budget=budget) for budget in (1.0, 4.0)]
     runs += [run("elle", 2.0 * last, budget=budget, last=last) for budget in (1.0, 4.0) for last in (32, 64)]
-    found = cells(Study("s", runs), CONTENDERS)
+    cells_of_seeds = cells(Study("s", runs), CONTENDERS)
     expected = [math.log(2.0 * last / (8.0 * budget)) for budget in (1.0, 4.0) for last in (32, 64)]
-    np.testing.assert_allclose([cell.log_ratio for cell in found], expected)
+    np.testing.assert_allclose([cell.log_ratio for cell in cells_of_seeds], expected)
 
 
 def test_a_cell_whose_flops_nobody_counted_is_left_out_and_said():
@@ -114,7 +114,7 @@ def test_a_cell_is_decided_by_scipys_paired_t_test_on_the_seeds_that_both_have()
     """Oracle: scipy.stats.ttest_rel on logarithms, on both sides of 5%."""
     noise = [0.9, 1.0, 1.1, 1.05, 0.97, 1.02]
     for factor in (0.97, 0.8):
-        er = [20.0 * one for one in noise]
+        er = [20.0 * factor for factor in noise]
         elle = [value * factor * other for value, other in zip(er, reversed(noise), strict=True)]
         runs = [run("er", value, seed) for seed, value in enumerate([*er, 1.0])]
         (cell,) = cells(Study("s", runs + [run("elle", value, seed) for seed, value in enumerate(elle)]), CONTENDERS)
@@ -158,10 +158,10 @@ def test_the_figures_file_of_cells_predicts_each_by_the_others():
     runs += [run("elle", ap, budget=budget, last=last) for (budget, last), ap in aps.items()]
     study = Study("s", runs)
     files = EXHIBIT.render(study)
-    found = cells(study, CONTENDERS)
+    all_cells = cells(study, CONTENDERS)
     lines = list(csv.DictReader(io.StringIO(files["csv"].decode())))
-    for line, cell in zip(lines, found, strict=True):
-        guess = predicted(fit([other for other in found if other is not cell]), cell)
+    for line, cell in zip(lines, all_cells, strict=True):
+        guess = predicted(fit([other for other in all_cells if other is not cell]), cell)
         assert float(line["log_ratio_predicted_by_the_others"]) == pytest.approx(guess, abs=1e-4)
         assert float(line["ap_elle"]) == pytest.approx(cell.ap["elle"], abs=0.01)
     assert files["png"].startswith(b"\x89PNG") and files["pdf"].startswith(b"%PDF")

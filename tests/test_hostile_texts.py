@@ -54,18 +54,18 @@ COMMANDS = ("slurm.setup", "slurm.teardown", "slurm.python")  # they are for the
 def places(schema: dict[str, Any], known: dict[str, Any], path: str = "") -> Iterator[str]:
     """Each place in a suite where the schema lets a text stand, as a dotted path."""
     options = [schema, *schema.get("anyOf", [])]
-    for one in options:
-        if "$ref" in one:
-            yield from places(known[one["$ref"].rpartition("/")[2]], known, path)
-        elif "properties" in one:
-            for key, inner in one["properties"].items():
+    for option in options:
+        if "$ref" in option:
+            yield from places(known[option["$ref"].rpartition("/")[2]], known, path)
+        elif "properties" in option:
+            for key, inner in option["properties"].items():
                 yield from places(inner, known, f"{path}.{key}".strip("."))
-        elif one.get("type") == "array":
-            inside = one.get("items") or (one.get("prefixItems") or [{}])[0]
+        elif option.get("type") == "array":
+            inside = option.get("items") or (option.get("prefixItems") or [{}])[0]
             yield from places(inside, known, f"{path}.0")
-        elif one.get("type") == "object":
+        elif option.get("type") == "object":
             yield f"{path}.x"
-        elif one.get("type") == "string" and "enum" not in one and "const" not in one:
+        elif option.get("type") == "string" and "enum" not in option and "const" not in option:
             yield path
 
 
@@ -113,15 +113,15 @@ def accepted(tmp_path_factory) -> tuple[Path, list[str]]:
     file = tmp_path_factory.mktemp("suites") / "tiny.toml"
     file.write_text("")
     schema = Suite.model_json_schema()
-    found = []
+    names = []
     for place in set(places(schema, schema["$defs"])) - OF_A_MODEL:
         try:
             read(file, planted(place))
         except UserError as error:
             assert HOSTILE[:20] in str(error) or place.endswith(".x"), (place, str(error))
         else:
-            found.append(place)
-    return file, sorted(found)
+            names.append(place)
+    return file, sorted(names)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x00"])
@@ -234,7 +234,7 @@ def test_no_text_is_code_in_a_batch_script(accepted, tmp_path) -> None:
         harmless, hostile = scripts
         script = [line for line in hostile if not line.startswith("#SBATCH")]
         assert len(script) == len([line for line in harmless if not line.startswith("#SBATCH")])
-        found = [line for line in hostile if HOSTILE[:4] in line]
-        assert found
-        for line in found:
+        lines = [line for line in hostile if HOSTILE[:4] in line]
+        assert lines
+        for line in lines:
             assert any(HOSTILE in word for word in shlex.split(line.removeprefix("#SBATCH "))), line

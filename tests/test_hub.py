@@ -67,9 +67,9 @@ def test_a_configuration_of_parquet_or_json_lines_is_read(tmp_path: Path) -> Non
     )
     json_lines(news / "realnewslike/c4-train.00000-of-00512.json.gz", [{"text": "news", "timestamp": "", "url": ""}])
     json_lines(news / "en/c4-train.00000.json.gz", [{"text": "web", "timestamp": "", "url": ""}])
-    found = read(HubDataset(path=str(wiki), name="20231101.en", documents=7), HubDataset(path=str(books)))
-    assert found[:7] == [f"article {number // 5} {number % 5}" for number in range(7)]
-    assert "".join(found[7:]) == "".join("train " + f"a line {i}\n" * 30_000 for i in range(2)) and len(found) > 9
+    texts = read(HubDataset(path=str(wiki), name="20231101.en", documents=7), HubDataset(path=str(books)))
+    assert texts[:7] == [f"article {number // 5} {number % 5}" for number in range(7)]
+    assert "".join(texts[7:]) == "".join("train " + f"a line {i}\n" * 30_000 for i in range(2)) and len(texts) > 9
     assert read(HubDataset(path=str(news), name="realnewslike")) == ["news"]
 
 

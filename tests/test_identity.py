@@ -245,12 +245,12 @@ def test_scores_are_chosen_by_their_key() -> None:
 
     lines = [score(0.1, 1e-3, examples="old"), score(0.2, 1e-3), score(0.3, 1e-3, 1), score(0.4, 2e-3)]
 
-    def found(suite: Suite, **examples: str) -> list[float]:
+    def scores_in(suite: Suite, **examples: str) -> list[float]:
         return [line.test for line in scores_of(suite, "m1", lines, examples)]
 
-    assert found(suites[1e-3]) == found(suites[1e-3], toy="new") == [0.2, 0.3]
-    assert found(suites[2e-3]) == [0.4]
-    assert found(suites[1e-3], toy="old") == [0.1] and not found(suites[2e-3], toy="old")
+    assert scores_in(suites[1e-3]) == scores_in(suites[1e-3], toy="new") == [0.2, 0.3]
+    assert scores_in(suites[2e-3]) == [0.4]
+    assert scores_in(suites[1e-3], toy="old") == [0.1] and not scores_in(suites[2e-3], toy="old")
     fewer = suites[1e-3].model_copy(update={"finetuning": suites[1e-3].finetuning.model_copy(update={"seeds": 1})})
-    assert found(fewer) == [0.2]
+    assert scores_in(fewer) == [0.2]
     assert not scores_of(suites[1e-3], "m2", lines, {})

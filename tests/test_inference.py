@@ -84,10 +84,10 @@ def test_the_simulation_judges_as_cards_do():
     """Oracle: the functions that a scorecard calls, one number of seeds and one claim after the other."""
     excess = verdict_tables.draw(CARD, "rounded to one sd", "weakly", 20).excess
     starts = np.cumsum([0, *CARD.sizes])
-    for seeds, found in zip(verdict_tables.SEEDS, verdict_tables.p_values(CARD, excess), strict=True):
+    for seeds, p_values in zip(verdict_tables.SEEDS, verdict_tables.p_values(CARD, excess), strict=True):
         p = np.stack(inference.one_sided(excess[:seeds])).transpose(2, 0, 1)  # comparisons, directions, cards
         claims = [claim_p_values(p[start : start + size]) for start, size in zip(starts, CARD.sizes, strict=False)]
-        np.testing.assert_allclose(found, np.array(claims).transpose(1, 0, 2), rtol=1e-6)
+        np.testing.assert_allclose(p_values, np.array(claims).transpose(1, 0, 2), rtol=1e-6)
 
 
 def test_what_is_clear_is_decided():

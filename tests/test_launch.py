@@ -75,7 +75,7 @@ gpus_per_node = "mig:1"
         *("gpu:a100:4", 4),
     )
     told = {kind: slurm.parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
-    assert {kind: (one["partition"], one["time"], one.get("gres"), one.get("mem")) for kind, one in told.items()} == {
+    assert {kind: (a["partition"], a["time"], a.get("gres"), a.get("mem")) for kind, a in told.items()} == {
         "prepare": ("cpu", 600, None, "64GB"),
         "score": ("gpu", 1200, "gpu:mig:1", None),
         "measure": ("gpu", 1200, "gpu:a100:1", None),
@@ -94,7 +94,7 @@ mem = "64GB"
 """
     slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
     told = {kind: slurm.parameters(kind, ["steps"]) for kind in ("train", "prepare")}
-    assert {kind: (one.get("mem"), one.get("mem_per_cpu")) for kind, one in told.items()} == {
+    assert {kind: (asks.get("mem"), asks.get("mem_per_cpu")) for kind, asks in told.items()} == {
         "train": (None, "4GB"),
         "prepare": ("64GB", None),
     }
@@ -118,7 +118,7 @@ gpus_per_node = 0
     slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
     told = {kind: slurm.parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
     keys = ("partition", "qos", "constraint", "gres", "nodes", "ntasks_per_node")
-    assert {kind: tuple(one.get(key) for key in keys) for kind, one in told.items()} == {
+    assert {kind: tuple(asks.get(key) for key in keys) for kind, asks in told.items()} == {
         "prepare": ("cpu", "low", None, None, 1, 1),
         "score": ("gpu", "low", "any", "gpu:a100:1", 1, 1),
         "measure": ("cpu2", "low", "nvlink", None, 1, 1),
@@ -135,14 +135,14 @@ gpus_per_node = 0
         ({}, 0, None),
     ],
 )
-def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, one: str | None) -> None:
+def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, gres: str | None) -> None:
     """Oracle: the syntax of sbatch's --gres and --gpus-per-node; a process a GPU, and GPU-hours of them all.
 
     A job that scores has one of the same type.
     """
     asked = Slurm(**settings)
     assert asked.gpus_of_a_run == gpus and asked.processes == max(1, gpus)
-    assert asked.parameters("score", ["steps"]).get("gres") == one
+    assert asked.parameters("score", ["steps"]).get("gres") == gres
 
 
 def row_with(lab: Lab, what: str, slurm: str = "") -> RunConfig:
@@ -213,9 +213,9 @@ def test_a_site_file_gives_defaults(lab: Lab, tmp_path, monkeypatch) -> None:
 
 
 def test_settings_change_no_result(lab: Lab) -> None:
-    ids = [one.id for one in lab.configs()]
+    ids = [config.id for config in lab.configs()]
     lab.write(NAIVE, ER, slurm="nodes = 2")
-    assert [one.id for one in lab.configs()] == ids
+    assert [config.id for config in lab.configs()] == ids
 
 
 # States

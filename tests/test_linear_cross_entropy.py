@@ -36,22 +36,22 @@ def test_equals_the_cross_entropy_of_all_logits(n, with_bias):
     given: list[Any]
     *given, targets = inputs(n)
     given[2] = given[2] if with_bias else None
-    leaves = [one for one in given if one is not None]
-    found, expected = (loss(*given, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
-    torch.testing.assert_close(found, expected)
+    leaves = [leaf for leaf in given if leaf is not None]
+    ours, expected = (loss(*given, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
+    torch.testing.assert_close(ours, expected)
     # times 3: what comes after the loss is in its gradients
-    torch.testing.assert_close(torch.autograd.grad(3 * found, leaves), torch.autograd.grad(3 * expected, leaves))
+    torch.testing.assert_close(torch.autograd.grad(3 * ours, leaves), torch.autograd.grad(3 * expected, leaves))
 
 
 def test_autocast_costs_what_bf16_costs():
     """Oracle: torch's under the same autocast, within bf16's three digits."""
     *leaves, targets = inputs(50, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found, expected = (loss(*leaves, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    pairs = zip(torch.autograd.grad(found, leaves), torch.autograd.grad(expected, leaves), strict=True)
-    for one, other in pairs:
-        assert one.dtype == torch.float32 and (one - other).norm() < 0.01 * other.norm()
+        ours, expected = (loss(*leaves, targets) for loss in (linear_cross_entropy, plain))  # type: ignore[call-arg]
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    pairs = zip(torch.autograd.grad(ours, leaves), torch.autograd.grad(expected, leaves), strict=True)
+    for a, b in pairs:
+        assert a.dtype == torch.float32 and (a - b).norm() < 0.01 * b.norm()
 
 
 class Largest(TorchDispatchMode):
@@ -61,9 +61,9 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
-        for one in made if isinstance(made, (tuple, list)) else [made]:
-            if isinstance(one, Tensor):
-                self.numbers = max(self.numbers, one.numel())
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
         return made
 
 
@@ -79,20 +79,20 @@ def test_a_tenth_of_the_logits_is_there_at_once():
 
 
 def models() -> dict[str, LanguageModel]:
-    def one(architecture: str, **more: Any) -> LanguageModel:
+    def create(architecture: str, **more: Any) -> LanguageModel:
         torch.manual_seed(3)
         model = build(architecture, 1, 32, VOCABULARY, 18, head_size=16, dropout=0.0, **more).double().train()
         for parameter in model.parameters():  # biases too, which begin at zero
             parameter.data.add_(0.02 * torch.randn_like(parameter))
         return model
 
-    adapted = LoraModel(one("gpt"))
+    adapted = LoraModel(create("gpt"))
     adapted.add(2)
     return {
-        **{name: one(name) for name in ("bert", "bert_preln", "gpt")},
-        "prompts": one("gpt", prompts=True),
+        **{name: create(name) for name in ("bert", "bert_preln", "gpt")},
+        "prompts": create("gpt", prompts=True),
         "lora": adapted.double().train(),
-        "pnn": ProgressiveModel.grown(one("gpt"), one("gpt")).double().train(),
+        "pnn": ProgressiveModel.grown(create("gpt"), create("gpt")).double().train(),
     }
 
 

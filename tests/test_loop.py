@@ -222,10 +222,10 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
     for key, weights in zip(run.keys, expected, strict=True):
         actual = load(run.store.stage(key) / "model").state_dict()
         assert all(torch.equal(weights[name], actual[name]) for name in weights)
-        left = [one.store.stage(key).rglob("*") for one in (run, whole)]
-        files = [sorted(path.name for path in found if not path.suffix[1:].isdigit()) for found in left]  # less leases
+        left = [either.store.stage(key).rglob("*") for either in (run, whole)]
+        files = [sorted(path.name for path in paths if not path.suffix[1:].isdigit()) for paths in left]  # less leases
         assert files[0] == files[1]
-        seen = [read_stage_lines(one.store.stage(key) / "records.jsonl") for one in (run, whole)]
+        seen = [read_stage_lines(either.store.stage(key) / "records.jsonl") for either in (run, whole)]
         evaluations = [
             [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
         ]

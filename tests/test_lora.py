@@ -25,13 +25,13 @@ def seeded(architecture: str) -> LanguageModel:
 
 def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
     """The plain model with W + B A for the weights of a domain: the matrices of its numbered modules, the layers."""
-    one = seeded(architecture)
-    numbered = [module for name, module in one.network.named_modules() if re.search(r"\.\d+\.", name)]
+    alone = seeded(architecture)
+    numbered = [module for name, module in alone.network.named_modules() if re.search(r"\.\d+\.", name)]
     maps = [module for module in numbered if getattr(module, "weight", None) is not None and module.weight.dim() == 2]
     for module, adapter in zip(maps, model.adapters[domain - 1], strict=True):  # type: ignore[call-overload]
         change = adapter.up.weight @ adapter.down.weight
         module.weight.data += change.T if isinstance(module, Conv1D) else change
-    return one
+    return alone
 
 
 @pytest.mark.parametrize("architecture", architecture_names())

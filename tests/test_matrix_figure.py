@@ -92,6 +92,6 @@ def test_a_reference_is_never_the_best(name, tmp_path):
     for index, stage in enumerate(data.runs[2].stages):  # each costs as much as all stages so far
         header(stage).phases[0]["share"] = 1.0 + index
     [block], [alone] = (synthetic.load(name).build(Study("demo", data.runs[:many])).blocks for many in (3, 2))
-    marks, expected = ([[(cell.best, cell.text) for cell in row.cells] for row in one.rows] for one in (block, alone))
+    marks, expected = ([[(cell.best, cell.text) for cell in row.cells] for row in a.rows] for a in (block, alone))
     assert marks[:2] == expected[:2] and any(best for line in marks for best, _ in line)
     assert not any(best or text.isdigit() for line in marks[2:] for best, text in line)  # `units` leaves it out

@@ -61,8 +61,8 @@ def test_a_domain_has_one_memory_and_one_set_of_masks_in_every_order(configs, tm
     domains = tuple(corpus.domains[place] for place in places)
     moved = Stream(dataclasses.replace(corpus, domains=domains), data, masked=True, seed=0, places=places)
     for now, place in enumerate(places):
-        [one], [other] = listed.validation(place, 100), moved.validation(now, 100)
-        assert torch.equal(one.tokens, other.tokens) and torch.equal(one.positions, other.positions)
+        [before], [after] = listed.validation(place, 100), moved.validation(now, 100)
+        assert torch.equal(before.tokens, after.tokens) and torch.equal(before.positions, after.positions)
     assert memory_of(moved, 0) == memory_of(listed, 2) and memory_of(moved, 1) == memory_of(listed, 0)
     permuted = next(config for config in configs(range(4), order="permute") if config.places)
     assert permuted.places == (1, 0) and [domain.name for domain in permuted.domains] == ["b", "a"]
@@ -122,9 +122,9 @@ def test_elle_grows_without_memory(tmp_path) -> None:
         options = {"recover": 0, "prompts": False, "noise": 0, "growth_mode": mode, "replay": 0}
         config = lab.config().model_copy(update={"options": options})
         without = config.model_copy(update={"data": config.data.model_copy(update={"memory_tokens": 0})})
-        one, other = lab.weights(config, mode), lab.weights(without, f"{mode}-without")
-        for name in one[-1]:
-            assert torch.equal(one[-1][name], other[-1][name])
+        with_memory, without_memory = lab.weights(config, mode), lab.weights(without, f"{mode}-without")
+        for name in with_memory[-1]:
+            assert torch.equal(with_memory[-1][name], without_memory[-1][name])
 
 
 def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) -> None:

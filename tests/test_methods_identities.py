@@ -46,11 +46,11 @@ def train(
     return lab.weights(configured(method, options, **overrides), digest([method, options, overrides]))
 
 
-def differ(one, other) -> list[int]:
+def differ(ours, theirs) -> list[int]:
     """The stages after which the weights differ in any bit."""
     return [
         stage
-        for stage, (a, b) in enumerate(zip(one, other, strict=True))
+        for stage, (a, b) in enumerate(zip(ours, theirs, strict=True))
         if a.keys() != b.keys() or any(not torch.equal(a[name], b[name]) for name in a)
     ]
 
@@ -89,10 +89,10 @@ def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], lab) -> 
 def test_a_stream_of_one_domain_is_naive(method: str, lab) -> None:
     """Oracle: Naive after its first stage. Training from scratch alone draws its rows in another way."""
     content = tiny_config("naive").model_dump()
-    one = {"domains": content["domains"][:1], "tokenizer": {"domains": []}}
-    one["model"] = {"ladder": content["model"]["ladder"][:1]}
+    settings = {"domains": content["domains"][:1], "tokenizer": {"domains": []}}
+    settings["model"] = {"ladder": content["model"]["ladder"][:1]}
     options = {"prompts": False} if method == "elle" else {}
-    assert differ(train(lab, "naive", **one), train(lab, method, options, **one)) == []
+    assert differ(train(lab, "naive", **settings), train(lab, method, options, **settings)) == []
 
 
 def test_merging_with_weight_0_keeps_the_old_model(lab) -> None:
@@ -166,9 +166,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_variants_resume_identically(name: str, tmp_path) -> None:
     """Oracle: the run that was not killed, in every phase of every stage; and it has measured something by its end."""
     method, options = VARIANTS[name]
-    one = Lab(method, functools.partial(with_options, options), tmp_path)
-    resumes_identically_from_a_kill_in_each_phase(one)
-    run = one.run(one.config(), "killed")
+    lab = Lab(method, functools.partial(with_options, options), tmp_path)
+    resumes_identically_from_a_kill_in_each_phase(lab)
+    run = lab.run(lab.config(), "killed")
     state = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)
     assert len(state["before" if name == "adaptive replay" else "importance"]) > 1
 

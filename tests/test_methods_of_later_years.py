@@ -86,7 +86,7 @@ def test_a_soup_is_the_mean_of_the_domains_models() -> None:
     trained = [copy.deepcopy(model).state_dict()]
     evaluated = model
     for index in (1, 2):
-        method, soup = build("soup"), {name: sum(one[name] for one in trained) / index for name in trained[0]}
+        method, soup = build("soup"), {name: sum(weights[name] for weights in trained) / index for name in trained[0]}
         model = method.start_stage(copy.deepcopy(model), later(index, evaluated))
         for name, weight in model.state_dict().items():
             torch.testing.assert_close(weight, soup[name], rtol=0, atol=1e-6)
@@ -97,7 +97,7 @@ def test_a_soup_is_the_mean_of_the_domains_models() -> None:
         trained.append({name: weight.clone() for name, weight in model.state_dict().items()})
         evaluated = method.evaluated
         for name, weight in evaluated.state_dict().items():
-            mean = sum(one[name] for one in trained) / (index + 1)
+            mean = sum(weights[name] for weights in trained) / (index + 1)
             torch.testing.assert_close(weight, mean, rtol=0, atol=1e-6)
 
 
@@ -291,10 +291,10 @@ def test_only_new_blocks_learn(folder) -> None:
         before, after = (load(run.store.stage(run.keys[i]) / "model") for i in (index - 1, index))
         assert after.layers == before.layers + 1
         lines = [read_stage_lines(run.store.stage(run.keys[i]) / "records.jsonl") for i in (index - 1, index)]
-        ended, begins = ([one for one in each if one["kind"] == "evaluation"] for each in lines)
+        ended, begins = ([line for line in each if line["kind"] == "evaluation"] for each in lines)
         assert begins[0]["phase"] == "start"
         assert begins[0]["perplexity"] == pytest.approx(ended[-1]["perplexity"], rel=1e-6)
-        [done] = [one for one in lines[1] if one["kind"] == "done"]
+        [done] = [line for line in lines[1] if line["kind"] == "done"]
         known, now = before.state_dict(), after.state_dict()
         for new, old in enumerate(done["growth"]["layer_sources"]):
             block = f"network.transformer.h.{new}."

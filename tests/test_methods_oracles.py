@@ -150,10 +150,10 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
     domain = {column: values[:8] for column, values in oracle["domains"][0].items()}
 
     def measure(rows: dict[str, list[int]], other: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        found: list[torch.Tensor] = []
+        totals: list[torch.Tensor] = []
 
         def add_up(tensors: list[torch.Tensor]) -> None:
-            found.extend(tensor.clone() for tensor in tensors)
+            totals.extend(tensor.clone() for tensor in tensors)
             for tensor, others in zip(tensors, other, strict=bool(other)):
                 tensor += others
 
@@ -163,7 +163,7 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
         learner.world = SimpleNamespace(add_up=add_up, size=2)  # type: ignore[assignment]
         method.observe(learner, [toy.batch(rows, of=8)])
         assert method.count == 8
-        return method.total, found
+        return method.total, totals
 
     expected, _ = measure(domain, [])
     _, half = measure({column: values[1::2] for column, values in domain.items()}, [])

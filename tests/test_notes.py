@@ -56,12 +56,12 @@ def test_a_note_on_cores_names_the_six_worst_stages():
 
 def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
     """Two domains and a probe, each of its own text; of rows in `changed` some are another."""
-    found = synthetic.study(tmp_path, rows=ROWS, stages=2)
-    for run in found.runs:
+    study = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    for run in study.runs:
         run.line.probes = [Titled("p", "Probe")]
         run.line.texts = {"wb": "0", "ns": "1", "p": "2"} | changed.get(run.row, {})
         run.line.unigram = {name: 100.0 + len(text) for name, text in run.line.texts.items() if name != "p"}
-    return found
+    return study
 
 
 def differ(where: str, reference: str = "Naive") -> str:
@@ -101,8 +101,8 @@ def test_figures_say_which_rows_are_on_other_texts(name, tmp_path):
     row = "ELLE" if name == "attention_patterns" else "ER"  # the one that it shows
     said = []
     for i, changed in enumerate([{}, {row: {"ns": "other"}}]):
-        exhibit, found = synthetic.load(name), with_texts(tmp_path / str(i), changed)
-        said.append(" ".join(exhibit.figure(found).legends[0].get_title().get_text().split()))
+        exhibit, study = synthetic.load(name), with_texts(tmp_path / str(i), changed)
+        said.append(" ".join(exhibit.figure(study).legends[0].get_title().get_text().split()))
     assert [differ(f"Ns: {row}") in text for text in said] == [False, True]
 
 
@@ -111,20 +111,22 @@ def test_figures_say_which_rows_are_on_other_texts(name, tmp_path):
 )
 def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
     """Oracle: by hand; a stream that just ends earlier has the texts of the others."""
-    found = with_texts(tmp_path, {})
-    for run in found.runs:
+    study = with_texts(tmp_path, {})
+    for run in study.runs:
         if run.row == "ER":
-            run.line.domains = [Titled(name, one.title) for one, name in zip(run.line.domains, names, strict=False)]
+            run.line.domains = [
+                Titled(name, domain.title) for domain, name in zip(run.line.domains, names, strict=False)
+            ]
             run.line.texts, run.line.unigram = dict.fromkeys(names, "0"), dict.fromkeys(names, 100.0)
-    assert unequal_texts(found, "demo") == expected
+    assert unequal_texts(study, "demo") == expected
 
 
 def test_a_row_that_other_code_trained_is_named(tmp_path):
     """Oracle: by hand: one seed of ER has a stage of another code; tables say so once, and name no other row."""
-    found = synthetic.study(tmp_path, rows=ROWS, stages=2)
-    next(run for run in found.runs if run.row == "ER").other_code = [1]
+    study = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    next(run for run in study.runs if run.row == "ER").other_code = [1]
     for name in ("main_pretraining", "main_downstream", "units"):
-        [note] = (note for note in synthetic.load(name).build(found).notes if "code" in note)
+        [note] = (note for note in synthetic.load(name).build(study).notes if "code" in note)
         assert note == "Methods' code has changed since, their `version` has not: ER. Their numbers are of the old one."
 
 
@@ -132,15 +134,15 @@ def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
     """Oracle: of the row with the lowest perplexities every mark, rank, place on a front and verdict goes once its
     texts are others, and comes back when they are the same; what it measured stays."""
     same, other = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}} if i else {}) for i in range(2))
-    for found, marked in ((same, True), (other, False)):
+    for study, marked in ((same, True), (other, False)):
         for name in ("main_pretraining", "units", "lifelong_metrics", "forgetting_cost_table"):
-            table = synthetic.load(name).build(found)
+            table = synthetic.load(name).build(study)
             (row,) = (row for row in table.blocks[0].rows if row.stub == ("ELLE",))
             assert any(cell.best for cell in row.cells) == marked and any(cell.values for cell in row.cells), name
             rank = {"units": row.cells[1].text, "forgetting_cost_table": row.cells[-1].text}.get(name)
             assert rank is None or bool(rank) == marked, name
-            assert marked or any(cell.best for one in table.blocks[0].rows for cell in one.cells)
-        ours = measured(found, "demo")
+            assert marked or any(cell.best for row in table.blocks[0].rows for cell in row.cells)
+        ours = measured(study, "demo")
         assert bool(ours.get(Key("AP", "elle", 1))) == bool(ours.get(Key("area", "elle", 1))) == marked
 
 

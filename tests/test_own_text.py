@@ -102,13 +102,13 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     a stage: the 12 * 32² + 1,024 * 32 parameters of L1_D32 cost 6 FLOPs each a token, of 2.6 bytes."""
     monkeypatch.chdir(texts.parent)
     read = 20 * sum(path.stat().st_size for path in (texts / "2024").iterdir()) / 2.6
-    found = []
+    suites = []
     for name, speed in (("slow", 1e8), ("middling", 1e10), ("fast", 1e15)):
         write_suite(name, [texts / "news", texts / "2024"], speed)
-        found.append(load_suite(name))
-    assert {suite.model.ladder for suite in found} == {(RUNGS[0], RUNGS[1])}
-    assert [suite.budget.amount for suite in found] == [75, round(6 * 45_056 * read / 1e9), 5]
-    assert "about 1 min for all" in Path("fast.toml").read_text() and 5 < found[1].budget.amount < 75
+        suites.append(load_suite(name))
+    assert {suite.model.ladder for suite in suites} == {(RUNGS[0], RUNGS[1])}
+    assert [suite.budget.amount for suite in suites] == [75, round(6 * 45_056 * read / 1e9), 5]
+    assert "about 1 min for all" in Path("fast.toml").read_text() and 5 < suites[1].budget.amount < 75
     monkeypatch.setattr("benchmark.instruments.new_suite.PASSES", 1e9)
     write_suite("faster", [texts / "news", texts / "2024"], 1e15)
     assert list(map(str, load_suite("faster").model.ladder)) == ["L6_D256", "L6_D320"]
@@ -161,18 +161,20 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
 
 def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     """Oracle: by hand: 40 of 300 documents stand in both domains, 9 of those of another domain are for validation."""
-    one, two = sentences(1, 300), sentences(2, 300)
-    places = [write_text(tmp_path / f"{name}.jsonl", text) for name, text in (("a", one), ("b", [*two, *one[:40]]))]
-    held = write_text(tmp_path / "held.jsonl", two[:9])
+    first, second = sentences(1, 300), sentences(2, 300)
+    places = [
+        write_text(tmp_path / f"{name}.jsonl", text) for name, text in (("a", first), ("b", [*second, *first[:40]]))
+    ]
+    held = write_text(tmp_path / "held.jsonl", second[:9])
     domains = [Domain(name=name, train=(str(place),)) for name, place in zip("ab", places, strict=True)]
     domains += [Domain(name="c", train=(str(write_text(tmp_path / "c.jsonl", sentences(3))),), valid=(str(held),))]
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
-    found = list(shared_documents(corpus))
-    assert found[0].startswith("a and b share 40 documents") and found[1].startswith("b and c share 9 documents")
-    assert len(found) == 2
+    notes = list(shared_documents(corpus))
+    assert notes[0].startswith("a and b share 40 documents") and notes[1].startswith("b and c share 9 documents")
+    assert len(notes) == 2
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = list(warnings(corpus, config))
-    assert said[0].startswith("c: only 9 documents for validation") and said[1:3] == found
+    assert said[0].startswith("c: only 9 documents for validation") and said[1:3] == notes
     assert said[3].startswith("The tokenizer is trained on b, c too") and len(said) == 4
 
 

@@ -170,9 +170,9 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
     model = progressive(architecture).eval()
     tokens, positions = rows()
     heard: list[list[Tensor]] = []
-    for k, one in enumerate(model.columns):
+    for k, column in enumerate(model.columns):
         levels: list[Tensor] = []
-        layers = list(one.architecture.layers(one.network))
+        layers = list(column.architecture.layers(column.network))
 
         def add(level: int, hidden: Tensor, k: int = k, levels: list = levels) -> Tensor:
             levels.append(hidden)
@@ -184,9 +184,9 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
             for i, layer in enumerate(layers)
         ]
         handles.append(layers[-1].register_forward_hook(lambda _, args, out, add=add: add(2, out)))
-        offset = one.network.config.max_position_embeddings - one.sequence_length
+        offset = column.network.config.max_position_embeddings - column.sequence_length
         with torch.no_grad():
-            logits = one.network(tokens, position_ids=torch.arange(11)[None] + offset).logits
+            logits = column.network(tokens, position_ids=torch.arange(11)[None] + offset).logits
         for handle in handles:
             handle.remove()
         heard.append(levels)
@@ -251,7 +251,7 @@ def test_the_folder_of_each_column_is_a_hugging_face_model(tmp_path: Path) -> No
     """Oracle: transformers, and its tokenizer."""
     model = progressive("bert").eval()
     model.save(tmp_path / "model", tokenizer())
-    for index, one in enumerate(model.columns):
+    for index, column in enumerate(model.columns):
         network = AutoModelForMaskedLM.from_pretrained(tmp_path / "model" / f"column_{index}")
-        assert all(torch.equal(t, network.state_dict()[name]) for name, t in one.network.state_dict().items())
+        assert all(torch.equal(t, network.state_dict()[name]) for name, t in column.network.state_dict().items())
     assert Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json")).token_to_id("<domain:news>") == 41

@@ -47,19 +47,19 @@ def lab(tmp_path) -> Lab:
 def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
     """Oracle: a partition of eight physical cores of two threads, whatever does not divide left out."""
     cores = [(core, core + 8) for core in range(8)]
-    found = pool.equal_slots(count, cores, 0)
-    taken = [core for slot in found for core in slot.cores]
-    assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in found}) == 1
-    assert [slot.threads for slot in found] == [8 // count] * count
-    assert all((core + 8) % 16 in slot.cores for slot in found for core in slot.cores), "siblings stay together"
+    slots = pool.equal_slots(count, cores, 0)
+    taken = [core for slot in slots for core in slot.cores]
+    assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in slots}) == 1
+    assert [slot.threads for slot in slots] == [8 // count] * count
+    assert all((core + 8) % 16 in slot.cores for slot in slots for core in slot.cores), "siblings stay together"
 
 
 def test_more_runs_than_cores_take_turns() -> None:
     """Oracle: worked out by hand: five runs on two cores, and on two GPUs with a third of one each."""
-    found = pool.equal_slots(5, [(0,), (1,)], 2)
-    assert [slot.cores for slot in found] == [(0,), (1,), (0,), (1,), (0,)]
-    assert [slot.gpu for slot in found] == [0, 1, 0, 1, 0]
-    assert {slot.gpu_share for slot in found} == {1 / 3}
+    slots = pool.equal_slots(5, [(0,), (1,)], 2)
+    assert [slot.cores for slot in slots] == [(0,), (1,), (0,), (1,), (0,)]
+    assert [slot.gpu for slot in slots] == [0, 1, 0, 1, 0]
+    assert {slot.gpu_share for slot in slots} == {1 / 3}
 
 
 def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
@@ -140,7 +140,7 @@ def test_each_process_takes_its_device_and_its_share(count: int, lab: Lab, insta
     there = Accelerators()
     install(there)
     monkeypatch.setenv("LOCAL_RANK", "7")
-    found = []
+    order = []
     for slot in pool.equal_slots(count, [(core,) for core in range(8)], 2):
         unit = Nothing(lab.runs, lab.configs()[0], "key")
         try:
@@ -149,15 +149,16 @@ def test_each_process_takes_its_device_and_its_share(count: int, lab: Lab, insta
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         assert ended.value.code == 0
-        found.append(there.current)
-    assert found == [number % 2 for number in range(count)]
+        order.append(there.current)
+    assert order == [number % 2 for number in range(count)]
     assert there.taken == ([] if count == 2 else [(number % 2, 0.5) for number in range(4)])
 
 
 def test_under_seconds_only_when_asked_and_apart(lab: Lab, monkeypatch) -> None:
     """Oracle: the rule: one run at a time, or each on physical cores of its own."""
     timed = [
-        one.model_copy(update={"budget": one.budget.model_copy(update={"unit": "seconds"})}) for one in lab.configs()
+        config.model_copy(update={"budget": config.budget.model_copy(update={"unit": "seconds"})})
+        for config in lab.configs()
     ]
     machine(monkeypatch, cores=2, memory=1e12)
     assert slots_for(timed, None) == []

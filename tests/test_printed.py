@@ -89,7 +89,7 @@ def transcribe(name: str, label: str) -> list[tuple[str, str, str, str, str, str
         "architectures": [("", column, "") for column in SIZE + SCHEDULE],
         "expand_size": PERPLEXITY[:6],
     }.get(name, PERPLEXITY if "pretraining" in name else SCORES)
-    method, found, seen = "", [], 0
+    method, printed, seen = "", [], 0
     for row in latex_rows(label):
         if len(row) == 1 and name == "downstream_by_stage":
             seen += row[0] == "MAS"
@@ -103,8 +103,8 @@ def transcribe(name: str, label: str) -> list[tuple[str, str, str, str, str, str
             label_of_row = method or row_name(name, stub)
             for (own_stage, column, metric), cell in zip(columns, cells, strict=True):
                 if cell != "-":
-                    found.append((now, label_of_row, stage or own_stage, column, metric, cell))
-    return found
+                    printed.append((now, label_of_row, stage or own_stage, column, metric, cell))
+    return printed
 
 
 @pytest.mark.skipif(not ELLE_TEX.exists(), reason="no ../shared/paper/elle.tex beside this checkout")

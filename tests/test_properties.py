@@ -85,7 +85,7 @@ def rows_of(
     steps: range, stage: int, phase: Phase, batch_size: int, micro: int, processes: int, masked: bool
 ) -> list[list[tuple[int, ...]]]:
     """The rows of all processes in some steps, sorted: source, domain, tokens, targets. Each begins with its loader."""
-    found: list[list[tuple[int, ...]]] = [[] for _ in steps]
+    rows_of_steps: list[list[tuple[int, ...]]] = [[] for _ in steps]
     for rank in range(processes):
         inputs: Any = SimpleNamespace(
             config=SimpleNamespace(training=SimpleNamespace(batch_size=batch_size, micro_batch_size=micro)),
@@ -95,14 +95,14 @@ def rows_of(
             method=SimpleNamespace(replay_weights=None),
         )
         loader = Loader(inputs, phase, 0)
-        for rows, step in zip(found, steps, strict=True):
+        for rows, step in zip(rows_of_steps, steps, strict=True):
             for part in loader.get(step)[0]:
                 values = (tensor.tolist() for tensor in (part.domains, part.tokens, part.targets))
                 rows += [
                     (part.source, domain, *tokens, *targets) for domain, tokens, targets in zip(*values, strict=True)
                 ]
         loader.close()
-    return [sorted(rows) for rows in found]
+    return [sorted(rows) for rows in rows_of_steps]
 
 
 CORPUS = tiny_corpus(domains=3, train_tokens=1000, valid_tokens=100)

@@ -30,7 +30,7 @@ def test_the_page_can_be_typed(tmp_path, monkeypatch) -> None:
     for run in runs:
         last = ends[(ends["row"] == run.row) & (ends["stage"] == 1)].iloc[0]
         assert {name: last[f"perplexity_{name}"] for name in "ab"} == {
-            name: found.perplexity for name, found in run.matrix[1].items()
+            name: measure.perplexity for name, measure in run.matrix[1].items()
         }
     assert run_all.main(["report", "mine", "--out", "report"]) == 0
     shown = (tmp_path / "report" / "mine" / "main_pretraining.md").read_text()

@@ -39,8 +39,8 @@ def test_a_record_comes_back_as_written(tmp_path):
     path = tmp_path / "deep" / "records.jsonl"
     line = msgspec.convert(STAGE, StageLine)
     records.append(path, line)
-    [found], [written] = records.read(path, LINES), read_lines(path)
-    assert found == msgspec.structs.replace(line, time=found.time) and found.time > 1.7e9
+    [again], [written] = records.read(path, LINES), read_lines(path)
+    assert again == msgspec.structs.replace(line, time=again.time) and again.time > 1.7e9
     assert {name: written[name] for name in STAGE} == STAGE
 
 
@@ -204,8 +204,8 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     write_all(path, [STAGE | {"key": "a"}, last, *ends])
     write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a"])])
     [run] = load_runs(tmp_path, "s")
-    found = [records.last(run.stages[0], records.DoneLine), study._ended(run)[0].done, models._done(path.parent)]
-    assert [line and line.weights for line in found] == ["last"] * 3
+    lines = [records.last(run.stages[0], records.DoneLine), study._ended(run)[0].done, models._done(path.parent)]
+    assert [line and line.weights for line in lines] == ["last"] * 3
     assert study._result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
     assert [step for step, _, _ in points(after)] == [spent["steps"], 2 * spent["steps"]]

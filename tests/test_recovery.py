@@ -143,9 +143,9 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     whole = plain.run(plain.config(), "whole")
     whole.train(last_stage=0)
     assert run.keys == whole.keys
-    both = [last_line(one.store.stage(one.keys[0]) / "records.jsonl", "evaluation") for one in (run, whole)]
-    found, expected = (line["perplexity"] for line in both if line)
-    assert found == pytest.approx(expected, rel=1e-4)
+    both = [last_line(each.store.stage(each.keys[0]) / "records.jsonl", "evaluation") for each in (run, whole)]
+    perplexities, expected = (line["perplexity"] for line in both if line)
+    assert perplexities == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
@@ -230,20 +230,20 @@ def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytes
     (folder / "broken").touch()
     with pytest.raises(ValueError, match="broken"):
         lab.run(config, "breaks").train()
-    [found] = load_runs(folder / "breaks", config.suite)
-    assert found.failure and "broken" in found.failure.error
+    [records] = load_runs(folder / "breaks", config.suite)
+    assert records.failure and "broken" in records.failure.error
     monkeypatch.setattr(time, "time", lambda: 0.0)  # the machine's clock was set back: the next failure is told, too
     with pytest.raises(ValueError, match="broken"):
         lab.run(config, "breaks").train()
-    [found] = load_runs(folder / "breaks", config.suite)
-    assert found.failure and found.failure.time == 0.0
+    [records] = load_runs(folder / "breaks", config.suite)
+    assert records.failure and records.failure.time == 0.0
     monkeypatch.undo()
     (folder / "broken").unlink()
     calls = iter(range(100))
     with pytest.raises(Stopped):
         lab.run(config, "breaks", lambda: next(calls) == 3).train()
-    [found] = load_runs(folder / "breaks", config.suite)
-    assert found.failure is None
+    [records] = load_runs(folder / "breaks", config.suite)
+    assert records.failure is None
     run = lab.run(config, "breaks")
     run.train(last_stage=0)
     [resumed] = [line for line in lines_of(run) if line["kind"] == "resumed"]

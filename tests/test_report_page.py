@@ -59,21 +59,21 @@ def tags(page: Path) -> list[tuple[str, dict[str, str | None]]]:
 
 def test_the_page_loads_nothing_and_is_whole_without_scripts(report):
     """Oracle: no element that could load; what scripts fill is hidden or closed; links lead somewhere."""
-    found = tags(report)
-    assert not {"iframe", "object", "embed"} & {tag for tag, _ in found}
-    scripts = [attributes for tag, attributes in found if tag == "script"]
+    elements = tags(report)
+    assert not {"iframe", "object", "embed"} & {tag for tag, _ in elements}
+    scripts = [attributes for tag, attributes in elements if tag == "script"]
     assert [attributes["type"] for attributes in scripts] == ["application/json", "application/gzip", "module"]
     assert not any("src" in attributes for attributes in scripts)
     filled = {
-        attributes.get("id"): attributes for _, attributes in found if (attributes.get("id") or "").startswith("exp")
+        attributes.get("id"): attributes for _, attributes in elements if (attributes.get("id") or "").startswith("exp")
     }
     assert "hidden" in filled["explore"] and "open" not in filled["explore-runs"]
-    assert not any(name.startswith("on") for _, attributes in found for name in attributes)
+    assert not any(name.startswith("on") for _, attributes in elements for name in attributes)
     assert all(
-        (attributes["src"] or "").startswith("data:image/png;base64,") for tag, attributes in found if tag == "img"
+        (attributes["src"] or "").startswith("data:image/png;base64,") for tag, attributes in elements if tag == "img"
     )
-    ids = {attributes.get("id") for _, attributes in found}
-    for tag, attributes in found:
+    ids = {attributes.get("id") for _, attributes in elements}
+    for tag, attributes in elements:
         if tag == "a":
             link = attributes["href"] or ""
             assert link[1:] in ids if link.startswith("#") else (report.parent / link).exists(), link
@@ -143,7 +143,7 @@ class Browser:
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, one: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -173,9 +173,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression, awaited."""
-        found = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def wait(self, condition: str) -> None:
         """Wait until an expression is true, ten seconds at most."""
@@ -198,7 +198,7 @@ class Browser:
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def _attach(self) -> None:
-        page = next(one for one in self._call("Target.getTargets")["targetInfos"] if one["type"] == "page")
+        page = next(target for target in self._call("Target.getTargets")["targetInfos"] if target["type"] == "page")
         attached = self._call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network"):
@@ -223,9 +223,9 @@ class Browser:
         while b"\0" not in self._buffer:
             answers, _, _ = select.select([self._from], [], [], PATIENCE)
             assert answers, f"the browser said nothing for {PATIENCE:.0f} s"
-            found = os.read(self._from, 1 << 16)
-            assert found, "the browser ended"
-            self._buffer += found
+            piece = os.read(self._from, 1 << 16)
+            assert piece, "the browser ended"
+            self._buffer += piece
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
@@ -233,8 +233,8 @@ class Browser:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[Browser]:
     chromium = program("chromium", "chromium-browser", "google-chrome", package="chromium")
-    with Browser(chromium, tmp_path_factory.mktemp("browser")) as found:
-        yield found
+    with Browser(chromium, tmp_path_factory.mktemp("browser")) as tab:
+        yield tab
 
 
 def test_without_scripts_tables_and_pictures_are_there(report, browser):

@@ -51,7 +51,7 @@ def by_row(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor]:
 def together(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor]:
     tokens, domains, positions, targets = batch()
     names = {parameter: name for name, parameter in model.named_parameters()}
-    found: dict[str, list[Tensor]] = defaultdict(list)  # parts of each, in order
+    pieces: dict[str, list[Tensor]] = defaultdict(list)  # parts of each, in order
 
     def loss() -> Tensor:
         with autocast:
@@ -59,10 +59,10 @@ def together(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor
 
     def take(parameter: nn.Parameter, part: slice, gradients: Tensor) -> None:
         assert gradients.shape == (ROWS, *parameter[part].shape)
-        found[names[parameter]].append(gradients.clone())
+        pieces[names[parameter]].append(gradients.clone())
 
     row_gradients(model, ROWS, loss, take)
-    return {name: torch.cat(parts, 1) for name, parts in found.items()}
+    return {name: torch.cat(parts, 1) for name, parts in pieces.items()}
 
 
 FULL, BF16 = torch.autocast("cpu", enabled=False), torch.autocast("cpu", dtype=torch.bfloat16)
@@ -76,10 +76,10 @@ def test_gradients_are_those_of_each_row_alone(architecture: str, at_once: int, 
     42 rows come one at a time, 41 (the last with one of the prompts, which give no logits) and one, or all."""
     monkeypatch.setattr(module, "AT_ONCE", at_once)
     model = model_of(architecture)
-    expected, found = by_row(model, FULL), together(model, FULL)
-    assert found.keys() == expected.keys()
+    expected, ours = by_row(model, FULL), together(model, FULL)
+    assert ours.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")  # type: ignore[misc]
+        torch.testing.assert_close(ours[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")  # type: ignore[misc]
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
 
@@ -87,10 +87,10 @@ def test_gradients_are_those_of_each_row_alone(architecture: str, at_once: int, 
 def test_gradients_under_autocast(architecture: str) -> None:
     """Oracle: a backward pass a row under the same autocast, to bf16's 8 bits of each tensor's largest gradient."""
     model = model_of(architecture).float()
-    expected, found = by_row(model, BF16), together(model, BF16)
+    expected, ours = by_row(model, BF16), together(model, BF16)
     for name, value in expected.items():
-        assert found[name].dtype == torch.float32
-        torch.testing.assert_close(found[name], value, rtol=0, atol=0.03 * float(value.abs().max()) + 1e-7)
+        assert ours[name].dtype == torch.float32
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=0.03 * float(value.abs().max()) + 1e-7)
 
 
 def test_other_uses_of_parameters_are_refused() -> None:

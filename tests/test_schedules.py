@@ -95,5 +95,7 @@ def test_stages_depend_on_the_stream_where_a_rate_does(tmp_path) -> None:
     shorter = config.model_copy(update={"domains": config.domains[:2]})
     cases: tuple[tuple[Extent, bool], ...] = (("stream", False), ("stage", True))
     for over, same in cases:
-        keys = [stage_keys(one, OverTheStream(over), ["a", "b", "c"][: len(one.domains)]) for one in (config, shorter)]
+        keys = [
+            stage_keys(each, OverTheStream(over), ["a", "b", "c"][: len(each.domains)]) for each in (config, shorter)
+        ]
         assert (keys[0][0] == keys[1][0]) == same

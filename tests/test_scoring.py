@@ -69,8 +69,8 @@ def scores(folder: Path) -> list[dict[str, Any]]:
 
 def test_every_cell_of_the_grid_has_a_score(folder):
     """Oracle: counting. A model with prompts: the right one, and in the end all four; one without: none."""
-    found = Counter((line["task"], line["prompt"]) for line in scores(folder))
-    assert found == {
+    counts = Counter((line["task"], line["prompt"]) for line in scores(folder))
+    assert counts == {
         **{(task, "right"): 2 * 2 for task in ("last_a", "last_b")},  # ELLE after either stage, two seeds
         **{(task, "none"): 2 * 2 + 2 for task in ("last_a", "last_b")},  # ER after either, ELLE after the last
         **{(task, prompt): 2 for task in ("last_a", "last_b") for prompt in ("wrong", "picked")},
@@ -88,8 +88,8 @@ def test_a_lost_score_is_computed_again_the_same(folder, capsys):
     assert run_all.main(["run", *arguments(folder)]) == 0
     after = path.read_text().splitlines(keepends=True)
     assert after[:-1] == lines[:3] + lines[4:]
-    lost, found = json.loads(lines[3]), json.loads(after[-1])
-    assert all(lost[name] == found[name] for name in lost if name not in ("seconds", "time"))
+    lost, again = json.loads(lines[3]), json.loads(after[-1])
+    assert all(lost[name] == again[name] for name in lost if name not in ("seconds", "time"))
 
 
 def test_no_other_model_is_scored_or_looked_into(folder, capsys):
@@ -149,9 +149,9 @@ def test_evaluate_finds_the_domain_of_a_text(folder, capsys, name, domain):
     [checkpoint] = (folder / "runs" / "stages").glob("*/model/domain_discriminator.json")
     text = str(folder / f"{name}.jsonl")
     assert run_all.main(["evaluate", str(checkpoint.parent), "--text", text, "--domain", "auto", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["domain"] == domain
-    assert found["picked_for"] > 0.99
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["domain"] == domain
+    assert answer["picked_for"] > 0.99
 
 
 def test_a_signal_ends_the_processes_that_fine_tune(folder):
@@ -187,6 +187,6 @@ def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
     suite = load_suite("demo")
     first, *others = suite.domains
     changed = suite.model_copy(update={"domains": (first.model_copy(update={"title": "New"}), *others)})
-    old, new = (methods.runs(one)[0] for one in (suite, changed))
+    old, new = (methods.runs(each)[0] for each in (suite, changed))
     append(Store(tmp_path).run_file(old), old.description())
     assert old.id == new.id and study_of([(changed, [new])], tmp_path).stage_titles("demo")[0] == "New"

@@ -66,10 +66,10 @@ def one_row(positions: int, classes: int) -> Any:
 
 
 def ars(p: Any, j: int) -> float:
-    models: Any = [Says(one) for one in p[:j]]
-    found, count = model_similarity.divergences(models, one_row(len(p[0]), len(p[0][0])), 0)
-    assert len(found) == j - 1 and count == len(p[0])
-    return model_similarity.representational_similarity(found)  # type: ignore[attr-defined]
+    models: Any = [Says(model) for model in p[:j]]
+    kl, count = model_similarity.divergences(models, one_row(len(p[0]), len(p[0][0])), 0)
+    assert len(kl) == j - 1 and count == len(p[0])
+    return model_similarity.representational_similarity(kl)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("j", [2, 3])
@@ -101,7 +101,7 @@ def test_all_models_are_asked_at_the_same_masks() -> None:
         models: Any = [Spy(stream.corpus.text_vocabulary) for _ in range(3)]
         _, count = model_similarity.divergences(models, stream, 1)
         seen += [torch.cat([part for call in model.asked for part in call], dim=1) for model in models]
-    assert all(torch.equal(one, seen[0]) for one in seen)
+    assert all(torch.equal(masks, seen[0]) for masks in seen)
     rows = list(Stream(corpus, data, True, 7).validation(1, 1))[::4]
     assert torch.equal(torch.cat([row.tokens for row in rows]), seen[0][:, :21])
     masks = sum(int((row.tokens == MASK).sum()) for row in rows)
@@ -121,7 +121,7 @@ def test_ars_of_other_architectures(architecture: str) -> None:
             parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.3)
     newest = copy.deepcopy(models[0])
     newest.set_network(grow(newest.network, 3, 64, mode="exact")[0])
-    found, count = model_similarity.divergences([*models, newest], stream, 1)
+    kl, count = model_similarity.divergences([*models, newest], stream, 1)
     [batch] = stream.validation(1, 3)
     said = []
     for model in (*models, newest):
@@ -130,10 +130,10 @@ def test_ars_of_other_architectures(architecture: str) -> None:
         at = (batch.positions + 1).unsqueeze(-1).expand(-1, -1, 100)
         read = batch.tokens.gather(1, batch.positions) == MASK if stream.masked else batch.targets >= 0
         said.append(logits.gather(1, at)[read].double().log_softmax(-1).numpy())
-    expected = [(np.exp(one) * (one - said[-1])).sum(1).mean() for one in said[:-1]]
+    expected = [(np.exp(log_p) * (log_p - said[-1])).sum(1).mean() for log_p in said[:-1]]
     assert count == len(said[0]) and expected[1] > 0.1
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-    assert found[0] == pytest.approx(0, abs=1e-6)
+    np.testing.assert_allclose(kl, expected, rtol=1e-4, atol=1e-6)
+    assert kl[0] == pytest.approx(0, abs=1e-6)
 
 
 # Runs
@@ -176,13 +176,13 @@ def runs(request, lab) -> dict[str, Run]:
 
 def lines(run: Run, kind: str) -> list[Any]:
     """The record of each stage, None where there is none."""
-    found: list[Any] = []
+    recorded: list[Any] = []
     for key in run.keys:
         path = run.store.measures_file(key)
         here = [line for line in read_lines(path) if line["kind"] == kind] if path.exists() else []
         assert len(here) < 2
-        found += here or [None]
-    return found
+        recorded += here or [None]
+    return recorded
 
 
 def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
@@ -200,7 +200,7 @@ def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
                 n += int(keep.sum())
                 with torch.no_grad():
                     logits = [m(batch.tokens, batch.domains, batch.positions)[keep].double() for m in models[: j + 1]]
-                p = [one.softmax(-1).numpy() for one in logits]
+                p = [row.softmax(-1).numpy() for row in logits]
                 terms += [(p[i] * np.log(p[i] / p[j])).sum() for i in range(j)]
             line = lines(run, "similarity")[j]
             assert line["positions"] == n > 20 and line["reason"] is None

@@ -82,5 +82,5 @@ def test_a_quality_of_service_that_takes_few_jobs(texts: Path, tmp_path: Path, c
                 wait_until(lambda: not queue())
             assert status == 0
             lab.wait_for_endings()
-            assert lab.call("status") == 0 and {one.state for one in lab.states().values()} == {"done"}
+            assert lab.call("status") == 0 and {state.state for state in lab.states().values()} == {"done"}
             assert not lab.plan().waves

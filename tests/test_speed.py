@@ -123,9 +123,9 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
     stages = speed.stages(config, methods.build, run.stream, ALONE)
     flops = []
     for _ in range(2):
-        _, one = next(stages)
-        [phase] = one.inputs.method.phases(one.inputs.stage)
-        flops.append(Stepper(one.inputs, phase, 0).flops())
+        _, work = next(stages)
+        [phase] = work.inputs.method.phases(work.inputs.stage)
+        flops.append(Stepper(work.inputs, phase, 0).flops())
     if second is None:
         d, columns, layers = 16, config.data.text_length + 1, 1
         frozen = 2 * layers * (12 * d * d + 2 * columns * d)

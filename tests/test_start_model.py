@@ -92,16 +92,16 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     lab = Lab(method, methods.build, tmp_path)
     run = lab.run(config_of(method, start, ladder=LARGER), "store")
     run.train()
-    found = load_runs(run.store.root, "conformance")[0]
+    records = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
     untouched = perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
-    assert {name: value.perplexity for name, value in found.start.items()} == pytest.approx(untouched)
-    head = header(found.stages[-1])
+    assert {name: value.perplexity for name, value in records.start.items()} == pytest.approx(untouched)
+    head = header(records.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
     assert (head.layers, head.hidden_size) == ((3, 64) if grown else (1, 32))
     last = load(run.store.stage(run.keys[-1]) / "model")
     assert perplexities(last, run.stream, ALONE) == pytest.approx(
-        {name: value.perplexity for name, value in found.matrix[-1].items()}, rel=1e-6
+        {name: value.perplexity for name, value in records.matrix[-1].items()}, rel=1e-6
     )
     first = run.store.stage(run.keys[0]) / "model"
     assert not run.config.tokenizer_note  # none is trained, so no domain changes it
@@ -133,9 +133,9 @@ def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
     lab = Lab("naive", methods.build, tmp_path)
     here, there = (published(tmp_path / name, "gpt") for name in ("here", "there"))
     other = published(tmp_path / "other", "gpt", n_layer=2)
-    one, same, different = (lab.run(config_of("naive", folder), "store") for folder in (here, there, other))
-    assert one.keys == same.keys and one.config.id == same.config.id
-    assert not set(one.keys) & set(different.keys) and one.config.id != different.config.id
+    first, same, different = (lab.run(config_of("naive", folder), "store") for folder in (here, there, other))
+    assert first.keys == same.keys and first.config.id == same.config.id
+    assert not set(first.keys) & set(different.keys) and first.config.id != different.config.id
 
 
 def flip(file: Path) -> None:
@@ -218,7 +218,7 @@ def test_what_the_model_decides_is_said(tmp_path: Path, capsys: Any) -> None:
     """Oracle: sizes by hand: a layer and half of the width more."""
     folder = published(tmp_path / "start", "gpt")
     start = [f'model.start="{folder}"', "model.ladder=[{layers = 2, hidden_size = 48}]"]
-    suite = [str(tiny_suite.write(tmp_path)), *(word for one in start for word in ("--set", one))]
+    suite = [str(tiny_suite.write(tmp_path)), *(word for setting in start for word in ("--set", setting))]
     for command in (["run", *suite, "--dry-run"], ["prepare", *suite]):
         assert run_all.main([*command, "--runs", str(tmp_path / "runs")]) == 0
         [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The stream begins")]

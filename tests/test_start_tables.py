@@ -11,12 +11,12 @@ from tests.support.synthetic import load, study
 def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
     """Oracle: by hand from made-up measurements of it: 10, 20, 40, ... on the domains, 44 on the probe, then 55."""
     data = study(tmp_path, seeds=2)
-    for one in data.runs:
-        one.line.probes = [Titled("wiki", "Wiki")]
-        one.line.config["model"]["start"] = "/models/base"
-        known = {domain.name: 10.0 * 2**i for i, domain in enumerate(one.domains)} | {"wiki": 44.0}
-        one.start.update({name: Measured(value, 2.0) for name, value in known.items()})
-        for line in (line for lines in one.stages for line in lines if isinstance(line, EvaluationLine)):
+    for run in data.runs:
+        run.line.probes = [Titled("wiki", "Wiki")]
+        run.line.config["model"]["start"] = "/models/base"
+        known = {domain.name: 10.0 * 2**i for i, domain in enumerate(run.domains)} | {"wiki": 44.0}
+        run.start.update({name: Measured(value, 2.0) for name, value in known.items()})
+        for line in (line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)):
             line.perplexity["wiki"], line.bits_per_byte["wiki"] = 55.0, 1.0
     main = load("main_pretraining").build(data)
     row = next(row for row in main.blocks[0].rows if row.stub[0] == "Start model, untouched")

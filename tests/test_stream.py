@@ -188,10 +188,10 @@ def test_gpt_predicts_every_text_token(corpus) -> None:
 
 
 def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
-    one, other = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
-    whole = next(one.validation(1, rows=6))
-    assert batches_equal(whole, next(other.validation(1, rows=6)))
-    halves = [next(one.validation(1, 6, rank, 2)) for rank in range(2)]
+    first, second = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
+    whole = next(first.validation(1, rows=6))
+    assert batches_equal(whole, next(second.validation(1, rows=6)))
+    halves = [next(first.validation(1, 6, rank, 2)) for rank in range(2)]
     assert torch.equal(halves[1].tokens, whole.tokens[1::2])
 
 

@@ -61,13 +61,13 @@ OPTIONS: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
 
 def table(*heads: str) -> dict[str, list[str]]:
     """The table of docs/ with these heads: the cells of each line by its first one, without bold."""
-    found = []
+    tables = []
     for page in sorted((ROOT / "docs").glob("*.md")):
         for text in re.findall(r"(?:^\|.*\n?)+", page.read_text("utf-8"), re.M):
             lines = [[cell.strip().replace("**", "") for cell in line[1:-1].split("|")] for line in text.splitlines()]
-            found += [lines[2:]] if lines[0] == [*heads] else []
-    assert len(found) == 1, f"{len(found)} tables with the heads {heads}"
-    return {name: cells for name, *cells in found[0]}
+            tables += [lines[2:]] if lines[0] == [*heads] else []
+    assert len(tables) == 1, f"{len(tables)} tables with the heads {heads}"
+    return {name: cells for name, *cells in tables[0]}
 
 
 def lines_of(suite: str, name: str) -> list[dict[str, str]]:
@@ -158,8 +158,8 @@ def test_options_of_the_methods(tmp_path: Path) -> None:
         ap, change = written[name]
         assert ap == ", ".join(f"{float(ours[row]['mean']):.1f}" for row in rows), name
         expected = []
-        for one, other in pairs:
-            logs = np.log(by_seed[one] / by_seed[other])
+        for method, reference in pairs:
+            logs = np.log(by_seed[method] / by_seed[reference])
             each = ", ".join(f"{np.expm1(log):.1%}".rstrip("%") for log in logs)
             expected.append(f"{np.expm1(logs.mean()):.1%} ({each})".replace("-", "−"))
         assert re.findall(r"(−?[\d.]+% \([^)]+\))", change) == expected, name
@@ -210,13 +210,13 @@ def test_the_share_of_the_time_that_exact_growth_needs() -> None:
     script = runpy.run_path(str(CLAIMS))
     wanted, slopes, rows = [0.55, 0.65, 0.9, 0.5], [0.3, 0.5, 0.2, 0.4], [*script["EXACT"].values(), "ELLE"]
     aps = [[46 * share**-a for share in (0.5, 0.7, 1.0, at)] for at, a in zip([*wanted[:3], 0.4], slopes, strict=True)]
-    found = [script["share_needed"]([0.5, 0.7, 1.0], ap[:3], ap[3]) for ap in aps]
-    assert found == pytest.approx(wanted)
+    shares = [script["share_needed"]([0.5, 0.7, 1.0], ap[:3], ap[3]) for ap in aps]
+    assert shares == pytest.approx(wanted)
     assert script["share_needed"]([0.5, 1.0], [60.0, 50.0], 49.0) == float("inf")
     ap = pd.DataFrame(aps, columns=rows)
     test = stats.ttest_1samp(np.log(wanted), 0.0).confidence_interval(0.95)
-    mean, low, high = (f"{np.exp(one):.0%}" for one in (np.log(wanted).mean(), test.low, test.high))
+    mean, low, high = (f"{np.exp(log_share):.0%}" for log_share in (np.log(wanted).mean(), test.low, test.high))
     expected = f"with {mean} of its time (95% interval {low} to {high}, 4 seeds); at most 70%: not held."
     assert script["estimate"](ap).endswith(expected)
-    assert script["estimate"](ap.assign(ELLE=[one[0] for one in aps])).endswith("at most 70%: held.")
+    assert script["estimate"](ap.assign(ELLE=[values[0] for values in aps])).endswith("at most 70%: held.")
     assert script["estimate"](ap.drop(columns=rows[0])) == ""

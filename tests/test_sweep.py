@@ -48,21 +48,21 @@ def test_what_is_charged_is_in_the_budgets_unit() -> None:
 
 def test_the_line_says_how_far_a_sweep_is() -> None:
     """Oracle: by hand. Five stages, of which two and a half are trained; a step took 2 s; one run at a time."""
-    one = stage(50.0, 20.0)
+    short = stage(50.0, 20.0)
     two = stage(40.0, 60.0)
-    found = states(Naive=("done", 0.0, [one, two]), ER=("running", 0.5, [one]), ELLE=("todo", 0.0, []))
-    assert trained_share(found) == pytest.approx(2.5 / 5)
-    assert seconds_left(found) == pytest.approx(15 * 2 + 40 * 2)
-    assert sweep_line(found) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
+    every = states(Naive=("done", 0.0, [short, two]), ER=("running", 0.5, [short]), ELLE=("todo", 0.0, []))
+    assert trained_share(every) == pytest.approx(2.5 / 5)
+    assert seconds_left(every) == pytest.approx(15 * 2 + 40 * 2)
+    assert sweep_line(every) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
     slower = stage(40.0, 120.0)
-    found = states(
-        Naive=("done", 0.0, [one, two]),
-        PNN=("done", 0.0, [one, slower]),
-        ELLE=("running", 0.0, [one]),
-        ER=("running", 0.0, [one]),
+    every = states(
+        Naive=("done", 0.0, [short, two]),
+        PNN=("done", 0.0, [short, slower]),
+        ELLE=("running", 0.0, [short]),
+        ER=("running", 0.0, [short]),
     )
     # 30 steps each, two at a time, at the mean of six stages: 4 s a step in the last one of PNN, else 2 s
-    assert seconds_left(found) == pytest.approx((30 + 30) * (4 + 5 * 2) / 6 / 2)
+    assert seconds_left(every) == pytest.approx((30 + 30) * (4 + 5 * 2) / 6 / 2)
 
 
 def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
@@ -88,27 +88,27 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
 
 def test_scores_are_counted_once_a_model() -> None:
     """Oracle: by hand: of a model that two runs share three of eight scores are there."""
-    found = states(Naive=("done", 0.0, []), ER=("running", 0.5, []))
+    runs = states(Naive=("done", 0.0, []), ER=("running", 0.5, []))
     some, later = Scored("n2", 1, 1, 3), Scored("e2", 1, 4)
-    found = [replace(found[0], scored=(some,)), replace(found[1], scored=(later, some))]
-    assert "; 3 of 8 scores" in sweep_line(found)
+    runs = [replace(runs[0], scored=(some,)), replace(runs[1], scored=(later, some))]
+    assert "; 3 of 8 scores" in sweep_line(runs)
 
 
 def test_nothing_is_said_of_what_nobody_knows() -> None:
     """Oracle: by hand; a failed run has nothing left, and seconds of a budget are their own measure."""
-    found = states(Naive=("todo", 0.0, []), ER=("failed", 0.0, []))
-    assert seconds_left(found) is None
-    assert sweep_line(found) == "2 runs, 1 todo, 1 failed; 0% trained"
+    every = states(Naive=("todo", 0.0, []), ER=("failed", 0.0, []))
+    assert seconds_left(every) is None
+    assert sweep_line(every) == "2 runs, 1 todo, 1 failed; 0% trained"
     timed = [
-        replace(one, config=one.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))})) for one in found
+        replace(run, config=run.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))})) for run in every
     ]
     assert seconds_left(timed[:1]) == 40.0
 
 
 def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
     """Oracle: by hand. One of four stages is trained; a step took 2 s. A dry run names each amount in its own unit."""
-    one = stage(50.0, 20.0)
-    stepped, timed = states(Naive=("interrupted", 0.0, [one]), ELLE=("todo", 0.0, []))
+    short = stage(50.0, 20.0)
+    stepped, timed = states(Naive=("interrupted", 0.0, [short]), ELLE=("todo", 0.0, []))
     timed = replace(timed, config=timed.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))}))
     assert trained_share([stepped, timed]) == pytest.approx(1 / 4)
     assert seconds_left([stepped, timed]) == pytest.approx(30 * 2 + 40)

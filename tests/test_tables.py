@@ -81,13 +81,13 @@ def test_missing_cells_say_which_command_fills_them(tmp_path):
 
 def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
     """Oracle: one row trains in its last two stages only: three stages without AP, and no AP+ has all it needs."""
-    found = study(tmp_path)
-    for run in found.runs:
+    data = study(tmp_path)
+    for run in data.runs:
         if run.row == "ER":
             run.stages[:3] = [
                 [line for line in stage if not isinstance(line, EvaluationLine)] for stage in run.stages[:3]
             ]
-    (block,) = load("main_pretraining").build(found).blocks
+    (block,) = load("main_pretraining").build(data).blocks
     cells = next(row.cells for row in block.rows if row.stub[0] == "ER")
     assert not any(cell.missing for cell in cells)
     assert [bool(cell.number) for cell in cells] == [False] * 5 + [True, False] * 2
@@ -221,9 +221,9 @@ def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_pat
 def test_lifelong_metrics_of_a_run(tmp_path):
     """Oracle: by hand from the records of one run; ER reaches its own final AP with its last evaluation."""
     data = study(tmp_path, seeds=1)
-    for one in data.runs:
-        one.line.probes = [Titled("wiki", "Wiki")]
-        for line in (line for lines in one.stages for line in lines if isinstance(line, EvaluationLine)):
+    for trained in data.runs:
+        trained.line.probes = [Titled("wiki", "Wiki")]
+        for line in (line for lines in trained.stages for line in lines if isinstance(line, EvaluationLine)):
             line.perplexity["wiki"] = 55.0
             line.bits_per_byte = {name: math.log2(value or 1.0) / 4 for name, value in line.perplexity.items()}
     table = load("lifelong_metrics").build(data)
@@ -258,7 +258,7 @@ def test_lifelong_metrics_of_a_method_that_leaves_stages_out(tmp_path):
     for stage in run.stages[:-1]:
         stage[:] = [line for line in stage if not isinstance(line, EvaluationLine)]
     (other,) = load("lifelong_metrics").build(Study("demo", data.runs)).blocks
-    whole, late = (next(row.cells for row in one.rows if row.stub[0] == "Naive") for one in (block, other))
+    whole, late = (next(row.cells for row in each.rows if row.stub[0] == "Naive") for each in (block, other))
     assert late[0].mean == whole[0].mean and late[4].values == ()
 
 
@@ -288,15 +288,15 @@ def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tm
     runs = load_runs(tmp_path, suite)
     assert brackets(load(name).build(Study(suite, runs), "both"))
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
-    other = next(one for one in paper_tables.PRINTED if one not in load(name).blocks) if suite != "tasks" else ""
+    other = next(table for table in paper_tables.PRINTED if table not in load(name).blocks) if suite != "tasks" else ""
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
     for run in runs:
         run.line.domains[2] = Titled("rev", "Python")
-    found = brackets(load(name).build(Study(suite, runs), "both"))
+    marks = brackets(load(name).build(Study(suite, runs), "both"))
     if "pretraining" in name or name == "expand_size":
-        assert len(found) == 3, "AP of the first, AP and AP+ of the second"
+        assert len(marks) == 3, "AP of the first, AP and AP+ of the second"
     elif "downstream" in name or name == "prompt_finetuning":
-        assert not found
+        assert not marks
 
 
 @pytest.mark.parametrize(
@@ -322,10 +322,12 @@ def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_pat
         for column, cell in zip(table.columns, row.cells, strict=True)
     }
     values = {(value.row, value.stage, value.column): value for value in exhibit.printed}
-    assert {place: cell.printed for place, cell in cells.items()} == {at: one.printed for at, one in values.items()}
-    assert {place: cell.corrected for place, cell in cells.items()} == {at: one.corrected for at, one in values.items()}
+    assert {place: cell.printed for place, cell in cells.items()} == {at: value.printed for at, value in values.items()}
+    assert {place: cell.corrected for place, cell in cells.items()} == {
+        at: value.corrected for at, value in values.items()
+    }
     lines = list(csv.DictReader(io.StringIO(to_csv(table))))
-    assert sum(bool(line["corrected"]) for line in lines) == sum(bool(one.corrected) for one in values.values())
+    assert sum(bool(line["corrected"]) for line in lines) == sum(bool(value.corrected) for value in values.values())
     for text in (to_markdown(table), to_latex(table)):
         assert "[71.50, corrected 70.39]" in text and text.count("Naive’s average".replace("’", "'")) == 1
     assert sum("second heading MAS" in note for note in table.notes) == 1

@@ -192,16 +192,16 @@ def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
     kinds = [prepare([domain], Tokenizer(vocabulary=size), data, tmp_path / "data") for size in (300, 1500)]
     published = word_pieces(tmp_path / "published", texts)  # its ids decode to other text
     kinds.append(prepare([domain], SMALL, data, tmp_path / "data", start=published))
-    found = [corpus.domains[0] for corpus in kinds]
-    assert len({len(one.valid) for one in found}) == len(found)
-    held = decoded(kinds[0], found[0].valid)
+    domains = [corpus.domains[0] for corpus in kinds]
+    assert len({len(domain.valid) for domain in domains}) == len(domains)
+    held = decoded(kinds[0], domains[0].valid)
     everything = prepare([domain], SMALL, DATA, tmp_path / "data")
     ordered = sorted(decoded(everything, everything.domains[0].valid), key=lambda text: zlib.crc32(text.encode()))
     assert set(held) == set(ordered[: len(held)])
     sizes = [len(text.encode()) for text in ordered[: len(held)]]
     assert sum(sizes[:-1]) < 3000 <= sum(sizes)
-    for one in found:
-        assert (one.info["valid_bytes"], one.info["valid_documents"]) == (sum(sizes), len(sizes))
+    for prepared in domains:
+        assert (prepared.info["valid_bytes"], prepared.info["valid_documents"]) == (sum(sizes), len(sizes))
 
 
 def test_the_older_key_cuts_in_tokens(tmp_path) -> None:

@@ -74,7 +74,7 @@ class FakeSlurm:
     @property
     def jobs(self) -> list[str]:
         """What is in the queue."""
-        each = (job for id, one in self.arrays.items() for job in ([f"{id}_{task}" for task in one.tasks] or [id]))
+        each = (job for id, array in self.arrays.items() for job in ([f"{id}_{task}" for task in array.tasks] or [id]))
         return [job for job in each if job not in self.ended]
 
     def answer(self, *command: str) -> str:
@@ -294,8 +294,8 @@ def test_states_of_jobs(lab: Lab, slurm: FakeSlurm, state: str, ended: str, expe
     job = lab.job("ER")
     slurm.states[job] = state
     slurm.ended |= {job: ended} if ended else {}
-    found = lab.states()["ER"]
-    assert found.state == expected and detail in found.detail
+    run = lab.states()["ER"]
+    assert run.state == expected and detail in run.detail
 
 
 def test_no_answer_is_no_end(lab: Lab, slurm: FakeSlurm, monkeypatch, capsys, caplog) -> None:
