@@ -94,15 +94,15 @@ class Study:
                     diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
                 spent = _charged(spent, done.charged, unit)
         named = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
-        frame = pd.DataFrame(lines, columns=named)
-        frame = frame.astype({"is_end": bool})  # an empty column has no type of its own
+        table = pd.DataFrame(lines, columns=named)
+        table = table.astype({"is_end": bool})  # an empty column has no type of its own
         perplexity = np.array(perplexities, float).reshape(-1, width)
-        before, stage = np.array(finished, float).reshape(-1, width), frame["stage"].to_numpy(int)
-        frame["ap"] = metrics.average_perplexity(perplexity, stage)
-        frame["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
-        frame["log_ap_plus"] = metrics.increased_perplexity(np.log(perplexity), np.log(before), stage)
-        frame["perplexity"] = list(perplexity)
-        return frame
+        before, stage = np.array(finished, float).reshape(-1, width), table["stage"].to_numpy(int)
+        table["ap"] = metrics.average_perplexity(perplexity, stage)
+        table["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
+        table["log_ap_plus"] = metrics.increased_perplexity(np.log(perplexity), np.log(before), stage)
+        table["perplexity"] = list(perplexity)
+        return table
 
     @cached_property
     def ends(self) -> pd.DataFrame:
@@ -154,10 +154,10 @@ class Study:
     @cached_property
     def attentions(self) -> pd.DataFrame:
         """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
-        frame = self._model_measure(AttentionLine, ["own", "others", "heads", "maps"])
+        table = self._model_measure(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
-            frame[name] = [np.mean(np.array(values, float)) if values else np.nan for values in frame[name]]
-        return frame
+            table[name] = [np.mean(np.array(values, float)) if values else np.nan for values in table[name]]
+        return table
 
     def _model_measure(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
         """The records of one kind that a measure of the models wrote."""
