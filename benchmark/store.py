@@ -207,10 +207,12 @@ def _check_places(
         raise records.RecordsError(f"{path}: seed {run.seed} of run {run.id}; {records.CURE}")
     for index, (key, stage) in enumerate(zip(run.stages, stages, strict=True)):
         begun = last(stage, records.StageLine)
-        found = (begun.key, begun.index, begun.domain) if begun else None
+        recorded = (begun.key, begun.index, begun.domain) if begun else None
         expected = (key, index, run.domains[index].name) if index < len(run.domains) else None
-        if found and found != expected:
-            raise records.RecordsError(f"{path}: stage {index} is recorded as {found}, not {expected}; {records.CURE}")
+        if recorded and recorded != expected:
+            raise records.RecordsError(
+                f"{path}: stage {index} is recorded as {recorded}, not {expected}; {records.CURE}"
+            )
     if failure and failure.stage >= len(run.domains):
         raise records.RecordsError(
             f"{path}: failed in stage {failure.stage}, of stages 0 to {len(run.domains) - 1}; {records.CURE}"

@@ -145,7 +145,7 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
     plain, run, later = (trained(lab, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
     assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
     assert records_of(run).line.probes == [Titled(probe.name, probe.name)]
-    matrices = [records_of(one).matrix for one in (run, later, plain)]
+    matrices = [records_of(each).matrix for each in (run, later, plain)]
     for of_run, again, bare in zip(*matrices, strict=True):
         assert list(of_run) == [*bare, probe.name] and {name: of_run[name] for name in bare} == bare
         assert of_run[probe.name].perplexity == pytest.approx(again[probe.name].perplexity, rel=1e-6)

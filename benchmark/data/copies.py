@@ -24,16 +24,16 @@ def nearly(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray
     Neither case nor blanks count, nor how the tokenizer cuts words. A document of fewer words has no run.
     """
     words = _Words(bpe, eos)
-    parts = [words.runs(one) for one in asked]
+    parts = [words.runs(text) for text in asked]
     sought = np.unique(np.concatenate([np.empty(0, np.uint64), *(runs for runs, _ in parts)]))
-    found, likely = np.zeros(len(sought), bool), np.zeros(2**22, bool)
+    is_copied, likely = np.zeros(len(sought), bool), np.zeros(2**22, bool)
     likely[sought % len(likely)] = True
     for start in range(0, len(ids) if len(sought) else 0, BLOCK):
         runs, _ = words.runs(ids[start : start + BLOCK + 8 * RUN])
         runs = runs[likely[runs % len(likely)]]
         places = np.minimum(np.searchsorted(sought, runs), len(sought) - 1)
-        found[places[sought[places] == runs]] = True
-    shares = (np.bincount(of, found[np.searchsorted(sought, runs)]) / np.bincount(of).clip(1) for runs, of in parts)
+        is_copied[places[sought[places] == runs]] = True
+    shares = (np.bincount(of, is_copied[np.searchsorted(sought, runs)]) / np.bincount(of).clip(1) for runs, of in parts)
     return [int((share >= NEARLY).sum()) for share in shares]
 
 

@@ -97,11 +97,11 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         return note.read_text(encoding="utf-8")
     if not (makes or notes.exists()):
         return looks
-    found = digest([made, [(name, hash_of(path)) for name, path in files]])
+    content = digest([made, [(name, hash_of(path)) for name, path in files]])
     if makes:
         with whole_file(note) as file:
-            file.write(found.encode())
-    return found
+            file.write(content.encode())
+    return content
 
 
 class _Seen:
@@ -123,9 +123,9 @@ class _Seen:
 
 def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     for name in domain.packages:
-        found, problems = docstrings.of_package(name)
+        documents, problems = docstrings.of_package(name)
         skipped.update(problems)
-        yield from found
+        yield from documents
     for spec in domain.valid:
         for path in find_files(spec, skipped):
             for document in read_file(path, domain.text_field, skipped):

@@ -37,16 +37,18 @@ def of_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
     files = list(modules(package))
     batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
     processes = max(1, min(joblib.cpu_count(), len(batches) // 4))  # a small package is read before another one starts
-    found: list[Document] = []
+    all_documents: list[Document] = []
     skipped: Counter[str] = Counter()
-    for documents, problems in joblib.Parallel(n_jobs=processes)(joblib.delayed(_of_modules)(one) for one in batches):
-        found += documents
+    for documents, problems in joblib.Parallel(n_jobs=processes)(
+        joblib.delayed(_of_modules)(batch) for batch in batches
+    ):
+        all_documents += documents
         skipped += problems
-    return tuple(found), skipped
+    return tuple(all_documents), skipped
 
 
 def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Counter[str]]:
-    found: list[Document] = []
+    documents: list[Document] = []
     skipped: Counter[str] = Counter()
     for path, module in files:
         try:
@@ -65,8 +67,8 @@ def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Coun
             elif TORN.search(text):
                 skipped["docstring with a lone surrogate"] += 1
             else:
-                found += [Document(piece, f"{module}:{name}".rstrip(":"), kind) for piece in cut(text)]
-    return found, skipped
+                documents += [Document(piece, f"{module}:{name}".rstrip(":"), kind) for piece in cut(text)]
+    return documents, skipped
 
 
 def published(packages: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -89,8 +91,8 @@ def _distributions(package: str) -> tuple[str, ...]:
     except importlib.metadata.PackageNotFoundError:  # sklearn is in scikit-learn
         # by their files: Python 3.10's packages_distributions does not know packages that meson built
         everything = importlib.metadata.distributions()
-        owners = [one for one in everything if any(file.parts[0] == package for file in one.files or ())]
-        return tuple(sorted({one.metadata["Name"] for one in owners}))
+        owners = [owner for owner in everything if any(file.parts[0] == package for file in owner.files or ())]
+        return tuple(sorted({owner.metadata["Name"] for owner in owners}))
 
 
 def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:

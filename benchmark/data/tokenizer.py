@@ -143,7 +143,7 @@ def plainly(bpe: Tokenizer) -> int:
 def ids_of(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text alone, without special tokens. Raises DataError where the tokenizer's pattern gives up."""
     try:
-        return [one.ids for one in bpe.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in bpe.encode_batch_fast(texts, add_special_tokens=False)]
     except BaseException as error:  # a panic of the library is no Exception
         if type(error).__name__ != "PanicException":
             raise
@@ -201,4 +201,4 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
 
 def _first(*ids: int | None) -> Any:
-    return next((one for one in ids if one is not None), None)
+    return next((id for id in ids if id is not None), None)

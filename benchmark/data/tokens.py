@@ -155,7 +155,7 @@ def prepare(
     into = _Place(folder, progress or (lambda line: None), makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
-    sources = {one.name: corpus.identity(one, data.valid_share, notes, makes) for one in (*domains, *probes)}
+    sources = {text.name: corpus.identity(text, data.valid_share, notes, makes) for text in (*domains, *probes)}
     made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, sources, into)
     made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
     opened = [_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]
@@ -184,7 +184,9 @@ def _tokenizer(
 
         def make(unfinished: Path) -> None:
             into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
-            texts = (text for one in sampled for text in _sample(one, data.valid_share, config.sample_bytes, into.poll))
+            texts = (
+                text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes, into.poll)
+            )
             trained = train_bpe(texts, config.vocabulary)
             if (size := trained.get_vocab_size()) < config.vocabulary:
                 into.report(
@@ -322,7 +324,7 @@ def encoded(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator
 
     def encode(batch: list[Document]) -> list[tuple[Document, Ids]]:
         cut = ids_of(made_with.bpe, [document.text for document in batch])
-        ids = [np.array([*one, made_with.special.eos], made_with.dtype) for one in cut]
+        ids = [np.array([*text, made_with.special.eos], made_with.dtype) for text in cut]
         return list(zip(batch, ids, strict=True))
 
     documents = iter(documents)

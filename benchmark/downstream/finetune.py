@@ -273,7 +273,7 @@ def score_all(
     settings: Finetuning,
     path: Path,
     final: bool = True,
-    progress: Callable[[ScoreLine, int], None] = lambda found, left: None,
+    progress: Callable[[ScoreLine, int], None] = lambda line, left: None,
     asked_to_stop: Asked = never,
 ) -> None:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
@@ -294,7 +294,7 @@ def score_all(
         lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
             try:
-                found = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings, asked_to_stop)
+                result = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings, asked_to_stop)
             except (UserError, Stopped):
                 raise
             except Exception as error:
@@ -314,8 +314,8 @@ def score_all(
                 records.append(path, line)
                 continue
             lease.check()
-            records.append(path, structs.replace(found, key=cell.key, stage_key=stage_key))
-            progress(found, len(cells) - number)
+            records.append(path, structs.replace(result, key=cell.key, stage_key=stage_key))
+            progress(result, len(cells) - number)
     if lost:
         raise lost[0]
 
@@ -345,8 +345,8 @@ def score_stage(
     if not missing(key, tasks, checkpoint.prompts(suite.finetuning.prompts), suite.finetuning, file):
         return f"nothing to score after {place}"
 
-    def say(found: ScoreLine, left: int) -> None:
-        score = f"{found.task}, prompt {found.prompt}, seed {found.seed}: {found.test:.1%}"
+    def say(line: ScoreLine, left: int) -> None:
+        score = f"{line.task}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
     load_verified(folder)  # which holds it against its record

@@ -334,11 +334,11 @@ def score_key(stage_key: str, task: Task, data_key: str, settings: Finetuning, p
 
 def examples_here(suite: Suite, store: Store) -> dict[str, str]:
     """The key of each task's examples, where they are here, and text counts there: see Identities."""
-    found = {}
+    keys = {}
     for task in suite.tasks if store.data.exists() else ():
         with contextlib.suppress(NotHere):
-            found[task.name] = load_examples(task, suite.domains, store.data, makes=False).key
-    return found
+            keys[task.name] = load_examples(task, suite.domains, store.data, makes=False).key
+    return keys
 
 
 def scores_of(
@@ -421,10 +421,10 @@ def balanced(
         available = [len(passages[part][split]) for part in chosen]
         count = min([round(share * options.examples), *available])
         if len(chosen) < options.classes or count < FEWEST:
-            found = ", ".join(f"{part} {n}" for part, n in zip(chosen, available, strict=True))
+            counts = ", ".join(f"{part} {n}" for part, n in zip(chosen, available, strict=True))
             raise DataError(
                 f"task {task!r}: the held-out documents do not give {options.classes} classes with {FEWEST} passages "
-                f"each in {split} (they give {found or 'none'}); raise the domain's hold_out, or ask for fewer "
+                f"each in {split} (they give {counts or 'none'}); raise the domain's hold_out, or ask for fewer "
                 "classes or fewer characters"
             )
         splits[split] = [row for part in chosen for row in passages[part][split][:count]]
