@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -206,7 +207,8 @@ def lab_of(kind: type[LifelongMethod], folder: Path) -> Lab:
 class NoMemory(LifelongMethod):
     """SI, with the path that it sums up left out of `state`."""
 
-    path = ()
+    path: Sequence[torch.Tensor] = ()
+    importance: Sequence[Any]
 
     def options(self):
         return {}
