@@ -35,7 +35,6 @@ class OpenSuite:
     def run(self, row: str, seed: int | None = None) -> None:
         """Train what is missing of a row, with one of its seeds or with all. Raises ConfigError for another row.
 
-        Raises UserError where others who share the folder could not go on with what is trained.
         What goes wrong while it trains is recorded, and raised as ConfigError with the runs' names.
         """
         wanted = [config for config in self.configs if config.row == row and seed in (None, config.seed)]
