@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -149,6 +150,8 @@ class Wrong(LifelongMethod):
         loss = super().loss(learner, batch)
         if self.how == "compiled" and torch.compiler.is_compiling():
             loss = loss + learner.parameters[0].square().sum()
+        if self.how == "unseeded":
+            loss = loss * np.random.rand()
         if self.how == "bf16" and learner.autocast._enabled:
             loss = loss * float("nan")
         return loss
@@ -175,6 +178,7 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         ("", conformance.options_are_documented, "option 'how' has no comment"),
         ("too much", conformance.phases_fill_each_stage, "more than the budget"),
         ("too many", conformance.budget_is_kept_to_one_step, "which may end at"),
+        ("unseeded", conformance.trains_the_same_twice, "differs by .* take them from torch"),
         ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
         (
             "first stage",
@@ -198,6 +202,17 @@ def test_each_check_can_fail(how: str, check: Callable[[Lab], None], message: st
     """Oracle: a method that breaks one promise fails that promise's check, which says what is wrong."""
     with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
         check(Lab("wrong", functools.partial(build, how), tmp_path))
+
+
+def test_numbers_that_nobody_seeds_are_told_once(tmp_path, monkeypatch) -> None:
+    """Oracle: the lines, counted: what compares two runs is left out once the same run differs from itself."""
+    named = (conformance.trains_the_same_twice, *(check for check in CHECKS if check in conformance.OF_TWO_RUNS))
+    assert len(named) == 5
+    monkeypatch.setattr(conformance, "CHECKS", named)
+    said: list[str] = []
+    assert not conformance.check("wrong", functools.partial(build, "unseeded"), said.append)
+    assert ["FAILED" in line for line in said[1:-1]] == [True] + [False] * 4
+    assert all("left out" in line for line in said[2:-1])
 
 
 def lab_of(kind: type[LifelongMethod], folder: Path) -> Lab:
