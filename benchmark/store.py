@@ -57,6 +57,15 @@ class Store:
     def data(self) -> Path:
         return self.root / "data"
 
+    @property
+    def archive_mark(self) -> Path:
+        """A file that says that these are a study's records, which are believed: their text is not to be here."""
+        return self.root / "archive"
+
+    @property
+    def is_archive(self) -> bool:
+        return self.archive_mark.exists()
+
     def stage(self, key: str) -> Path:
         return self.root / "stages" / key
 

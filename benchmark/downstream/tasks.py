@@ -333,9 +333,9 @@ def score_key(stage_key: str, task: Task, data_key: str, settings: Finetuning, p
 
 
 def examples_here(suite: Suite, store: Store) -> dict[str, str]:
-    """The key of each task's examples, where they are here, and text counts there: see Identities."""
+    """The key of each task's examples, where they are here, and not in an archive: see Identities."""
     keys = {}
-    for task in suite.tasks if store.data.exists() else ():
+    for task in () if store.is_archive else suite.tasks:
         with contextlib.suppress(NotHere):
             keys[task.name] = load_examples(task, suite.domains, store.data, makes=False).key
     return keys

@@ -121,7 +121,9 @@ def unpack(folder: Path, into: Path) -> Store:
                 tar.extractall(into, filter="data")
         except (tarfile.TarError, ValueError) as error:
             raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
-    return Store(into)
+    store = Store(into)
+    store.archive_mark.touch()
+    return store
 
 
 @contextlib.contextmanager

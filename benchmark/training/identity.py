@@ -45,15 +45,15 @@ class Identities:
     def of(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
         """Whether records are of the run's text, its tokenizer and its method's version, as of its settings and seed.
 
-        They are believed where its text is not here, and where no text is, as records are copied without. Raises
-        NotHere for a text that is not here, and of which nothing is recorded.
+        They are believed where its text is not here, or is the Hub's, which counts by its name, and in an archive.
+        Raises NotHere for a text that is not here, and of which nothing is recorded.
         """
         method, corpus = self.build(config.method, config.options), self._text(config)
         lines = self.store.run_lines(config) if lines is None else lines  # given by whoever has read them
         told, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
         if isinstance(corpus, Corpus):
             tokens = {text.name: text.key for text in (*corpus.domains, *corpus.probes)}
-        elif told and (corpus or not self.store.data.exists()):
+        elif told and (corpus or self.store.is_archive or all(text.datasets for text in config.domains)):
             keys, tokens = told.stages, told.tokens
         elif corpus:
             raise corpus
