@@ -17,7 +17,7 @@ import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS, Lab, works_on_the_clock_alone
-from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.method import LifelongMethod, Phase, Source
 from benchmark.training.processes import join
 from tests.support import made_up_methods
 from tests.support.thorough import THOROUGH, only_thorough, these_of
@@ -202,6 +202,38 @@ def test_each_check_can_fail(how: str, check: Callable[[Lab], None], message: st
     """Oracle: a method that breaks one promise fails that promise's check, which says what is wrong."""
     with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
         check(Lab("wrong", functools.partial(build, how), tmp_path))
+
+
+@pytest.mark.parametrize("without", [{"memory": 1.0}, {"domain": "previous"}, {"sources": (Source("memory"),)}])
+def test_a_stage_without_a_row_of_its_domain_is_told(without: dict[str, Any], tmp_path, monkeypatch) -> None:
+    """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase has its rows."""
+    monkeypatch.setattr(Wrong, "phases", lambda self, stage: [Phase("adapt", **without)])
+    lab = Lab("wrong", functools.partial(build, ""), tmp_path)
+    with pytest.raises(AssertionError, match="stage 1: no phase trains on a row of the new domain"):
+        conformance.phases_fill_each_stage(lab)
+    both = [Phase("recover", 0.5, **without), Phase("adapt", 0.5, memory=0.5)]
+    monkeypatch.setattr(Wrong, "phases", lambda self, stage: both)
+    conformance.phases_fill_each_stage(lab)
+
+
+def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
+    """Oracle: the model's mode, as methods meet it: training in every loss, evaluation in every `observe`."""
+    seen: list[tuple[str, bool]] = []
+
+    @dataclass
+    class Looks(LifelongMethod):
+        def phases(self, stage):
+            return [Phase("look", 0.5, trains=False), Phase("adapt", 0.5)]
+
+        def observe(self, learner, batches):
+            seen.append(("observe", learner.model.training))
+
+        def loss(self, learner, batch):
+            seen.append(("loss", learner.model.training))
+            return super().loss(learner, batch)
+
+    Lab("looks", lambda name, options: Looks(), tmp_path).undisturbed()
+    assert set(seen) == {("observe", False), ("loss", True)}
 
 
 def test_numbers_that_nobody_seeds_are_told_once(tmp_path, monkeypatch) -> None:

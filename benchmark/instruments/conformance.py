@@ -153,7 +153,8 @@ def options_are_documented(lab: Lab) -> None:
 def phases_fill_each_stage(lab: Lab) -> None:
     """The shares of a run's phases add up to its budget (a reference's to that of all stages so far); names differ.
 
-    What they use of `stage.outlook` stands in `signature`, or stages of one stream would pass for another's.
+    A stage that trains has rows of its new domain. What phases use of `stage.outlook` stands in `signature`, or stages
+    of one stream would pass for another's.
     """
     config = lab.config()
     method = lab.new_method()
@@ -162,6 +163,9 @@ def phases_fill_each_stage(lab: Lab) -> None:
         stage = stage_of(config, index)
         phases = list(method.phases(stage))
         assert all(phase.share > 0 for phase in phases), f"stage {index}: a phase has no share: {phases}"
+        assert index == 0 or not any(phase.trains for phase in phases) or any(map(_has_new_rows, phases)), (
+            f"stage {index}: no phase trains on a row of the new domain: `memory` below 1, of 'new' or 'seen' text"
+        )
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
         spent = (spent if method.group != "references" else 0.0) + sum(phase.share for phase in phases) * stage.budget
@@ -179,6 +183,11 @@ def phases_fill_each_stage(lab: Lab) -> None:
                 f"stage {index}: phases use `stage.outlook`, and `signature` does not: let it hold what they use"
             )
     assert abs(spent / stage.outlook.budget - 1) < 1e-9, f"the phases take {spent:g} of {stage.outlook.budget:g}"
+
+
+def _has_new_rows(phase: Phase) -> bool:
+    texts = {source.domain for source in phase.sources} or ({phase.domain} if phase.memory < 1 else set())
+    return phase.trains and not texts.isdisjoint({"new", "seen"})
 
 
 def budget_is_kept_to_one_step(lab: Lab) -> None:

@@ -199,7 +199,7 @@ class LifelongMethod:
         """Take in the weights that the optimizer has just moved: averages."""
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
-        """Take in one batch of a phase with trains=False."""
+        """Take in one batch of a phase with trains=False; the model is in evaluation mode, without dropout."""
 
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods

@@ -18,6 +18,7 @@ from benchmark.models import LanguageModel, build
 from benchmark.models.devices import kept_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
+from benchmark.training.evaluate import evaluating
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch, Elapsed, Learner, Moments, carry_on, factors, moments, new_optimizer
 from benchmark.training.method import LifelongMethod, Phase, Stage, get_state, set_state
@@ -241,7 +242,8 @@ class Stepper:
         self.learner.elapsed = elapsed
         batches, memory = self.loader.get(step)
         if self.optimizer is None:
-            self.method.observe(self.learner, batches)
+            with evaluating(self.learner.model):
+                self.method.observe(self.learner, batches)
             return torch.zeros((), device=self.inputs.world.device)  # looked at, it waits for the device as a loss does
         loss = self.learner.accumulate(batches)
         self.method.adjust_gradients(self.learner, memory)
