@@ -278,8 +278,8 @@ class ForgettingCostTable(TableExhibit):
             Block(self.heading(study, suite), tuple(_cost_rows(study, suite)), suite) for suite in self.suites(study)
         ]
         about = (
-            "Costs are of the whole stream, over those of the row that spent least. No row is at once cheaper and less "
-            "forgetful than one on the Pareto front."
+            "Costs are of the whole stream, over those of the row that spent least, of those that compare. Of those "
+            "none is at once cheaper and less forgetful than one on the Pareto front."
         )
         return self.measured(study, columns, blocks, [about], view)
 
@@ -296,7 +296,7 @@ def ends_of(study: Study, suite: str) -> pd.DataFrame:
 
 def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
     """The units in which rows differ; the budget's own where they differ in no other."""
-    means = ends.groupby("row")[recorded()].mean()
+    means = ends[~ends["row"].isin(study.apart(suite))].groupby("row")[recorded()].mean()
     apart = [unit for unit in recorded() if means[unit].max() > (1 + notes.TOLERANCE) * means[unit].min()]
     own = study.of(suite)[0].line.config["budget"]["unit"]
     return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
@@ -304,15 +304,15 @@ def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
 
 def _cost_rows(study: Study, suite: str) -> Iterator[TableRow]:
     ends = ends_of(study, suite)
-    every = ends.groupby("row")[["ap_plus", *recorded()]].mean()
-    means = every[~every.index.isin(study.apart(suite))]
+    comparing = ends[~ends["row"].isin(study.apart(suite))]
+    means = comparing.groupby("row")[["ap_plus", *recorded()]].mean()
     fronts = {
         unit: means.index[metrics.pareto_front(means[unit], means["ap_plus"])]
         for unit in units_apart(ends, study, suite)
     }
     for row in dict.fromkeys(run.row for run in study.of(suite)):
         mine = ends[ends["row"] == row]
-        spent = [tuple((mine[unit] / every[unit].min()).dropna()) for unit in recorded()]
+        spent = [tuple((mine[unit] / means[unit].min()).dropna()) for unit in recorded()]
         on = ", ".join(unit for unit, front in fronts.items() if row in front)
         forgotten = Cell(tuple(mine["ap_plus"]), missing=mine.empty)
         yield TableRow((row,), (forgotten, *map(Cell, spent), Cell(text=on)))
@@ -320,7 +320,7 @@ def _cost_rows(study: Study, suite: str) -> Iterator[TableRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTable(TableExhibit):
-    """AP in the last stage when every run has spent as much there as the run that spent least, in each unit.
+    """AP in the last stage when every run has spent as much there as the run that spent least of those that compare.
 
     The stages before are as they were, at the suite's budget. Only runs that finished are compared, and in wall time
     only those that had their cores in the last stage. Rows that pool the budgets of several stages are left out: cut at
@@ -337,8 +337,8 @@ class UnitTable(TableExhibit):
         for suite in suites:
             curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
             slowed = _slowed(study, suite) & curves.keys()
-            values = at_equal_cost(curves, slowed)
             apart = study.apart(suite)
+            values = at_equal_cost(curves, slowed, apart)
             ranks = values.groupby(["row"]).mean().drop(index=list(apart), errors="ignore").rank(method="min")
             alone = ranks.columns[ranks.count() < 2]  # one row that is left has no rank
             ranks[alone] = np.nan
@@ -361,22 +361,24 @@ _OF_UNIT = (("AP", True), ("Rank", None))
 
 
 def at_equal_cost(
-    curves: Mapping[tuple[str, int], Curve], slowed: Collection[tuple[str, int]] = frozenset()
+    curves: Mapping[tuple[str, int], Curve],
+    slowed: Collection[tuple[str, int]] = frozenset(),
+    apart: Collection[str] = frozenset(),
 ) -> pd.DataFrame:
     """The AP of each finished run (by row and seed) at the smallest last stage of all, a column a unit.
 
     Between evaluations log AP is linear in the cost. NaN where a run did not record a unit; wall times of `slowed` runs
-    count as not recorded.
+    count as not recorded. Rows that stand `apart` set no stage's length; where they spent less they have no number.
     """
     last = {key: _last_stage(curve) for key, curve in curves.items()}
     index = pd.MultiIndex.from_tuples(list(curves), names=["row", "seed"])
     values = pd.DataFrame(np.nan, index=index, columns=recorded())
     for unit in recorded():
         timed = [key for key in last if not (UNITS[unit].is_wall_time and key in slowed)]
-        least = np.min([last[key][unit][-1] for key in timed]) if timed else np.nan
+        least = np.min([last[key][unit][-1] for key in timed if key[0] not in apart] or [np.nan])
         if least > 0:
             for key in timed:
-                values.loc[key, unit] = np.exp(np.interp(least, last[key][unit], np.log(last[key]["ap"])))
+                values.loc[key, unit] = np.exp(np.interp(least, last[key][unit], np.log(last[key]["ap"]), right=np.nan))
     return values
 
 

@@ -13,7 +13,7 @@ from analysis.notes import contended, tuned, unequal_budgets, unequal_texts
 from analysis.scorecard import scorecard
 from analysis.study import Study
 from analysis.verdicts import Key, measured
-from benchmark.records import Titled
+from benchmark.records import DoneLine, EvaluationLine, Titled
 from benchmark.settings.suite import Tuned
 from benchmark.store import load_runs
 from tests.support import synthetic
@@ -144,6 +144,26 @@ def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
             assert marked or any(cell.best for row in table.blocks[0].rows for cell in row.cells)
         ours = measured(study, "demo")
         assert bool(ours.get(Key("AP", "elle", 1))) == bool(ours.get(Key("area", "elle", 1))) == marked
+
+
+def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
+    """Oracle: the tables while the row spent what all did: with a hundredth of it all other lines stay as they were.
+
+    Of its own it then has no number at their length, which it did not reach, and its costs are a hundredth.
+    """
+    plain, cheap = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}}) for i in range(2))
+    for line in (line for run in cheap.runs if run.row == "ELLE" for stage in run.stages for line in stage):
+        if isinstance(line, EvaluationLine | DoneLine):
+            line.charged = {unit: amount / 100 for unit, amount in line.charged.items()}
+    for name in ("units", "forgetting_cost_table"):
+        before, after = (synthetic.load(name).build(study).blocks[0].rows for study in (plain, cheap))
+        assert before[:-1] == after[:-1] and before[-1].stub == ("ELLE",), name
+        numbers, fewer = ([cell.values for cell in row.cells if cell.values] for row in (before[-1], after[-1]))
+        if name == "units":
+            assert numbers and not fewer
+        else:
+            assert fewer[0] == numbers[0]
+            np.testing.assert_allclose(fewer[1:], np.array(numbers[1:]) / 100)
 
 
 @pytest.mark.parametrize("odd", ["Naive", "ELLE"])
