@@ -164,6 +164,21 @@ def test_records_copied_without_prepared_text_are_of_what_prepare_finds(place: P
     assert (shown(capsys) == old) != edited
 
 
+def test_a_text_that_was_edited_is_seen_where_another_is_not_here(place: Path, capsys) -> None:
+    """Oracle: by hand. With one of two texts away nothing changes, until the other is edited, prepared or not."""
+    old, text = shown(capsys), (place / "a.jsonl").read_bytes()
+    (place / "a.jsonl").unlink()
+    assert "1 done" in said(capsys, "status", "tiny.toml") and shown(capsys) == old
+    edit(place)
+    for prepares in (False, True):
+        if prepares:
+            (place / "a.jsonl").write_bytes(text)
+            said(capsys, "prepare", "tiny.toml")
+            (place / "a.jsonl").unlink()
+        assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text has changed" in told
+        assert "| -- |" in shown(capsys)
+
+
 def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place: Path, capsys, monkeypatch) -> None:
     """Oracle: without the change, all is done. Naive says nothing of itself to keys, so the method says something."""
     for file in ("a.jsonl", "b.jsonl"):

@@ -15,6 +15,7 @@ another folder keeps its runs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
 from benchmark.data.copies import nearly
-from benchmark.data.documents import DataError, Document, Sample
+from benchmark.data.documents import DataError, Document, NotHere, Sample
 from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, ids_of, load_bpe, load_tokenizer, train_bpe
 from benchmark.files import check_checksums, sweep, whole_folder, write_checksums
 from benchmark.locks import Lease
@@ -195,10 +196,13 @@ def _tokenizer(
                 )
             trained.save(str(unfinished / "tokenizer.json"))
 
-        made = _once("tokenizers", identity, into, make)
-        check_checksums(made, _cure(made))
-        bpe = tokenizers.Tokenizer.from_file(str(made / "tokenizer.json"))
+        return _trained(_once("tokenizers", identity, into, make))
     return TextTokenizer.of(bpe)
+
+
+def _trained(folder: Path) -> TextTokenizer:
+    check_checksums(folder, _cure(folder))
+    return TextTokenizer.of(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
 def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda waits: None) -> list[str]:
@@ -418,6 +422,33 @@ def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
         return corpus_of(config, store, check=False, makes=False)
     except Unprepared:
         return None
+
+
+def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
+    """By name, of each of the run's texts that is here, the keys that it is prepared under with tokenizers that are.
+
+    A text of the Hub that is not prepared is not here.
+    """
+    into, here = _Place(store.data, lambda line: None, makes=False), dict[str, set[str]]()
+    try:
+        if config.start:
+            made = [load_tokenizer(Path(config.start.folder))]
+        elif config.tokenizer.folder:
+            made = [_tokenizer((), config.tokenizer, config.data, {}, into)]
+        else:
+            folders = sorted(path for path in store.data.glob("tokenizers/*") if path.is_dir() and not path.suffix)
+            made = [_trained(folder) for folder in folders]
+    except DataError:
+        return {}  # without their tokenizer nobody can tell
+    for text in (*config.domains, *config.probes):
+        with contextlib.suppress(NotHere):
+            source, keys = corpus.identity(text, config.data.valid_share, store.data / "texts", makes=False), set[str]()
+            for tokenizer in made:
+                with contextlib.suppress(Unprepared):
+                    keys.add(_domain(text, source, tokenizer, config.data, into).key)
+            if keys or not text.datasets:
+                here[text.name] = keys
+    return here
 
 
 def data_key(config: RunConfig) -> str:

@@ -5,10 +5,11 @@ docs/how_it_works.md has the list. A run's id says its settings and its seed; th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmark.data.documents import NotHere
-from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key
+from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_here
 from benchmark.records import LineOfRun, RunLine, StageLine, last
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
@@ -41,11 +42,12 @@ class Identities:
     def __init__(self, store: Store, build: Build) -> None:
         self.store, self.build = store, build
         self._corpora: dict[str, Corpus | NotHere | None] = {}
+        self._here: dict[str, dict[str, set[str]]] = {}
 
     def of(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
         """Whether records are of the run's text, its tokenizer and its method's version, as of its settings and seed.
 
-        They are believed where its text is not here, or is the Hub's, which counts by its name, and in an archive.
+        They are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive.
         Raises NotHere for a text that is not here, and of which nothing is recorded.
         """
         method, corpus = self.build(config.method, config.options), self._text(config)
@@ -53,9 +55,9 @@ class Identities:
         told, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
         if isinstance(corpus, Corpus):
             tokens = {text.name: text.key for text in (*corpus.domains, *corpus.probes)}
-        elif told and (corpus or self.store.is_archive or all(text.datasets for text in config.domains)):
+        elif told and (self.store.is_archive or self._agree(config, told.tokens)):
             keys, tokens = told.stages, told.tokens
-        elif corpus:
+        elif corpus and not told:
             raise corpus
         if tokens:
             keys = stage_keys(config, method, [tokens.get(domain.name, "") for domain in config.domains])
@@ -72,6 +74,13 @@ class Identities:
             why,
             tuple(domain.info["tokens"] for domain in corpus.domains) if isinstance(corpus, Corpus) else (),
         )
+
+    def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
+        """Whether each text that is here is what is recorded of it."""
+        key = data_key(config)
+        if key not in self._here:
+            self._here[key] = keys_here(config, self.store)
+        return all(recorded.get(name) in keys for name, keys in self._here[key].items())
 
     def _text(self, config: RunConfig) -> Corpus | NotHere | None:
         key = data_key(config)
