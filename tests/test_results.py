@@ -147,6 +147,9 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
     spoil(study, more)
     assert main(arguments) == 2
     assert re.search(r"error: perplexity \S+ on [ab] is recorded after step \d of adapt, and ", capsys.readouterr().err)
+    spoil(study, lambda line: line.update({"step": line["step"] + 1000} if "perplexity" in line else {}))
+    assert main(arguments) == 2
+    assert "error: no perplexity of the stage is recorded where one is measured" in capsys.readouterr().err
 
 
 def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, study: Path, tmp_path: Path) -> None:

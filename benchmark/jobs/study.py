@@ -235,7 +235,13 @@ def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage
         }
         for lines in (recorded, again)
     )
-    for place in there.keys() & here.keys():
+    places = there.keys() & here.keys()
+    if not places:
+        raise ResultsError(
+            "no perplexity of the stage is recorded where one is measured: restore the archive, "
+            "or collect what it is now"
+        )
+    for place in sorted(places):
         was, now = there[place] or math.inf, here[place] or math.inf
         if not math.isclose(was, now, rel_tol=1e-6):
             phase, step, name = place
@@ -243,7 +249,7 @@ def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage
                 f"perplexity {was:g} on {name} is recorded after step {step} of {phase}, and {now:g} measured: restore "
                 "the archive, or collect what it is now"
             )
-    return len(there.keys() & here.keys())
+    return len(places)
 
 
 # What `verify` asks of records before it looks at their report

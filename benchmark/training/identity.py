@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isclose
 
 from benchmark.data.documents import NotHere
 from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_here
@@ -53,6 +54,8 @@ class Identities:
         method, corpus = self.build(config.method, config.options), self._text(config)
         lines = self.store.run_lines(config) if lines is None else lines  # given by whoever has read them
         told, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
+        infos = {domain.name: domain.info for domain in corpus.domains} if isinstance(corpus, Corpus) else {}
+        unigram = {name: info["unigram_perplexity"] for name, info in infos.items()}
         if isinstance(corpus, Corpus):
             tokens = {text.name: text.key for text in (*corpus.domains, *corpus.probes)}
         elif told and (self.store.is_archive or self._agree(config, told.tokens)):
@@ -66,13 +69,15 @@ class Identities:
             why = "its text has changed or is not prepared here: `run` sees whether records are of it"
         elif told and (keys != told.stages or told.tokens not in ({}, tokens)):
             why = "what is recorded is of another text, tokenizer or version of its method: `run` trains it anew"
+        elif told and any(not isclose(told.unigram.get(name, is_), is_, rel_tol=1e-6) for name, is_ in unigram.items()):
+            why = "what is recorded as its unigram perplexities is not its text's: `run` records them anew"
         return Identity(
             keys,
             [] if why else lines,
             isinstance(corpus, Corpus),
             (config.method, code_of(type(method).__module__)),
             why,
-            tuple(domain.info["tokens"] for domain in corpus.domains) if isinstance(corpus, Corpus) else (),
+            tuple(info["tokens"] for info in infos.values()),
         )
 
     def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
