@@ -24,7 +24,7 @@ from benchmark.files import naming
 BEAT = 10.0  # seconds between two signs of life
 EXPIRES = 100.0  # seconds of watching without one: more than a network file system shows old times for, 60
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
-NOBODY = "{}"  # the content of a lock that was given back: removed, its number could be taken again
+NOBODY = "-"  # what a lock that was given back begins with: removed, its number could be taken again
 
 # of each lock that another has its number and last sign of life, when they were looked at, and how long they were so
 _watched: dict[Path, tuple[tuple[int, float], float, float]] = {}
@@ -74,6 +74,9 @@ class Lease:
                 file.write(me())
         except FileExistsError:
             return False
+        except OSError:
+            self._file(number).unlink(missing_ok=True)  # nobody could tell whose it is
+            raise
         if max(self._numbers()) != number:  # this process was slow, and has created an old number anew
             self._file(number).unlink(missing_ok=True)
             return False
@@ -125,7 +128,8 @@ class Lease:
         """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
         sign, content = self._read(max(self._numbers()))
         dead = _is_dead(content)
-        return time.time() - sign < EXPIRES if dead is None else not dead
+        said_who = len(content.split()) == 4  # else its owner ended before
+        return said_who and time.time() - sign < EXPIRES if dead is None else not dead
 
     def _file(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
@@ -166,7 +170,7 @@ class Lease:
 
 def _is_dead(content: str) -> bool | None:
     """Whether whoever wrote this has no claim any more; None where its process is on another machine, or not known."""
-    if content == NOBODY:
+    if content.startswith(NOBODY):
         return True
     fields = content.split()
     return started(fields[1]) != fields[2] if len(fields) == 4 and fields[0] == kernel() else None

@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: more 
 import pytest
 import torch
 
+from benchmark.training.step import Stepper
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.slurm_lab import Lab, missing, new_lab, write_texts
 
@@ -37,14 +38,19 @@ def lab(cluster, texts, tmp_path) -> Iterator[Lab]:
 
 @pytest.fixture
 def learning_rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The learning rates of AdamW's steps, as they come, but those of 0 before each phase."""
+    """The learning rates of AdamW's steps, as they come, but those of the warm-up before each phase."""
     rates: list[float] = []
-    step = torch.optim.AdamW.step
+    step, warm_up = torch.optim.AdamW.step, Stepper.warm_up
 
     def noted(self: torch.optim.AdamW, *args: Any) -> Any:
-        if self.param_groups[0]["lr"]:
-            rates.append(self.param_groups[0]["lr"])
+        rates.append(self.param_groups[0]["lr"])
         return step(self, *args)
 
+    def forgotten(self: Stepper) -> float:
+        count, flops = len(rates), warm_up(self)
+        del rates[count:]
+        return flops
+
     monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    monkeypatch.setattr(Stepper, "warm_up", forgotten)
     return rates

@@ -127,7 +127,7 @@ gpus_per_node = 0
 
 
 @pytest.mark.parametrize(
-    ("settings", "gpus", "one"),
+    ("settings", "gpus", "gres"),
     [
         ({"gpus_per_node": 4, "nodes": 2}, 8, "gpu:1"),
         ({"gpus_per_node": "a100:4", "nodes": 2}, 8, "gpu:a100:1"),

@@ -122,7 +122,7 @@ def test_a_lock_that_is_removed_meanwhile_is_somebody_elses(tmp_path: Path, monk
     def fail(*_: object) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    (tmp_path / "lock.1").write_bytes(b"{}")
+    (tmp_path / "lock.1").write_bytes(locks.NOBODY.encode())
     mine = Lease(tmp_path / "lock")
     with monkeypatch.context() as there:
         there.setattr(os, "fstat", fail)
