@@ -9,29 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import inspect
 import itertools
 import multiprocessing
 import os
 import re
 import socket
-import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmark import records
+from benchmark.instruments.method_contents import contents_of
 from benchmark.instruments.speed import stages
 from benchmark.models import load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
@@ -456,51 +453,11 @@ def _refuse_work(where: str, call: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def _unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    before = _contents(method, model)
+    before = contents_of(method, model)
     yield
-    after = _contents(method, model)
+    after = contents_of(method, model)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     assert not changed, (
         f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; nothing else but "
         "start_stage may change anything"
     )
-
-
-def _contents(method: LifelongMethod, model: nn.Module) -> dict[str, object]:
-    """All that a method, its class, their file and its model hold, by place; of arrays a hash."""
-    kind, contents, seen = type(method), dict[str, object](), dict[int, object]()
-
-    def add(place: str, value: Any) -> None:
-        if isinstance(value, Tensor):
-            flat = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-            contents[place] = value.requires_grad, tuple(value.shape), _hash(flat.numpy())
-        elif isinstance(value, np.ndarray):
-            contents[place] = value.shape, _hash(value)
-        elif isinstance(value, torch.Generator):
-            contents[place] = _hash(value.get_state().numpy())
-        elif value is None or isinstance(value, (bool, int, float, str, bytes)):
-            contents[place] = value
-        elif id(value) not in seen and not isinstance(value, (type, ModuleType, FunctionType, MethodType)):
-            seen[id(value)] = value
-            for name, part in _parts(value):
-                add(f"{place}.{name}", part)
-
-    add("the model", model)
-    add(kind.__name__, method)
-    for place, names in ((f"class {kind.__name__}", vars(kind)), (kind.__module__, vars(sys.modules[kind.__module__]))):
-        add(place, {name: value for name, value in names.items() if not name.startswith("__")})
-    return contents
-
-
-def _parts(value: Any) -> list[tuple[object, Any]]:
-    if isinstance(value, nn.Module):
-        return [*value.named_parameters(), *value.named_buffers(), *((n, m.training) for n, m in value.named_modules())]
-    if isinstance(value, Mapping):
-        return list(value.items())
-    if isinstance(value, (Sequence, Set)):
-        return list(enumerate(value if isinstance(value, Sequence) else sorted(value, key=repr)))
-    return list(getattr(value, "__dict__", {}).items())
-
-
-def _hash(array: np.ndarray) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).hexdigest()

@@ -404,7 +404,7 @@ def records(place: Path) -> Iterator[Case]:
 
     def changed(file: str, change: Callable[[bytes], bytes]) -> Make:
         def make(here: Path) -> None:
-            shutil.copytree(place / "runs", here / "runs", ignore=shutil.ignore_patterns("model", "data", "*lock"))
+            shutil.copytree(place / "runs", here / "runs", ignore=shutil.ignore_patterns("model", "*lock"))
             (here / file).write_bytes(change((here / file).read_bytes()))
 
         return make
