@@ -173,7 +173,7 @@ def _kept_on(rows: Any) -> Iterator[Any]:
             return
         except (TypeError, ValueError, LookupError):
             raise
-        except Exception:
+        except Exception:  # libraries of the Hub raise types of their own, few of them an OSError; raised after TRIES
             failed += 1
             if failed >= TRIES:  # or no row has come yet
                 raise
