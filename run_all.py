@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from benchmark.errors import status_of
 from benchmark.jobs import executors
-from benchmark.settings.command_line import command_line, interrupted, words_again
+from benchmark.settings.command_line import command_line, interrupted, repeat_options
 
 if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.notebook import OpenSuite
@@ -43,7 +43,7 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     import methods
     from benchmark.settings.load import load_suite, parse_set
 
-    suite = load_suite(name, dict(map(parse_set, options.set)), words_again(options, name))
+    suite = load_suite(name, dict(map(parse_set, options.set)), repeat_options(options, name))
     return suite, methods.runs(suite, options.methods, options.seeds)
 
 
@@ -134,7 +134,7 @@ def collect(options: argparse.Namespace) -> int:
     from benchmark.jobs import study
     from paper_tables import write_report
 
-    suites = methods.of_study(options.study)
+    suites = methods.load_study_runs(options.study)
     study.collect(*read_suite(options, options.suite), options.runs, options.study, methods.build)
     return say(study.render(options.study, suites, write_report))
 
@@ -144,7 +144,7 @@ def verify(options: argparse.Namespace) -> int:
     from benchmark.jobs import study
     from paper_tables import write_report
 
-    suites = methods.of_study(options.study)
+    suites = methods.load_study_runs(options.study)
     if options.stage:
         return say(study.verify_stage(options.study, suites, options.stage, methods.build, options.runs))
     return say(study.verify(options.study, suites, write_report, methods.build))
@@ -177,7 +177,7 @@ def open_suite(
     return OpenSuite(suite, configs, Path(runs), train, paper_tables.load, paper_tables.study_of)
 
 
-def of_instruments(options: argparse.Namespace) -> int:
+def run_instrument(options: argparse.Namespace) -> int:
     """A command on one model's folder, on text or on records, which stands in benchmark/instruments."""
     name = options.command.replace("-", "_")
     file = "checkpoints" if name in ("evaluate", "grow") else name
@@ -186,7 +186,7 @@ def of_instruments(options: argparse.Namespace) -> int:
 
 OF_INSTRUMENTS = ("evaluate", "grow", "export", "new-suite", "track")
 HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor)
-COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, of_instruments)
+COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

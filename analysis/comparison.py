@@ -14,8 +14,8 @@ import pandas as pd
 
 from analysis.inference import interval
 from analysis.metrics import AP, AP_PLUS, Floats
-from analysis.notes import probes
-from analysis.study import Study, hardware, header, other_texts
+from analysis.notes import note_probes
+from analysis.study import Study, describe_hardware, header, other_texts
 from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow
 from benchmark.errors import UserError
 from benchmark.records import Provenance
@@ -68,13 +68,13 @@ OF_A_MACHINE = {"tokenizer.folder", "training.checkpoint_seconds", "budget.refer
 
 def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
     """The runs of a suite with these settings. Raises ComparisonError for none, or for several of a row."""
-    runs = [run for run in side.suites[suite] if all(_has(run, key, value) for key, value in settings.items())]
+    runs = [run for run in side.suites[suite] if all(_has_setting(run, key, value) for key, value in settings.items())]
     if not runs:
         asked = ", ".join(f"{key}={value}" for key, value in settings.items())
         raise ComparisonError(f"{side.called}: no run of {suite} has {asked}; give --set what some were run with")
     first: dict[str, dict[str, str]] = {}
     for run in runs:
-        flat = _flat({f"options.{run.line.method}": run.line.options, **run.line.config})
+        flat = _flatten({f"options.{run.line.method}": run.line.options, **run.line.config})
         own = {key: text for key, text in flat.items() if not {key, key.partition(".")[0]} & (OF_A_SEED | OF_A_MACHINE)}
         other = first.setdefault(run.row, own)
         if key := next((key for key in {**other, **own} if other.get(key) != own.get(key)), None):
@@ -87,7 +87,7 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
     return runs
 
 
-def _has(run: RunRecords, key: str, value: Any) -> bool:
+def _has_setting(run: RunRecords, key: str, value: Any) -> bool:
     """Whether a run has a setting; options of other methods are nothing to it."""
     settings: Any = {**run.line.config, "options": {run.line.method: run.line.options}}
     if key.startswith("options.") and key.split(".")[1] != run.line.method:
@@ -120,7 +120,9 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
         f"On other texts in A and B, so nothing is compared: {', '.join(filter(apart.__contains__, rows))}."
     ] * bool(apart)
     notes += [
-        f"{side}: {note}" for side, study in zip("AB", studies, strict=True) for note in probes(study, study.suites)
+        f"{side}: {note}"
+        for side, study in zip("AB", studies, strict=True)
+        for note in note_probes(study, study.suites)
     ]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
@@ -169,7 +171,7 @@ def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[st
     ways: dict[str, Callable[[Provenance], list[str]]] = {
         "code": lambda provenance: [provenance.code],
         "packages": lambda provenance: [f"{name} {version}" for name, version in provenance.packages.items()],
-        "hardware": lambda provenance: [hardware(provenance)],
+        "hardware": lambda provenance: [describe_hardware(provenance)],
     }
     for what, of in ways.items():
         ours, theirs = (list(dict.fromkeys(value for provenance in side for value in of(provenance))) for side in made)
@@ -183,7 +185,7 @@ def _less(values: Sequence[str], others: Sequence[str]) -> str:
 
 def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
     """Each setting that differs between runs of the same row, and in which rows."""
-    first = [{run.row: _flat({"options": run.line.options, **run.line.config}) for run in runs} for runs in (a, b)]
+    first = [{run.row: _flatten({"options": run.line.options, **run.line.config}) for run in runs} for runs in (a, b)]
     rows = [row for row in first[0] if row in first[1]]
     changes: dict[str, list[str]] = {}
     for row in rows:
@@ -195,10 +197,12 @@ def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]
         yield change + ("" if of == rows else f" ({', '.join(of)})")
 
 
-def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
+def _flatten(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
     """Settings by dotted key, as JSON."""
     flat: dict[str, str] = {}
     for key, value in settings.items():
         inner = isinstance(value, dict)
-        flat |= _flat(value, f"{before}{key}.") if inner else {f"{before}{key}": json.dumps(value, ensure_ascii=False)}
+        flat |= (
+            _flatten(value, f"{before}{key}.") if inner else {f"{before}{key}": json.dumps(value, ensure_ascii=False)}
+        )
     return flat

@@ -11,9 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import figures, metrics
-from analysis.figures import FEW, FigureExhibit, Style, finish, over_seeds, panels, say, scale_y, styles
+from analysis.figures import (
+    FEW,
+    FigureExhibit,
+    Style,
+    describe_rows,
+    finish,
+    panels,
+    scale_y,
+    styles,
+    write_in_empty_panel,
+)
 from analysis.metrics import AP_PLUS, PERPLEXITIES, Metric
-from analysis.perplexity_tables import ends_of, units_apart
+from analysis.perplexity_tables import find_unequal_units, select_last_evaluations
 from analysis.study import Study
 from benchmark.settings.names import slug
 from benchmark.settings.units import UNITS
@@ -32,7 +42,7 @@ class TrendFigure(FigureExhibit):
         suites, style_of = self.suites(study), styles(study.runs)
         shown = pd.concat([self._points(study, suite) for suite in suites])
         few = shown["row"].nunique() <= FEW
-        labels, text = over_seeds(
+        labels, text = describe_rows(
             shown.groupby(["suite", "row", "stage"])["seed"].nunique(), "band" if few else "bar at the end of a stage"
         )
         longest = max(len(title) for suite in suites for title in study.stage_titles(suite))
@@ -41,7 +51,7 @@ class TrendFigure(FigureExhibit):
             points = self._points(study, suite)
             unit = UNITS[study.of(suite)[0].line.config["budget"]["unit"]]
             for axis, metric in zip(line, PERPLEXITIES, strict=True):
-                figures.amounts(axis, unit.label)
+                figures.format_amounts(axis, unit.label)
                 if _draw_trend(axis, points[np.isfinite(points[metric.column])], metric, labels, style_of, few):
                     _mark_stages(axis, study, suite)
             if len(suites) > 1:
@@ -66,7 +76,7 @@ def _draw_trend(
     """Draw the means of a metric, and its range over seeds; false where there are no points."""
     axis.set_ylabel(metric.name)
     if points.empty:
-        say(axis, "no evaluation yet")
+        write_in_empty_panel(axis, "no evaluation yet")
         return False
     groups = points.groupby(["row_index", "row", "stage", "order"])
     values = groups[metric.column]
@@ -108,7 +118,7 @@ class ScoreFigure(FigureExhibit):
         titles = study.tasks(suite)
         scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
-        labels, text = over_seeds(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
+        labels, text = describe_rows(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
         wide = by_seed.unstack("domain").reindex(columns=list(titles))
         wide["average"] = wide.mean(axis=1, skipna=False)
         shown, stages = {**titles, "average": "Average"}, _stages(by_seed, len(study.of(suite)[0].domains))
@@ -135,7 +145,7 @@ class SimilarityFigure(FigureExhibit):
         ars = lines.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
         figure, [[axis]] = panels(1, 1, 5.0, 3.0)
         axis.set_ylabel("ARS (nats, linear)")
-        labels, text = over_seeds(ars.groupby(["row", "stage"]).size(), "bar")
+        labels, text = describe_rows(ars.groupby(["row", "stage"]).size(), "bar")
         stages = _stages(ars, len(study.of(suite)[0].domains))
         _draw_by_stage(axis, ars, labels, styles(study.runs), stages, "no similarity yet")
         without = lines[~lines["row"].isin(ars.index.get_level_values("row"))]
@@ -165,7 +175,7 @@ def _draw_by_stage(
     axis.set_xticks(stages, [f"M{stage + 1}" for stage in stages])
     axis.set_xlim(stages.start - 0.5, stages.stop - 0.5)
     if values.empty:
-        say(axis, nothing)
+        write_in_empty_panel(axis, nothing)
         return
     lines = list(values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"]).groupby(level=[0, 1]))
     for place, ((_, row), line) in enumerate(lines):
@@ -185,10 +195,10 @@ class ForgettingCostFigure(FigureExhibit):
 
     def draw(self, study: Study) -> Figure:
         suites, style_of = self.suites(study), styles(study.runs)
-        ends = {suite: ends_of(study, suite) for suite in suites}
-        units = {suite: units_apart(ends[suite], study, suite) for suite in suites}
+        ends = {suite: select_last_evaluations(study, suite) for suite in suites}
+        units = {suite: find_unequal_units(ends[suite], study, suite) for suite in suites}
         every = pd.concat(ends.values())
-        labels, text = over_seeds(every.groupby(["suite", "row"]).size(), "bars")
+        labels, text = describe_rows(every.groupby(["suite", "row"]).size(), "bars")
         figure, axes = panels(len(suites), max(map(len, units.values())), 3.6, 2.8)
         for suite, line in zip(suites, axes, strict=True):
             for axis, unit in zip(line, units[suite], strict=False):
@@ -209,11 +219,11 @@ def _draw_costs(
     style_of: Mapping[str, Style],
     apart: Collection[str],
 ) -> None:
-    figures.amounts(axis, f"{UNITS[unit].label}, whole stream")
+    figures.format_amounts(axis, f"{UNITS[unit].label}, whole stream")
     axis.set_ylabel("AP⁺")
     ends = ends.dropna(subset=[unit])  # a wall time that other programs lengthened
     if ends.empty:
-        say(axis, "no finished run yet")
+        write_in_empty_panel(axis, "no finished run yet")
         return
     means = ends[~ends["row"].isin(apart)].groupby("row_index")[[unit, "ap_plus"]].mean().to_numpy()
     x, y = means[metrics.pareto_front(*means.T)].T

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from analysis.notes import missing, notes
+from analysis.notes import note_missing_cells, notes
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.settings.names import slug
@@ -77,7 +77,7 @@ class TableExhibit(Exhibit):
         never = {block.suite: study.references if scores else study.never_best(block.suite) for block in blocks}
         blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
         suites = self.suites(study)
-        below = [*about, *missing(study, columns, blocks, suites), *notes(study, suites)]
+        below = [*about, *note_missing_cells(study, columns, blocks, suites), *notes(study, suites)]
         return self.table(columns, blocks, below, view)
 
     def table(

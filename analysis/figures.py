@@ -21,7 +21,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
-from analysis.notes import unequal_texts
+from analysis.notes import note_unequal_texts
 from analysis.study import Study
 from benchmark.store import RunRecords
 
@@ -115,11 +115,11 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.4) -> 
 def nothing(text: str) -> Figure:
     """A figure that says what is not there yet."""
     figure, [[axis]] = panels(1, 1)
-    say(axis, text)
+    write_in_empty_panel(axis, text)
     return figure
 
 
-def say(axis: Axes, text: str) -> None:
+def write_in_empty_panel(axis: Axes, text: str) -> None:
     """Write into an empty panel why it is."""
     axis.text(0.5, 0.5, textwrap.fill(text, 40), ha="center", transform=axis.transAxes, fontsize=TEXT)
 
@@ -147,10 +147,10 @@ def finish(figure: Figure, *said: str) -> Figure:
 
 def about_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
     """What tables say of rows with other texts (of some rows)."""
-    return " ".join(note for suite in suites for note in unequal_texts(study, suite, rows))
+    return " ".join(note for suite in suites for note in note_unequal_texts(study, suite, rows))
 
 
-def over_seeds(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:
+def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:
     """The legend's label of each row, and what its line stands for, and its `spread` if there is one.
 
     `counts` (points,), indexed by row among others, are the seeds behind each point. A label says how many they are
@@ -185,7 +185,7 @@ def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
 
 
-def amounts(axis: Axes, label: str) -> None:
+def format_amounts(axis: Axes, label: str) -> None:
     """An axis of what was spent, linear, with ticks like 60 k."""
     axis.set_xlabel(f"{label}, linear")
     axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))

@@ -41,7 +41,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from analysis.metrics import representational_similarity
-from benchmark.instruments.run_models import RunModels, record, sample
+from benchmark.instruments.run_models import RunModels, record_measurement, sample
 from benchmark.models import LanguageModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
@@ -62,7 +62,7 @@ SHOWN = 24  # columns and queries of their maps
 
 def measure_similarity(config: RunConfig, store: Store) -> None:
     """Record the ARS of a run's finished stages from the second on, where that is not recorded."""
-    record(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _similarity, first=1)
+    record_measurement(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _similarity, first=1)
 
 
 def _similarity(models: RunModels, index: int) -> SimilarityLine:
@@ -122,9 +122,9 @@ def measure_attention(config: RunConfig, store: Store) -> None:
         for i in range(index + 1):
             if i not in maps:
                 batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(models.device)
-                maps[i] = attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
+                maps[i] = compute_attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
         parents = [_parents(models, i) for i in range(1, index + 1)]
-        own, others = resemblance([maps[i] for i in range(index + 1)], parents)
+        own, others = compare_with_ancestors([maps[i] for i in range(index + 1)], parents)
         heads = lineages(len(maps[0]), parents)
         per_layer = len(maps[index]) // models.after(index).layers
         return AttentionLine(
@@ -135,7 +135,7 @@ def measure_attention(config: RunConfig, store: Store) -> None:
             reason=None,
         )
 
-    record(config, store, "attention", settings, compute)
+    record_measurement(config, store, "attention", settings, compute)
 
 
 def _reason_against(models: RunModels, index: int) -> str:
@@ -160,14 +160,14 @@ def _parents(models: RunModels, index: int) -> list[int]:
 
 
 @torch.no_grad()
-def attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
+def compute_attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
     """Attention weights (H, B, T, T), queries before keys, for tokens (B, 1+N) and domains (B,) as `hidden` takes them.
 
     Of a plain model, whose network is called as transformers does: only so are the weights put out, and GPT's masked.
     """
     model.network.set_attn_implementation("eager")
     with evaluating(model):
-        read = model.network.base_model(model.with_prompts(tokens, domains), output_attentions=True, use_cache=False)
+        read = model.network.base_model(model.insert_prompts(tokens, domains), output_attentions=True, use_cache=False)
     return torch.stack(read.attentions).transpose(1, 2).flatten(0, 1).float()
 
 
@@ -177,7 +177,7 @@ def parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]],
     return [layer * heads + head for layer, sources in pairs for head in sources]
 
 
-def alike(last: Tensor, earlier: Tensor) -> Tensor:
+def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
     """How alike (H1, H2) the heads of two models attend, from maps (H1, B, T, T) and (H2, B, T, T)."""
     entropies = [torch.special.entr(maps).flatten(1).sum(1) for maps in (last, earlier)]
     mixed = torch.stack([torch.special.entr((head + earlier) / 2).flatten(1).sum(1) for head in last])
@@ -185,7 +185,9 @@ def alike(last: Tensor, earlier: Tensor) -> Tensor:
     return 1 - divergence / (math.log(2) * last.shape[1] * last.shape[2])
 
 
-def resemblance(maps: Sequence[Tensor], parents: Sequence[Sequence[int]]) -> tuple[list[float], list[float | None]]:
+def compare_with_ancestors(
+    maps: Sequence[Tensor], parents: Sequence[Sequence[int]]
+) -> tuple[list[float], list[float | None]]:
     """How much the last model's heads are like their own ancestor, and like the others, for each earlier model.
 
     `parents[i]`: of each head of model i + 1 the one in model i that it came from. None: there are no others.
@@ -195,7 +197,7 @@ def resemblance(maps: Sequence[Tensor], parents: Sequence[Sequence[int]]) -> tup
     ancestors = list(range(len(maps[-1])))
     for earlier, step in zip(reversed(maps[:-1]), reversed(parents), strict=True):
         ancestors = [step[head] for head in ancestors]
-        similarity = alike(maps[-1], earlier)
+        similarity = compare_heads(maps[-1], earlier)
         mine = similarity[range(len(ancestors)), ancestors]
         own.append(mine.mean().item())
         rest = (similarity.sum(1) - mine) / max(1, len(earlier) - 1)

@@ -8,10 +8,10 @@ from itertools import compress
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, header, of_text, other_texts
+from analysis.study import Study, header, other_texts, select_measure
 from analysis.tables import Block, Column
 from benchmark.records import DoneLine, last
-from benchmark.settings.suite import passes
+from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
 
@@ -24,7 +24,7 @@ def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None
     lines = []
     for suite in suites:
         lines += [note for _, problems in checks(study, suite, rows) for note in problems]
-        lines += [*tuned(study.of(suite)), *read(study.of(suite), rows)]
+        lines += [*note_tuning(study.of(suite)), *read(study.of(suite), rows)]
     return lines
 
 
@@ -40,7 +40,7 @@ def read(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[
                 times.setdefault(domain.title, []).append(end.charged["tokens"] / tokens)
             if tokens and domain != run.domains[-1]:
                 held.setdefault(domain.title, []).append(min(1, memory / tokens))
-    return list(filter(None, [passes(times, held)]))
+    return list(filter(None, [describe_passes(times, held)]))
 
 
 def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[tuple[str, list[str]]]:
@@ -50,18 +50,18 @@ def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[
         stages = stages[stages["row"].isin(rows)]
     same_budget = f"All rows spent the same budget in every stage, within {TOLERANCE:.0%}."
     return [
-        (same_budget, unequal_budgets(stages, titles)),
-        ("All rows had the same texts, tokenizer and masks.", unequal_texts(study, suite, rows)),
-        ("No validation text is known to stand in training text.", copied(study, suite)),
-        ("All rows ran on the same hardware.", unequal_hardware(stages)),
-        ("No stage is known to have lacked cores.", contended(stages, titles)),
+        (same_budget, note_unequal_budgets(stages, titles)),
+        ("All rows had the same texts, tokenizer and masks.", note_unequal_texts(study, suite, rows)),
+        ("No validation text is known to stand in training text.", note_near_copies(study, suite)),
+        ("All rows ran on the same hardware.", note_unequal_hardware(stages)),
+        ("No stage is known to have lacked cores.", note_contended_stages(stages, titles)),
         ("No method's code is known to have changed since.", changed_code(study, suite, rows)),
         ("No run failed.", failures(study, suite, rows, titles)),
-        ("All that is recorded of the suite's runs is of its text.", left_out(study, suite, rows)),
+        ("All that is recorded of the suite's runs is of its text.", note_left_out_runs(study, suite, rows)),
     ]
 
 
-def tuned(runs: Sequence[RunRecords]) -> list[str]:
+def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
     """How the options of a suite's rows were chosen, where `run_all.py tune` chose them."""
     ways: dict[str, list[str]] = {}
     for run in runs:
@@ -75,7 +75,7 @@ def tuned(runs: Sequence[RunRecords]) -> list[str]:
     return [f"Options are tuned: {'; '.join(parts)}."]
 
 
-def probes(study: Study, suites: Iterable[str]) -> list[str]:
+def note_probes(study: Study, suites: Iterable[str]) -> list[str]:
     """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean over seeds.
 
     A start model's own comes first: what is above it was forgotten.
@@ -86,7 +86,9 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
         trained = [(run.row, run, run.matrix[-1]) for run in study.of(suite) if run.finished == len(run.domains)]
         for label, run, measured in untouched + trained:
             for probe in run.line.probes:
-                perplexities.setdefault(probe.title, {}).setdefault(label, []).append(of_text(measured, probe.name))
+                perplexities.setdefault(probe.title, {}).setdefault(label, []).append(
+                    select_measure(measured, probe.name)
+                )
     said = []
     for title, rows in perplexities.items():
         means = ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
@@ -94,7 +96,9 @@ def probes(study: Study, suites: Iterable[str]) -> list[str]:
     return said
 
 
-def missing(study: Study, columns: Sequence[Column], blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
+def note_missing_cells(
+    study: Study, columns: Sequence[Column], blocks: Sequence[Block], suites: Iterable[str]
+) -> list[str]:
     """Say how the missing cells get filled, and in which rows seeds are missing."""
     commands = " or ".join(f"`{study.run_command(suite)}`" for suite in suites)
     lines = []
@@ -114,7 +118,7 @@ def missing(study: Study, columns: Sequence[Column], blocks: Sequence[Block], su
     return lines
 
 
-def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
+def note_unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
     """Rows whose charged amount in a stage is off the stage's median by more than TOLERANCE."""
     done = stages[stages["done"]]
     means = done.groupby(["stage", "unit", "row"], sort=False)["charged"].mean()
@@ -127,20 +131,20 @@ def unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
             who = [
                 f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0" for (_, _, row), amount in off.items()
             ]
-            shown = _some(who, ", ", "rows")
+            shown = _shorten(who, ", ", "rows")
             lines.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {name}, but {shown}.")
     if done["unit"].nunique() > 1:
         lines.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
     return lines
 
 
-def _some(parts: Sequence[str], between: str, what: str) -> str:
+def _shorten(parts: Sequence[str], between: str, what: str) -> str:
     """The first NAMED of them, and how many others there are."""
     others = len(parts) - NAMED
     return between.join(parts[:NAMED]) + (f" and {others} other {what}" if others > 0 else "")
 
 
-def unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[str]:
+def note_unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[str]:
     """Rows whose text, tokens or masks are not those of most rows, and in which domains and probes."""
     shared = study.on_most_texts(suite)
     rows_of: dict[tuple[str, ...], list[str]] = {}
@@ -148,14 +152,15 @@ def unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -
         if run.line.unigram and (rows is None or run.row in rows) and (titles := other_texts(run, shared[0])):
             rows_of.setdefault(tuple(titles), []).append(run.row)
     return [
-        f"Texts differ in {_some(titles, ', ', 'texts')}: {_some(list(dict.fromkeys(who)), ', ', 'rows')}. Their text, "
-        f"tokens or masks are not those of {shared[0].row} and of a unigram row, so perplexities do not compare, bits "
-        "per byte only where each token of a text is predicted, and nothing of these rows is marked, ranked or judged."
+        f"Texts differ in {_shorten(titles, ', ', 'texts')}: {_shorten(list(dict.fromkeys(who)), ', ', 'rows')}. Their "
+        f"text, tokens or masks are not those of {shared[0].row} and of a unigram row, so perplexities do not compare, "
+        "bits per byte only where each token of a text is predicted, and nothing of these rows is marked, ranked or "
+        "judged."
         for titles, who in rows_of.items()
     ]
 
 
-def unequal_hardware(stages: pd.DataFrame) -> list[str]:
+def note_unequal_hardware(stages: pd.DataFrame) -> list[str]:
     """Which rows ran on what, where that differs."""
     rows = stages.groupby("hardware", sort=False)["row"].unique()
     if len(rows) < 2:
@@ -164,7 +169,7 @@ def unequal_hardware(stages: pd.DataFrame) -> list[str]:
     return [f"Hardware differs: {'; '.join(parts)}."]
 
 
-def leaked(study: Study, suite: str) -> list[str]:
+def note_leaks(study: Study, suite: str) -> list[str]:
     """Tasks with test examples that stand in their train set."""
     lines = (line for run in study.of(suite) for stage in run.scores for line in stage)
     counts = {line.task: line.leaks for line in lines if line.leaks}
@@ -172,7 +177,7 @@ def leaked(study: Study, suite: str) -> list[str]:
     return [f"Test examples stand in the train set of their task, too: {', '.join(told)}."] if counts else []
 
 
-def copied(study: Study, suite: str) -> list[str]:
+def note_near_copies(study: Study, suite: str) -> list[str]:
     """Domains and probes whose validation text stands nearly in training text."""
     counts = {}
     for run in study.of(suite):
@@ -185,7 +190,7 @@ def copied(study: Study, suite: str) -> list[str]:
     return [f"Validation text nearly stands in training text, so perplexity is lower: {told}."] if counts else []
 
 
-def unequal_code(study: Study, suite: str) -> list[str]:
+def note_unequal_code(study: Study, suite: str) -> list[str]:
     """Which rows ran which code, where that differs, or where packages do."""
     stages = study.stages[study.stages["suite"] == suite]
     rows = stages.groupby(["code", "packages"], sort=False)["row"].unique().reset_index("packages", drop=True)
@@ -202,14 +207,14 @@ def changed_code(study: Study, suite: str, rows: Sequence[str] | None) -> list[s
     return [f"{told} Their numbers are of the old one."] if methods else []
 
 
-def contended(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
+def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
     """Stages that had less than ENOUGH_CORES of their cores, those that had least first."""
     slowed = stages[stages["cores"] < ENOUGH_CORES].sort_values("cores", kind="stable")
     where = [
         f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})"
         for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)
     ]
-    told = _some(where, "; ", "stages")
+    told = _shorten(where, "; ", "stages")
     return [f"Other programs took cores, so wall times do not compare: {told}."] if where else []
 
 
@@ -222,10 +227,10 @@ def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Seque
     ]
 
 
-def left_out(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
+def note_left_out_runs(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
     """Runs whose records are not shown, by the reason."""
     reasons: dict[str, list[str]] = {}
     for run in study.of(suite):
         if run.why and (rows is None or run.row in rows):
             reasons.setdefault(run.why, []).append(f"{run.row}, seed {run.seed}")
-    return [f"Records are left out of {_some(runs, '; ', 'runs')}: {why}." for why, runs in reasons.items()]
+    return [f"Records are left out of {_shorten(runs, '; ', 'runs')}: {why}." for why, runs in reasons.items()]

@@ -21,11 +21,11 @@ from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import styles
 from analysis.metrics import PERPLEXITIES
-from analysis.study import Study, hardware, header
+from analysis.study import Study, describe_hardware, header
 from analysis.tables import Block, Cell, Column, Table, TableRow, number
 from benchmark.files import whole_file
-from benchmark.records import DoneLine, EvaluationLine, last, of_kind
-from benchmark.settings.units import UNITS, recorded
+from benchmark.records import DoneLine, EvaluationLine, last, select_kind
+from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
 METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
@@ -46,10 +46,10 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     return environment.get_template("page.html").render(
         study=study,
         grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
-        progress=_progress(study),
-        scorecard=_noted_once(scorecard, said),
+        progress=_describe_progress(study),
+        scorecard=_drop_repeated_notes(scorecard, said),
         tables=[
-            (_noted_once(content, said), _noted_once(_beside(exhibit, study), said))
+            (_drop_repeated_notes(content, said), _drop_repeated_notes(_put_printed_beside(exhibit, study), said))
             for exhibit, content in exhibits
             if isinstance(content, Table)
         ],
@@ -57,7 +57,7 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
             (exhibit, base64.b64encode(content).decode()) for exhibit, content in exhibits if isinstance(content, bytes)
         ],
         audit=audit,
-        made=_made(study),
+        made=_build_cost_table(study),
         software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
         rows=_settings(study),
         labels={(run.suite, run.row) for run in study.runs},
@@ -74,7 +74,7 @@ def _code(text: str) -> Markup:
     return Markup("").join(parts)
 
 
-def _beside(exhibit: Exhibit, study: Study) -> Table | None:
+def _put_printed_beside(exhibit: Exhibit, study: Study) -> Table | None:
     """The table with the paper's numbers in it, where they are asked for and the paper has any for these rows."""
     assert isinstance(exhibit, TableExhibit)
     both = exhibit.build(study, "both") if exhibit.printed and study.paper else None
@@ -82,7 +82,7 @@ def _beside(exhibit: Exhibit, study: Study) -> Table | None:
     return both if has_printed else None
 
 
-def _noted_once(table: Table | None, said: set[str]) -> Table | None:
+def _drop_repeated_notes(table: Table | None, said: set[str]) -> Table | None:
     """A table without the notes that the page's audit has, which it names instead: else each table repeats them."""
     kept = [note for note in table.notes if note not in said] if table else []
     if table is None or len(kept) == len(table.notes):
@@ -90,7 +90,7 @@ def _noted_once(table: Table | None, said: set[str]) -> Table | None:
     return replace(table, notes=(*kept, "These rows are not equal in everything: Audit, below, says in what."))
 
 
-def _progress(study: Study) -> str:
+def _describe_progress(study: Study) -> str:
     done = sum(run.finished == len(run.stages) for run in study.runs)
     failed = sum(run.failure is not None for run in study.runs)
     rows = len({(run.suite, run.row) for run in study.runs})
@@ -105,14 +105,14 @@ def _audit(study: Study) -> list[tuple[bool, str, str]]:
     lines: list[tuple[bool, str, str]] = []
     for suite in study.suites:
         where = f"{suite}: " if len(study.suites) > 1 else ""
-        code = ("All rows ran the same code and packages.", notes.unequal_code(study, suite))
-        leaks = ("No test example is known to stand in the train set of its task.", notes.leaked(study, suite))
+        code = ("All rows ran the same code and packages.", notes.note_unequal_code(study, suite))
+        leaks = ("No test example is known to stand in the train set of its task.", notes.note_leaks(study, suite))
         for fine, problems in (*notes.checks(study, suite), leaks, code):
             lines += [(False, where, problem) for problem in problems] or [(True, where, fine)]
     return lines
 
 
-def _made(study: Study) -> Table:
+def _build_cost_table(study: Study) -> Table:
     """One line a row: hardware, size, and where its train wall time went (means over seeds, sums over stages)."""
     begun = [(run, stage) for run in study.runs for stage in run.stages if stage]
     stages = [(run, header(stage), stage, last(stage, DoneLine)) for run, stage in begun]
@@ -123,7 +123,7 @@ def _made(study: Study) -> Table:
         mine = [stage for stage in stages if (stage[0].suite, stage[0].row) == (suite, row)]
         seeds = {run.seed for run, *_ in mine}
         parameters = {run.seed: head.parameters for run, head, *_ in mine}
-        speeds = [line.tokens_per_second for _, _, stage, _ in mine for line in of_kind(stage, EvaluationLine)]
+        speeds = [line.tokens_per_second for _, _, stage, _ in mine for line in select_kind(stage, EvaluationLine)]
         ended = [done for *_, done in mine if done]
         spent = [sum(done.charged["seconds"] for done in ended)]
         for name in phases:
@@ -131,7 +131,7 @@ def _made(study: Study) -> Table:
             spent.append(sum(seconds) if seconds else math.nan)
         cells = [
             str(len(seeds)),
-            "; ".join(dict.fromkeys(hardware(head.provenance) for _, head, *_ in mine)),
+            "; ".join(dict.fromkeys(describe_hardware(head.provenance) for _, head, *_ in mine)),
             f"{fmean(parameters.values()):,.0f}" if parameters else "",
             f"{fmean(filter(None, speeds)):,.0f}" if any(speeds) else "",
             *(f"{seconds / len(seeds):,.1f}" if seeds and not math.isnan(seconds) else "" for seconds in spent),
@@ -166,7 +166,7 @@ def data(study: Study) -> Markup:
         dash = [1, 0] if style["linestyle"] == "-" else style["linestyle"][1]
         rows.append({"row": row, "colour": style["color"], "dash": dash, "shape": _shape(style["marker"])})
     own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
-    others = {unit: UNITS[unit].label for unit in recorded() if unit != own}
+    others = {unit: UNITS[unit].label for unit in list_recorded_units() if unit != own}
     content = {
         "records": study.records,
         "suites": study.suites,
@@ -194,7 +194,7 @@ def _points(study: Study) -> dict[str, list[Any]]:
     """
     titles = {suite: study.stage_titles(suite) for suite in study.suites}
     groups = study.evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
-    spent = groups[["charged", *recorded()]].mean().map(lambda value: float(f"{value:.5g}"))
+    spent = groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
     measured = groups[list(METRICS)].agg(["mean", "min", "max"])
     measured.columns = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))

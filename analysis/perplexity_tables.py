@@ -14,11 +14,11 @@ import pandas as pd
 from analysis import metrics, notes
 from analysis.exhibits import TableExhibit, View, with_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
-from analysis.study import Curve, Study, of_text
+from analysis.study import Curve, Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.records import Measured
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
-from benchmark.settings.units import UNITS, recorded
+from benchmark.settings.units import UNITS, list_recorded_units
 from benchmark.store import RunRecords
 
 Place = tuple[int, Metric]  # of a column: a stage, and what is measured after it
@@ -41,8 +41,8 @@ class PerplexityTable(TableExhibit):
         of_suite = {suite: self._block(study, suite, places, view) for suite in suites}
         blocks = [mark_best(block, columns, study.never_best(suite)) for suite, block in of_suite.items()]
         below = [
-            *notes.missing(study, columns, blocks, suites),
-            *notes.probes(study, suites),
+            *notes.note_missing_cells(study, columns, blocks, suites),
+            *notes.note_probes(study, suites),
             *notes.notes(study, suites),
         ]
         return self.table(columns, blocks, below, view)
@@ -80,18 +80,18 @@ def _rows_to_compare_with(study: Study, suite: str, places: Sequence[Place]) -> 
     for name, runs in study.starts(suite).items():
         averages = []
         for run in runs:
-            values = [of_text(run.start, domain.name) for domain in run.domains]
+            values = [select_measure(run.start, domain.name) for domain in run.domains]
             averages.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
-        yield _not_competing(name + UNTOUCHED, averages, places)
+        yield _make_reference_row(name + UNTOUCHED, averages, places)
     unigram = {
         run.seed: metrics.average_perplexity(values, np.arange(len(values))).tolist()
         for run in study.on_most_texts(suite)
         for values in [[run.line.unigram[domain.name] for domain in run.domains]]
     }
-    yield _not_competing(UNIGRAM, list(unigram.values()), places)
+    yield _make_reference_row(UNIGRAM, list(unigram.values()), places)
 
 
-def _not_competing(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
+def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
     """A row to compare with: a value for each column of AP, by seed in `orders`."""
     if all(order == orders[0] for order in orders):  # then it is one number, whatever the seed
         orders = orders[:1]
@@ -137,11 +137,11 @@ class LifelongTable(TableExhibit):
         )
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
-        below = [about, *(note for suite in suites for note in _left_out(study, suite, study.curves(suite)))]
+        below = [about, *(note for suite in suites for note in _note_slowed_runs(study, suite, study.curves(suite)))]
         return self.measured(study, columns, blocks, below, view)
 
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
-        curves, slowed = study.curves(suite), _slowed(study, suite)
+        curves, slowed = study.curves(suite), _find_slowed_runs(study, suite)
         apart = study.apart(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         runs = {(run.row, run.seed): run for run in study.of(suite)}
@@ -152,13 +152,13 @@ class LifelongTable(TableExhibit):
             own = {domain.name: run.line.unigram.get(domain.name, np.nan) for domain in run.domains}
             target = targets.get(seed, np.nan) if not apart & {row, TARGET} else np.nan
             values = _measure(curve, run.matrix[-1], own, target, probes, (row, seed) in slowed)
-            since = (np.log(of_text(run.matrix[-1], name) / of_text(run.start, name)) for name in probes)
+            since = (np.log(select_measure(run.matrix[-1], name) / select_measure(run.start, name)) for name in probes)
             measured[row].append((*values, *since)[: len(columns)])
         rows = [
             TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
             for row, lines in measured.items()
         ]
-        return Block(self.heading(study, suite), (*rows, *_starts(study, suite, columns, probes)), suite)
+        return Block(self.heading(study, suite), (*rows, *_make_start_rows(study, suite, columns, probes)), suite)
 
 
 def _measure(
@@ -181,24 +181,26 @@ def _measure(
     seconds, tokens = (NEVER if np.isnan(value) and not np.isnan(target) else value for value in reached)
     return (
         *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
-        float(np.mean([of_text(end, name, "bits_per_byte") for name in unigram])),
+        float(np.mean([select_measure(end, name, "bits_per_byte") for name in unigram])),
         metrics.forward_transfer(matrix, list(unigram.values())),
         metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
         np.nan if slowed else seconds,
         tokens,
-        *(of_text(end, name) for name in probes),
+        *(select_measure(end, name) for name in probes),
     )
 
 
-def _starts(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:
+def _make_start_rows(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:
     """What each start model measures, untouched; the order of the domains is nothing to these numbers."""
     for name, runs in study.starts(suite).items():
         start, names = runs[0].start, [domain.name for domain in runs[0].domains]
         values = {
-            "AP": float(metrics.average_perplexity([of_text(start, name) for name in names], len(names) - 1)),
-            "Bits per byte": float(np.mean([of_text(start, name, "bits_per_byte") for name in names])),
+            "AP": float(metrics.average_perplexity([select_measure(start, name) for name in names], len(names) - 1)),
+            "Bits per byte": float(np.mean([select_measure(start, name, "bits_per_byte") for name in names])),
         }
-        known = [values.get(column.name, np.nan) for column in COLUMNS] + [of_text(start, name) for name in probes]
+        known = [values.get(column.name, np.nan) for column in COLUMNS] + [
+            select_measure(start, name) for name in probes
+        ]
         known += [np.nan] * (len(columns) - len(known))
         pairs = zip(known, columns, strict=True)
         cells = (Cell() if np.isnan(value) else _cell((value,), column) for value, column in pairs)
@@ -259,7 +261,7 @@ class RegretTable(TableExhibit):
 def loss_matrix(run: RunRecords) -> Floats:
     """The perplexity of each domain after each stage, (D, D); NaN for what is not measured."""
     names = [domain.name for domain in run.domains]
-    rows = [[of_text(measured, name) for name in names] for measured in run.matrix]
+    rows = [[select_measure(measured, name) for name in names] for measured in run.matrix]
     return np.array(rows + [[np.nan] * len(names)] * (len(names) - len(rows)), float)
 
 
@@ -271,7 +273,7 @@ class ForgettingCostTable(TableExhibit):
     """
 
     def build(self, study: Study, view: View = "ours") -> Table:
-        units = [UNITS[name] for name in recorded()]
+        units = [UNITS[name] for name in list_recorded_units()]
         costs = [Column(unit.label.partition(" (")[0], sparse=unit.is_wall_time) for unit in units]
         columns = [Column("AP⁺", lower=True), *costs, Column("On the Pareto front by")]
         blocks = [
@@ -284,35 +286,35 @@ class ForgettingCostTable(TableExhibit):
         return self.measured(study, columns, blocks, [about], view)
 
 
-def ends_of(study: Study, suite: str) -> pd.DataFrame:
+def select_last_evaluations(study: Study, suite: str) -> pd.DataFrame:
     """The last evaluation of each run of a suite that finished, where there is any AP+; no wall time of slowed runs."""
     last, slowed = len(study.of(suite)[0].domains) - 1, study.slowed(suite)
     ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last)]
     ends = ends[np.isfinite(ends["ap_plus"])]
     alone = [(row, seed) not in slowed for row, seed in zip(ends["row"], ends["seed"], strict=True)]
-    walls = [unit for unit in recorded() if UNITS[unit].is_wall_time]
+    walls = [unit for unit in list_recorded_units() if UNITS[unit].is_wall_time]
     return ends.assign(**{unit: ends[unit].where(alone) for unit in walls})
 
 
-def units_apart(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
+def find_unequal_units(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
     """The units in which rows differ; the budget's own where they differ in no other."""
-    means = ends[~ends["row"].isin(study.apart(suite))].groupby("row")[recorded()].mean()
-    apart = [unit for unit in recorded() if means[unit].max() > (1 + notes.TOLERANCE) * means[unit].min()]
+    means = ends[~ends["row"].isin(study.apart(suite))].groupby("row")[list_recorded_units()].mean()
+    apart = [unit for unit in list_recorded_units() if means[unit].max() > (1 + notes.TOLERANCE) * means[unit].min()]
     own = study.of(suite)[0].line.config["budget"]["unit"]
-    return [unit for unit in apart if means[unit].notna().all()] or [own if own in recorded() else "seconds"]
+    return [unit for unit in apart if means[unit].notna().all()] or [own if own in list_recorded_units() else "seconds"]
 
 
 def _cost_rows(study: Study, suite: str) -> Iterator[TableRow]:
-    ends = ends_of(study, suite)
+    ends = select_last_evaluations(study, suite)
     comparing = ends[~ends["row"].isin(study.apart(suite))]
-    means = comparing.groupby("row")[["ap_plus", *recorded()]].mean()
+    means = comparing.groupby("row")[["ap_plus", *list_recorded_units()]].mean()
     fronts = {
         unit: means.index[metrics.pareto_front(means[unit], means["ap_plus"])]
-        for unit in units_apart(ends, study, suite)
+        for unit in find_unequal_units(ends, study, suite)
     }
     for row in dict.fromkeys(run.row for run in study.of(suite)):
         mine = ends[ends["row"] == row]
-        spent = [tuple((mine[unit] / means[unit].min()).dropna()) for unit in recorded()]
+        spent = [tuple((mine[unit] / means[unit].min()).dropna()) for unit in list_recorded_units()]
         on = ", ".join(unit for unit, front in fronts.items() if row in front)
         forgotten = Cell(tuple(mine["ap_plus"]), missing=mine.empty)
         yield TableRow((row,), (forgotten, *map(Cell, spent), Cell(text=on)))
@@ -330,15 +332,15 @@ class UnitTable(TableExhibit):
     def build(self, study: Study, view: View = "ours") -> Table:
         columns = [
             Column(name, UNITS[unit].label, lower, sparse=UNITS[unit].is_wall_time)
-            for unit in recorded()
+            for unit in list_recorded_units()
             for name, lower in _OF_UNIT
         ]
         suites, blocks, below, shown = self.suites(study), [], [], []
         for suite in suites:
             curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
-            slowed = _slowed(study, suite) & curves.keys()
+            slowed = _find_slowed_runs(study, suite) & curves.keys()
             apart = study.apart(suite)
-            values = at_equal_cost(curves, slowed, apart)
+            values = compare_at_equal_cost(curves, slowed, apart)
             ranks = values.groupby(["row"]).mean().drop(index=list(apart), errors="ignore").rank(method="min")
             alone = ranks.columns[ranks.count() < 2]  # one row that is left has no rank
             ranks[alone] = np.nan
@@ -350,17 +352,22 @@ class UnitTable(TableExhibit):
             below += (
                 [f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}."] if pooled else []
             )
-            below += _left_out(study, suite, curves)
+            below += _note_slowed_runs(study, suite, curves)
             shown += rows
         about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
-        below = [about, *below, *notes.missing(study, columns, blocks, suites), *notes.notes(study, suites, shown)]
+        below = [
+            about,
+            *below,
+            *notes.note_missing_cells(study, columns, blocks, suites),
+            *notes.notes(study, suites, shown),
+        ]
         return self.table(columns, blocks, below, view)
 
 
 _OF_UNIT = (("AP", True), ("Rank", None))
 
 
-def at_equal_cost(
+def compare_at_equal_cost(
     curves: Mapping[tuple[str, int], Curve],
     slowed: Collection[tuple[str, int]] = frozenset(),
     apart: Collection[str] = frozenset(),
@@ -372,8 +379,8 @@ def at_equal_cost(
     """
     last = {key: _last_stage(curve) for key, curve in curves.items()}
     index = pd.MultiIndex.from_tuples(list(curves), names=["row", "seed"])
-    values = pd.DataFrame(np.nan, index=index, columns=recorded())
-    for unit in recorded():
+    values = pd.DataFrame(np.nan, index=index, columns=list_recorded_units())
+    for unit in list_recorded_units():
         timed = [key for key in last if not (UNITS[unit].is_wall_time and key in slowed)]
         least = np.min([last[key][unit][-1] for key in timed if key[0] not in apart] or [np.nan])
         if least > 0:
@@ -394,14 +401,14 @@ def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
     return lines
 
 
-def _slowed(study: Study, suite: str) -> set[tuple[str, int]]:
+def _find_slowed_runs(study: Study, suite: str) -> set[tuple[str, int]]:
     """The runs, by row and seed, whose last stage had less than ENOUGH_CORES of its cores."""
     return study.slowed(suite, len(study.of(suite)[0].domains) - 1)
 
 
-def _left_out(study: Study, suite: str, finished: Collection[tuple[str, int]]) -> list[str]:
+def _note_slowed_runs(study: Study, suite: str, finished: Collection[tuple[str, int]]) -> list[str]:
     """Say how many of these runs are not compared by wall time, and why."""
-    slowed = len(_slowed(study, suite) & set(finished))
+    slowed = len(_find_slowed_runs(study, suite) & set(finished))
     runs = f"{slowed} of {len(finished)} runs"
     return [f"By wall time {runs} are left out: other programs took cores in their last stage."] if slowed else []
 
@@ -409,14 +416,14 @@ def _left_out(study: Study, suite: str, finished: Collection[tuple[str, int]]) -
 def _last_stage(curve: Curve) -> Curve:
     """A run's curve in its last stage, its amounts from the beginning of that stage."""
     inside, begun = curve["stage"] == curve["stage"][-1], curve["begun"][-1]
-    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - begun[unit] for unit in recorded()}}
+    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - begun[unit] for unit in list_recorded_units()}}
 
 
 def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
     if row not in values.index.unique("row"):
-        return [Cell(missing=True)] * (len(_OF_UNIT) * len(recorded()))
+        return [Cell(missing=True)] * (len(_OF_UNIT) * len(list_recorded_units()))
     cells = []
-    for unit in recorded():
+    for unit in list_recorded_units():
         measured = tuple(values.xs(row, level="row")[unit].dropna())
         rank = ranks[unit].get(row, np.nan)
         cells += [Cell(measured), Cell(text="" if np.isnan(rank) else f"{rank:.0f}")]

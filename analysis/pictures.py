@@ -18,7 +18,7 @@ from analysis import figures
 from analysis.figures import FigureExhibit, finish, panels
 from analysis.metrics import Floats
 from analysis.perplexity_tables import ORACLE, loss_matrix
-from analysis.study import Study, of_text
+from analysis.study import Study, select_measure
 from benchmark.settings.names import slug
 from benchmark.store import RunRecords
 
@@ -113,7 +113,7 @@ def _perplexities(run: RunRecords) -> Floats:
     names = [text.name for text in (*run.domains, *run.line.probes)]
     matrix = np.full((len(run.domains) + bool(run.start), len(names)), np.nan)
     for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
-        matrix[place] = [of_text(measured, name) for name in names]
+        matrix[place] = [select_measure(measured, name) for name in names]
     return matrix
 
 

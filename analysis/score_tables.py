@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis import notes
 from analysis.exhibits import TableExhibit, View, with_printed
-from analysis.study import Study, by_domain
+from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.settings.names import BASELINE, slug
 from benchmark.store import RunRecords
@@ -36,10 +36,10 @@ class ScoreTable(TableExhibit):
         columns = self.columns(list(titles.values()))
         blocks = self._blocks(study, suites, titles, view)
         shown = study.scores[study.scores["suite"].isin(suites)]
-        below = _about(shown, titles)
-        if leaked := [note for suite in suites for note in notes.leaked(study, suite)]:
+        below = _describe_scores(shown, titles)
+        if leaked := [note for suite in suites for note in notes.note_leaks(study, suite)]:
             clean = self._blocks(study.without_leaks(), suites, titles, view)
-            below += [*leaked, *self._without(blocks, clean, columns)]
+            below += [*leaked, *self._note_leaks(blocks, clean, columns)]
         return self.measured(study, columns, blocks, below, view, scores=True)
 
     def _blocks(self, study: Study, suites: Sequence[str], titles: dict[str, str], view: View) -> list[Block]:
@@ -49,7 +49,7 @@ class ScoreTable(TableExhibit):
             for heading, lines in self.lines(study, suite)
         ]
 
-    def _without(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
+    def _note_leaks(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
         """What stands in each column that leaks touch without them; `clean` are the blocks without them."""
         ours, others = ([line for block in each for line in self.told(block)] for each in (blocks, clean))
         lines = []
@@ -66,7 +66,7 @@ class ScoreTable(TableExhibit):
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
         chosen = self.only.get(suite, ())
-        runs = _by_row(study, suite, chosen)
+        runs = _sort_by_row(study, suite, chosen)
         last = len(study.of(suite)[0].domains)
         lines = [
             (row, row, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()
@@ -104,13 +104,13 @@ class PromptTable(ScoreTable):
         final = _final(study, suite)
         prompts = {name: label for name, label in PROMPTS.items() if name != "picked" or name in set(final["prompt"])}
         with_prompts = [
-            row for row in _by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
+            row for row in _sort_by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
         ]
         lines = [
             (
                 f"{row}, {label}",
                 row,
-                by_domain(final[(final["row"] == row) & (final["prompt"] == prompt)], ["seed"]),
+                average_by_domain(final[(final["row"] == row) & (final["prompt"] == prompt)], ["seed"]),
                 prompt if row == PROMPTED else row,
                 "5",
             )
@@ -127,7 +127,7 @@ class StageScoreTable(ScoreTable):
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         return [
             (row, [(f"M{i + 1}", row, _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
-            for row, run in _by_row(study, suite, ()).items()
+            for row, run in _sort_by_row(study, suite, ()).items()
         ]
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
@@ -137,7 +137,7 @@ class StageScoreTable(ScoreTable):
         return [(f"{block.title}, {row.stub[0]}", row.cells) for row in block.rows[-1:]]
 
 
-def _by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:
+def _sort_by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:
     return {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
 
 
@@ -169,12 +169,12 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     scores = scores[scores["headline"]]
     measured = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
     return [
-        (BASELINE + name, "", by_domain(lines, ["seed"]), "", "")
+        (BASELINE + name, "", average_by_domain(lines, ["seed"]), "", "")
         for name, lines in measured.groupby("name", sort=False)
     ]
 
 
-def _about(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
+def _describe_scores(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
     """Say which task and metric stand for which domain, and over how many fine-tuning seeds."""
     if not titles:
         return ["No downstream task is of any of these domains."]

@@ -22,10 +22,10 @@ from analysis.verdicts import (
     Key,
     Measurements,
     Verdict,
-    as_printed,
+    collect_measurements,
     compare,
+    convert_printed,
     judge,
-    measured,
     weakest,
 )
 from benchmark.settings.names import slug
@@ -41,7 +41,7 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     `load` gives the paper's tables by name.
     """
     papers = {suite: _papers(study, suite, load) for suite in study.suites}
-    ours = {suite: measured(study, suite) for suite in study.suites}
+    ours = {suite: collect_measurements(study, suite) for suite in study.suites}
     compared = [
         (suite, (claim, comparisons, compare(claim, papers[suite][claim.table])))
         for suite in study.suites
@@ -53,15 +53,15 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     seeds = max((verdict.seeds for verdict in verdicts), default=0)
     if seeds < fewest_seeds(2 * len(verdicts) or 1):
         blocks = _undecidable([(verdict, ours[suite]) for suite, verdict in judged], seeds)
-        below = _about(ours, len(verdicts))[1:] if verdicts else []
+        below = _describe_rules(ours, len(verdicts))[1:] if verdicts else []
     else:
-        blocks, below = list(_blocks(study, ours, judged)), _about(ours, len(verdicts))
+        blocks, below = list(_blocks(study, ours, judged)), _describe_rules(ours, len(verdicts))
     for suite in study.suites:
         below += _order(ours[suite], papers[suite]["main_pretraining"], "AP", "", "final AP")
         below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
-    if not any(notes.tuned(study.of(suite)) for suite in study.suites):
+    if not any(notes.note_tuning(study.of(suite)) for suite in study.suites):
         below.append("Options are the suite's own, not tuned.")
-    below += [note for suite in study.suites for note in notes.leaked(study, suite)]
+    below += [note for suite in study.suites for note in notes.note_leaks(study, suite)]
     below += notes.notes(study, study.suites)
     columns = tuple(map(Column, COLUMNS))
     return Table(
@@ -96,10 +96,10 @@ def _row(verdict: Verdict, ours: Measurements) -> TableRow:
     texts = (
         state,
         _name(comparison, ours),
-        *_numbers(comparison, metric.show),
-        "" if verdict.reason else _p(verdict.p),
+        *_format_effect(comparison, metric.show),
+        "" if verdict.reason else _format_p(verdict.p),
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
-        _printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
+        _format_printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
     )
     return TableRow(
         (verdict.claim.text,), tuple(Cell(text=text) for text in texts), details=_details([(verdict, ours)])
@@ -116,8 +116,8 @@ def _details(verdicts: Sequence[tuple[Verdict, Measurements]]) -> Table:
         )
         rows = []
         for comparison, theirs in zip(verdict.comparisons, printed, strict=True):
-            p = _p(min(comparison.p_values)) if len(comparison.changes) > 1 else ""
-            texts = (*_numbers(comparison, show), p, _printed(theirs, show))
+            p = _format_p(min(comparison.p_values)) if len(comparison.changes) > 1 else ""
+            texts = (*_format_effect(comparison, show), p, _format_printed(theirs, show))
             rows.append(TableRow((_name(comparison, ours),), tuple(Cell(text=text) for text in texts)))
         blocks.append(Block(verdict.claim.text if len(verdicts) > 1 else "", tuple(rows)))
     count = sum(len(block.rows) for block in blocks)
@@ -131,7 +131,7 @@ def _name(comparison: Comparison, ours: Measurements) -> str:
     return f"{comparison.row}{against} after {ours.stages[comparison.stage]}{task}"
 
 
-def _numbers(comparison: Comparison, show: Callable[[float], str]) -> tuple[str, str, str]:
+def _format_effect(comparison: Comparison, show: Callable[[float], str]) -> tuple[str, str, str]:
     """Effect, interval and seeds of a comparison."""
     if not comparison.changes.size:
         return "--", "", ""
@@ -140,15 +140,15 @@ def _numbers(comparison: Comparison, show: Callable[[float], str]) -> tuple[str,
     return show(float(comparison.changes.mean())), between, str(len(comparison.changes))
 
 
-def _printed(comparison: Comparison | None, show: Callable[[float], str]) -> str:
+def _format_printed(comparison: Comparison | None, show: Callable[[float], str]) -> str:
     return show(float(comparison.changes.mean())) if comparison and comparison.changes.size else ""
 
 
-def _p(p: float) -> str:
+def _format_p(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _about(ours: Mapping[str, Measurements], claims: int) -> list[str]:
+def _describe_rules(ours: Mapping[str, Measurements], claims: int) -> list[str]:
     """How the card decides, and what claims on the best row are about."""
     titles = dict.fromkeys(title for study in ours.values() for title in study.stages[1:])
     return [
@@ -187,7 +187,7 @@ def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[st
         exhibit, budgets = load(table), load(table.replace("main", "budgets"))
         if suite in budgets.blocks and suite not in exhibit.blocks:
             exhibit = budgets
-        measurements[table] = as_printed(exhibit.printed, _block(study, suite, exhibit))
+        measurements[table] = convert_printed(exhibit.printed, _block(study, suite, exhibit))
     return measurements
 
 

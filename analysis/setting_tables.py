@@ -72,7 +72,7 @@ class ArchitectureTable(TableExhibit):
                     of_paper = view == "both" and (self.rows or slug(row) == GROWING)
                     printed = self.beside(study, suite, block) if of_paper else {}
                     blocks.append(Block(heading, tuple(self._models(study, runs, printed)), suite))
-        below = [*notes.missing(study, columns, blocks, suites), *notes.notes(study, suites)]
+        below = [*notes.note_missing_cells(study, columns, blocks, suites), *notes.notes(study, suites)]
         return self.table(columns, blocks, below, view, "Model")
 
     def _chosen(self, study: Study, suite: str) -> Mapping[str, str]:
@@ -121,15 +121,15 @@ def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dic
         "hidden size": hidden,
         "heads": hidden / config["model"]["head_size"],
         "feed-forward size": 4 * hidden,
-        "learning rate": per_stage(_tuple(config["training"]["learning_rate"]), index),
+        "learning rate": per_stage(_to_tuple(config["training"]["learning_rate"]), index),
         "recover steps": pd.Series([line.get("recover") for line in steps], dtype=float).mean(),
         "adapt steps": pd.Series([line.get("adapt") for line in steps], dtype=float).mean(),
-        "warm-up": per_stage(_tuple(config["training"]["warmup"]), index),
+        "warm-up": per_stage(_to_tuple(config["training"]["warmup"]), index),
         "train wall time": stages["seconds"].mean(),
     }
 
 
-def _tuple(value: Any) -> Any:
+def _to_tuple(value: Any) -> Any:
     """JSON has lists where the suite has tuples."""
     return tuple(value) if isinstance(value, list) else value
 

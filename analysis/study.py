@@ -34,7 +34,7 @@ from benchmark.records import (
     last,
 )
 from benchmark.settings.names import START
-from benchmark.settings.units import recorded
+from benchmark.settings.units import list_recorded_units
 from benchmark.store import ENOUGH_CORES, RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
@@ -69,7 +69,7 @@ class Study:
 
         `order` is its place among those of its stage, `begun` what was spent when that stage began, by unit.
         """
-        width, units = max((len(run.domains) for run in self.runs), default=1), recorded()
+        width, units = max((len(run.domains) for run in self.runs), default=1), list_recorded_units()
         lines, perplexities, finished = [], [], []
         for run in self.runs:
             names = [domain.name for domain in run.domains]
@@ -84,7 +84,7 @@ class Study:
                     perplexities.append(values + [np.nan] * (width - len(values)))
                     finished.append(diagonal)  # filled below, as the run's stages end
                     is_end = done is not None and line is evaluations[-1]
-                    amounts = _charged(spent, line.charged, unit)
+                    amounts = _sum_charges(spent, line.charged, unit)
                     lines.append(
                         (*described, index, order, line.phase, line.fraction, *amounts.values(), is_end, spent)
                     )
@@ -92,7 +92,7 @@ class Study:
                     break
                 if evaluations:  # a stage may train nothing, and then evaluates nothing
                     diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
-                spent = _charged(spent, done.charged, unit)
+                spent = _sum_charges(spent, done.charged, unit)
         named = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
         table = pd.DataFrame(lines, columns=named)
         table = table.astype({"is_end": bool})  # an empty column has no type of its own
@@ -142,7 +142,7 @@ class Study:
     @cached_property
     def score_means(self) -> dict[Any, pd.DataFrame]:
         """The scores that tables show, by suite, row and stage: a line a seed, a column a domain."""
-        means = by_domain(self.scores[self.scores["headline"]], ["suite", "row", "stage", "seed"])
+        means = average_by_domain(self.scores[self.scores["headline"]], ["suite", "row", "stage", "seed"])
         groups = means.groupby(level=["suite", "row", "stage"])
         return {key: scores.droplevel(["suite", "row", "stage"]) for key, scores in groups}
 
@@ -181,7 +181,7 @@ class Study:
     def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
         """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
         evaluations = self.evaluations[self.evaluations["suite"] == suite]
-        columns = {name: evaluations[name].to_numpy() for name in (*_CURVE, *recorded())}
+        columns = {name: evaluations[name].to_numpy() for name in (*_CURVE, *list_recorded_units())}
         curves, last = {}, len(self.of(suite)[0].domains) - 1
         for key, indices in evaluations.groupby(["row", "seed"], sort=False).indices.items():
             curve = {name: values[indices] for name, values in columns.items()}
@@ -326,11 +326,11 @@ def _stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[A
     share = done.cores.share if done else None
     cores = np.nan if share is None else share
     packages = ", ".join(f"{name} {version}" for name, version in head.provenance.packages.items())
-    made = (hardware(head.provenance), head.provenance.code, packages)
+    made = (describe_hardware(head.provenance), head.provenance.code, packages)
     return (*_run(run), *place, *charged, *made, *size, cores, done is not None)
 
 
-def by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def average_by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The mean score on the tasks of each domain, a column each."""
     return scores.groupby([*keys, "domain"])["test"].mean().unstack("domain")
 
@@ -340,7 +340,7 @@ def header(stage: Sequence[LineOfStage]) -> StageLine:
     return next(line for line in stage if isinstance(line, StageLine))
 
 
-def hardware(provenance: Provenance) -> str:
+def describe_hardware(provenance: Provenance) -> str:
     """What decides how fast a step is, in words."""
     machine = provenance.hardware
     device = machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
@@ -350,7 +350,7 @@ def hardware(provenance: Provenance) -> str:
     return f"{device}{threads}{processes}, {provenance.precision}"
 
 
-def of_text(
+def select_measure(
     measured: Mapping[str, Measured], name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity"
 ) -> float:
     """What is measured of a domain or probe: infinite where it overflowed, NaN where the record lacks it."""
@@ -362,7 +362,7 @@ def _finite(value: float | None) -> float:
     return np.inf if value is None else value
 
 
-def _charged(spent: Spent, charged: Spent, unit: str) -> Spent:
+def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
     """What was spent since the start of the run, by unit, and in the budget's; older records lack FLOPs."""
     now = {**charged, "charged": charged[unit]}
     return {name: before + now.get(name, np.nan) for name, before in spent.items()}

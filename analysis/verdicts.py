@@ -197,7 +197,7 @@ class Measurements:
         self.values.setdefault(Key(metric, slug(row), stage, column), {})[seed] = value
 
 
-def measured(study: Study, suite: str) -> Measurements:
+def collect_measurements(study: Study, suite: str) -> Measurements:
     """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
     numbers, apart = Measurements(study.stage_titles(suite), study.tasks(suite)), study.apart(suite)
     ends = study.ends[(study.ends["suite"] == suite) & ~study.ends["row"].isin(apart)]
@@ -218,7 +218,7 @@ def measured(study: Study, suite: str) -> Measurements:
     return numbers
 
 
-def as_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
+def convert_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
     chosen = [(v, v.value) for v in values if v.block == block and v.stage]
     titles = {v.column: v.column for v, _ in chosen if v.column != AVERAGE}
@@ -236,7 +236,7 @@ def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
     """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
     scores = study.scores[study.scores["suite"] == suite]
     final = scores[scores["stage"] == numbers.last]
-    with_prompts = final[final["row"].isin(_prompted(study, suite))]
+    with_prompts = final[final["row"].isin(_find_prompted_rows(study, suite))]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
     for shown in (scores[scores["headline"]], named):
         means = shown.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
@@ -248,7 +248,7 @@ def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
                     numbers.put("score", row, stage, seed, value, str(column))
 
 
-def _prompted(study: Study, suite: str) -> set[str]:
+def _find_prompted_rows(study: Study, suite: str) -> set[str]:
     """The rows whose models have domain prompts."""
     return set(study.scores.loc[(study.scores["suite"] == suite) & (study.scores["prompt"] == "right"), "row"])
 
@@ -259,7 +259,7 @@ def _put_failures(numbers: Measurements, study: Study, suite: str) -> None:
     It must not be left out: what it was about cannot be decided.
     """
     places = {(key.metric, key.stage, key.column) for key in numbers.values}
-    prompted = _prompted(study, suite)
+    prompted = _find_prompted_rows(study, suite)
     for run in study.of(suite):
         if run.failure:
             rows = [run.row, *(PROMPT_ROWS.values() if run.row in prompted else ())]

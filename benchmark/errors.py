@@ -11,7 +11,7 @@ class UserError(ValueError):
     """Base of errors in a suite, on the command line, or in somebody's data."""
 
 
-def told(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
+def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
     """What the command line says, in one line, with a question mark for what would steer a terminal."""
     text = str(error)
     if isinstance(error, OSError):
@@ -41,7 +41,7 @@ def status_of(command: Callable[[], int], ended: str) -> int:
     except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:
             raise
-        print(f"error: {told(error)}", file=sys.stderr)
+        print(f"error: {describe_error(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\n{ended}", file=sys.stderr)

@@ -49,7 +49,7 @@ def naming(path: Path) -> Iterator[None]:
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into, which replaces `path` once the block has ended without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = _beside(path)
+    beside = _temporary_path(path)
     try:
         with naming(path):
             with beside.open("xb") as file:
@@ -70,7 +70,7 @@ def write_json(path: Path, content: Any, indent: int | None = None) -> None:
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into, which replaces `folder` once the block has ended without an error."""
-    beside = _beside(folder)
+    beside = _temporary_path(folder)
     beside.mkdir(parents=True)
     try:
         with naming(folder):
@@ -81,7 +81,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                 path.chmod(mode)
             sync(path)
         if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
-            old = _beside(folder)
+            old = _temporary_path(folder)
             os.replace(folder, old)
             os.replace(beside, folder)
             shutil.rmtree(old, ignore_errors=True)  # the new one is in place, and `sweep` removes what is left
@@ -92,7 +92,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _beside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Where to write what will be `path`."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 

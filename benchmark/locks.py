@@ -34,19 +34,19 @@ class LeaseLost(UserError):
     """Somebody else has what this process was silent about for too long."""
 
 
-def me() -> str:
+def identify_self() -> str:
     """What a lock says of its owner: what can see its number, the number, since when it has it, and the machine."""
     pid = os.getpid()
-    return f"{kernel()} {pid} {started(pid)} {socket.gethostname()}"
+    return f"{identify_kernel()} {pid} {read_start_time(pid)} {socket.gethostname()}"
 
 
 @functools.cache
-def kernel() -> str:
+def identify_kernel() -> str:
     """What tells machines apart, and containers with numbers of processes of their own."""
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{os.readlink('/proc/self/ns/pid')}"
 
 
-def started(pid: int | str) -> str:
+def read_start_time(pid: int | str) -> str:
     """When a process started; nothing if it is dead, or only waits for its parent to see it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
@@ -71,7 +71,7 @@ class Lease:
             return False
         try:
             with naming(self._file(number)), self._file(number).open("x") as file:
-                file.write(me())
+                file.write(identify_self())
         except FileExistsError:
             return False
         except OSError:
@@ -173,4 +173,4 @@ def _is_dead(content: str) -> bool | None:
     if content.startswith(NOBODY):
         return True
     fields = content.split()
-    return started(fields[1]) != fields[2] if len(fields) == 4 and fields[0] == kernel() else None
+    return read_start_time(fields[1]) != fields[2] if len(fields) == 4 and fields[0] == identify_kernel() else None

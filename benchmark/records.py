@@ -364,7 +364,7 @@ def last(lines: Iterable[Any], kind: type[L]) -> L | None:
     return next((line for line in reversed(list(lines)) if isinstance(line, kind)), None)
 
 
-def of_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
+def select_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
     """Those of these lines that are of a kind."""
     return [line for line in lines if isinstance(line, kind)]
 

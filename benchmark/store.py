@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from benchmark import records
-from benchmark.records import DoneLine, EvaluationLine, LineOfStage, Measured, RunLine, last, of_kind
+from benchmark.records import DoneLine, EvaluationLine, LineOfStage, Measured, RunLine, last, select_kind
 
 
 class NamedRun(Protocol):
@@ -155,7 +155,7 @@ class RunRecords:
     def matrix(self) -> list[dict[str, Measured]]:
         """The last evaluation of each finished stage, by domain or probe; empty for a stage that trained nothing."""
         ends = [last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
-        return [{name: measured(end, name) for name in end.perplexity} if end else {} for end in ends]
+        return [{name: read_measurement(end, name) for name in end.perplexity} if end else {} for end in ends]
 
     @property
     def finished(self) -> int:
@@ -163,7 +163,7 @@ class RunRecords:
         return sum(last(stage, DoneLine) is not None for stage in self.stages)
 
 
-def measured(line: EvaluationLine, text: str) -> Measured:
+def read_measurement(line: EvaluationLine, text: str) -> Measured:
     """What an evaluation says of one text."""
     return Measured(line.perplexity[text], line.bits_per_byte[text])
 
@@ -189,7 +189,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
         stages = [stage_lines(key) for key in run.stages]
         _check_places(path, run, stages, failure)
-        stages = [_on_texts_of(run, stage) for stage in stages]
+        stages = [_select_texts(run, stage) for stage in stages]
         for key, stage in zip(run.stages, stages, strict=True):
             _check_bits(store.stage_file(key), run, stage, bits)
         loaded.append(
@@ -200,7 +200,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 scores=[_scores(store, key) for key in run.stages],
                 similarities=[_similarities(store, key) for key in run.stages],
                 baselines=baselines,
-                start=_of_start(store, run),
+                start=_measure_start(store, run),
                 failure=failure,
             )
         )
@@ -233,7 +233,7 @@ def _check_bits(path: Path, run: RunLine, stage: Sequence[LineOfStage], known: d
 
     Raises RecordsError where they are not: one of the two was changed.
     """
-    for line in of_kind(stage, EvaluationLine):
+    for line in select_kind(stage, EvaluationLine):
         for name, perplexity in line.perplexity.items():
             bits, text = line.bits_per_byte[name], run.texts.get(name)
             if text and perplexity and bits and perplexity > 1.001:  # else rounding is as large
@@ -246,13 +246,13 @@ def _check_bits(path: Path, run: RunLine, stage: Sequence[LineOfStage], known: d
                     )
 
 
-def not_started(line: RunLine) -> RunRecords:
+def make_empty_run(line: RunLine) -> RunRecords:
     """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
     return RunRecords(line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains])
 
 
 def _scores(store: Store, key: str) -> list[records.ScoreLine]:
-    lines = of_kind(records.read(store.scores_file(key), records.SCORES), records.ScoreLine)
+    lines = select_kind(records.read(store.scores_file(key), records.SCORES), records.ScoreLine)
     return list({(line.task, line.prompt, line.seed, line.key): line for line in lines}.values())
 
 
@@ -261,9 +261,9 @@ def _similarities(store: Store, key: str) -> list[records.SimilarityLine | recor
     return list({type(line): line for line in lines}.values())
 
 
-def _on_texts_of(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
+def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
-    later, begun = of_kind(stage, records.LaterLine), last(stage, records.StageLine)
+    later, begun = select_kind(stage, records.LaterLine), last(stage, records.StageLine)
     if begun is None or (begun.texts == run.texts and not later):
         return stage
     lines: list[LineOfStage] = [line for line in stage if not isinstance(line, records.LaterLine)]
@@ -272,7 +272,7 @@ def _on_texts_of(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     for place, line in enumerate(lines):
         if isinstance(line, EvaluationLine):
             names = [name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)]
-            known: dict[str, Measured | records.LaterLine] = {name: measured(line, name) for name in names}
+            known: dict[str, Measured | records.LaterLine] = {name: read_measurement(line, name) for name in names}
             known |= mine if line is end else {}
             lines[place] = replace(
                 line,
@@ -282,7 +282,9 @@ def _on_texts_of(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     return lines
 
 
-def _of_start(store: Store, run: RunLine) -> dict[str, Measured]:
-    lines = of_kind(records.read(store.start_file(run.start), records.STAGE), records.LaterLine) if run.start else []
+def _measure_start(store: Store, run: RunLine) -> dict[str, Measured]:
+    lines = (
+        select_kind(records.read(store.start_file(run.start), records.STAGE), records.LaterLine) if run.start else []
+    )
     mine = [line for line in lines if run.texts.get(line.domain) == line.text]
     return {line.domain: Measured(line.perplexity, line.bits_per_byte) for line in mine}

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from benchmark.settings.base import ConfigError, validated, validation_message
+from benchmark.settings.base import ConfigError, validate, validation_message
 from benchmark.settings.load import expand, load_study
 from benchmark.settings.names import same_labels
 from benchmark.settings.suite import Row, RunConfig, Suite
@@ -26,7 +26,7 @@ GROUP = "lifelong_pretraining.methods"  # of entry points, by which other packag
 
 
 @functools.cache
-def _points() -> tuple[EntryPoint, ...]:
+def _find_entry_points() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=GROUP))
 
 
@@ -36,7 +36,7 @@ def names() -> list[str]:
     Raises ConfigError where a package calls a method as a file here, or as another package, does.
     """
     here = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-    every = sorted([*here, *(point.name for point in _points())])
+    every = sorted([*here, *(point.name for point in _find_entry_points())])
     if twice := sorted({name for name in every if every.count(name) > 1}):
         raise ConfigError(f"more than one method is called {', '.join(twice)}: rename that of a package ({GROUP})")
     return every
@@ -46,8 +46,8 @@ def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
     if name not in names():
         raise ConfigError(f"no method {name!r}; there are {', '.join(names())}")
-    if point := next((point for point in _points() if point.name == name), None):
-        return _of_package(point)
+    if point := next((point for point in _find_entry_points() if point.name == name), None):
+        return _load_from_package(point)
     module = importlib.import_module(f"{__name__}.{name}")
     types = [
         value
@@ -56,10 +56,10 @@ def find(name: str) -> type[LifelongMethod]:
     ]
     if len(types) != 1:
         raise ConfigError(f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has {len(types)}")
-    return _checked(types[0], f"methods/{name}.py")
+    return _check(types[0], f"methods/{name}.py")
 
 
-def _of_package(point: EntryPoint) -> type[LifelongMethod]:
+def _load_from_package(point: EntryPoint) -> type[LifelongMethod]:
     """The class that another package offers. Its module is called as the method is, since stages are known by that."""
     kind = point.load()
     place = f"entry point {point.name} = {point.value}"
@@ -67,10 +67,10 @@ def _of_package(point: EntryPoint) -> type[LifelongMethod]:
         raise ConfigError(f"{place}: {kind!r} is no subclass of LifelongMethod: let it be one")
     if kind.__module__.rpartition(".")[2] != point.name:
         raise ConfigError(f"{place}: its module must be called {point.name}, as it is {kind.__module__}")
-    return _checked(kind, place)
+    return _check(kind, place)
 
 
-def _checked(kind: type[LifelongMethod], place: str) -> type[LifelongMethod]:
+def _check(kind: type[LifelongMethod], place: str) -> type[LifelongMethod]:
     if not dataclasses.is_dataclass(kind):
         raise ConfigError(f"{kind.__name__} in {place} must be a dataclass: its fields are its options")
     return kind
@@ -80,7 +80,7 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod
     """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
     method = find(name)
     try:
-        built: LifelongMethod = validated(_adapter(method), dict(options or {}))  # type: ignore[arg-type]
+        built: LifelongMethod = validate(_adapter(method), dict(options or {}))  # type: ignore[arg-type]
         return built
     except ValidationError as error:
         raise ConfigError(validation_message(error, f"options of method {name!r}", method)) from None
@@ -134,11 +134,11 @@ def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) ->
     wanted = [config for config in expand(suite, rows(suite), seeds or suite.seeds) if config.row in kept]
     if not any(config.model.start for config in wanted):
         return wanted
-    from benchmark.models.start_model import with_start_model  # not before it is needed: it imports torch
+    from benchmark.models.start_model import set_start_model  # not before it is needed: it imports torch
 
-    return [with_start_model(config) for config in wanted]
+    return [set_start_model(config) for config in wanted]
 
 
-def of_study(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
+def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
     """The suites in a study's folder as they are written, and all of their runs."""
     return [(suite, runs(suite)) for suite in load_study(study)]

@@ -27,4 +27,4 @@ class PNN(LifelongMethod):
             return model
         from benchmark.models.kinds.progressive import ProgressiveModel
 
-        return ProgressiveModel.grown(model, stage.build(stage.ladder[0]), self.lateral)
+        return ProgressiveModel.add_column(model, stage.build(stage.ladder[0]), self.lateral)

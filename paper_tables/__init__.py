@@ -24,7 +24,7 @@ from benchmark import records
 from benchmark.downstream.tasks import examples_here, scores_of
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.store import Store, load_runs, not_started
+from benchmark.store import Store, load_runs, make_empty_run
 from benchmark.training.identity import Identities
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def load(name: str, study: Path | None = None) -> Exhibit:
     """
     from analysis.exhibits import read_printed
 
-    if own := _known(name, study):
+    if own := _find_exhibit(name, study):
         spec = importlib.util.spec_from_file_location(name, own)
         assert spec and spec.loader
         module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for their types
@@ -66,7 +66,7 @@ def load(name: str, study: Path | None = None) -> Exhibit:
     return dataclasses.replace(exhibit, name=name, printed=read_printed(_FOLDER / "printed" / f"{name}.csv"))
 
 
-def _known(name: str, study: Path | None) -> Path | None:
+def _find_exhibit(name: str, study: Path | None) -> Path | None:
     """The file of an exhibit that only a study has, None for one of the project. Raises ConfigError for others."""
     if name in names():
         return None
@@ -92,7 +92,7 @@ class ModelMeasure:
 
     def done(self, store: Store, stage: str) -> bool:
         """Whether the model of a stage is measured."""
-        return bool(records.of_kind(records.read(store.measures_file(stage), records.MEASURES), self.kind))
+        return bool(records.select_kind(records.read(store.measures_file(stage), records.MEASURES), self.kind))
 
     def __call__(self, config: RunConfig, store: Store) -> None:
         from analysis.model_similarity import measure_attention, measure_similarity
@@ -106,7 +106,7 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     Raises ConfigError for a name that is neither a table nor a figure.
     """
     for name in suite.tables:
-        _known(name, study_folder(suite))
+        _find_exhibit(name, study_folder(suite))
     needed = dict.fromkeys(READS_MODELS[name] for name in suite.tables if name in READS_MODELS)
     return tuple(map(ModelMeasure, needed))
 
@@ -157,7 +157,7 @@ def study_of(suites: Suites, runs: Path) -> Study:
             if run and not why and run.line.texts != texts[run.row]:
                 why = "what is recorded is of another text than a newer run of the row"
             now = config.description()
-            run = not_started(now) if why or not run else run
+            run = make_empty_run(now) if why or not run else run
             current = {name: getattr(now, name) for name in ("row_index", "domains", "probes", "tasks")}
             line = structs.replace(run.line, **current)
             of_stages = zip(run.line.stages, run.scores, strict=False)

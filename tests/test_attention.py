@@ -28,7 +28,7 @@ def trained(architecture: str, layers: int = 2, width: int = 32, prompts: bool =
 
 
 def of(model: Any) -> Tensor:
-    return model_similarity.attention(model, TOKENS, torch.ones(5, dtype=torch.long))
+    return model_similarity.compute_attention(model, TOKENS, torch.ones(5, dtype=torch.long))
 
 
 def test_attention_is_that_of_the_first_layers_weights() -> None:
@@ -47,10 +47,12 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
 def test_the_same_heads_have_similarity_1(architecture: str) -> None:
     """Oracle: Cauchy-Schwarz; a distribution and itself. Another head has less."""
     maps = of(trained(architecture))
-    own, others = model_similarity.resemblance([maps, maps], [range(4)])
+    own, others = model_similarity.compare_with_ancestors([maps, maps], [range(4)])
     assert own == [pytest.approx(1, abs=1e-5)] and (others[0] or 1) < 0.95
-    assert model_similarity.resemblance([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [pytest.approx(1, abs=1e-5)]
-    assert model_similarity.resemblance([maps[:1], maps], [[0] * 4])[1] == [None], "there is no other head"
+    assert model_similarity.compare_with_ancestors([maps, maps.flip(0)], [[3, 2, 1, 0]])[0] == [
+        pytest.approx(1, abs=1e-5)
+    ]
+    assert model_similarity.compare_with_ancestors([maps[:1], maps], [[0] * 4])[1] == [None], "there is no other head"
 
 
 @pytest.mark.parametrize(

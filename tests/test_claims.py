@@ -14,7 +14,16 @@ from analysis.inference import detectable
 from analysis.metrics import METRICS
 from analysis.scorecard import COLUMNS, scorecard
 from analysis.study import Study
-from analysis.verdicts import PROMPT_ROWS, Key, Measurements, Verdict, as_printed, compare, judge, measured
+from analysis.verdicts import (
+    PROMPT_ROWS,
+    Key,
+    Measurements,
+    Verdict,
+    collect_measurements,
+    compare,
+    convert_printed,
+    judge,
+)
 from benchmark.records import EvaluationLine, FailedLine
 from benchmark.settings.names import slug
 from benchmark.store import load_runs
@@ -138,7 +147,7 @@ def test_what_is_missing_is_not_decidable_but_can_be_refuted():
 def test_claims_are_about_rows_that_the_paper_has(claim):
     """Oracle: the transcribed tables hold every comparison of a claim, but for what the paper only draws or tells."""
     only_drawn = claim.criterion.metric in ("area", "positive", "ARS", "fall", "attention")
-    paper = as_printed(EXHIBITS[claim.table].printed, next(iter(EXHIBITS[claim.table].blocks)))
+    paper = convert_printed(EXHIBITS[claim.table].printed, next(iter(EXHIBITS[claim.table].blocks)))
     compared = compare(claim, paper)
     assert claim.criterion.metric in METRICS
     assert only_drawn or (compared and all(comparison.changes.size for comparison in compared))
@@ -148,7 +157,7 @@ def test_the_papers_own_numbers_bear_its_claims_out():
     """Oracle: the paper's text. On GPT one number does not: PNN's AP after the fourth domain is below ELLE's."""
     for claim in CLAIMS:
         for block in EXHIBITS[claim.table].blocks:
-            compared = compare(claim, as_printed(EXHIBITS[claim.table].printed, block))
+            compared = compare(claim, convert_printed(EXHIBITS[claim.table].printed, block))
             measured_ones = [comparison for comparison in compared if comparison.changes.size]
             if measured_ones:
                 bound = all((comparison.excess > 0).all() for comparison in measured_ones)
@@ -164,7 +173,7 @@ def demo(tmp_path_factory) -> Study:
 
 def test_numbers_of_runs_are_those_of_their_records(demo):
     """Oracle: one run's records, by hand: trapezoids of AP, the mean of its fine-tuning seeds, A-GEM's conflicts."""
-    results = measured(demo, "demo")
+    results = collect_measurements(demo, "demo")
     run = next(run for run in demo.runs if run.row == "ER" and run.seed == 1)
     area, spent, points = 0.0, 0.0, []
     for index, stage in enumerate(run.stages):
@@ -256,9 +265,11 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
     run = next(run for run in demo.runs if run.row == "ELLE")
     failed = dataclasses.replace(run, failure=FailedLine(stage=4, error="diverged"), stages=[*run.stages[:4], []])
     study = Study("demo", [*(other_run for other_run in demo.runs if other_run is not run), failed])
-    results = measured(study, "demo")
+    results = collect_measurements(study, "demo")
     assert results.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf
-    assert results.get(Key("AP", slug("ELLE"), 3, "")) == measured(demo, "demo").get(Key("AP", slug("ELLE"), 3, ""))
+    assert results.get(Key("AP", slug("ELLE"), 3, "")) == collect_measurements(demo, "demo").get(
+        Key("AP", slug("ELLE"), 3, "")
+    )
     about = [claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}]
     held = [claim for claim in about if state_of(claim, demo) == "held"]
     assert {claim.criterion.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}
@@ -268,5 +279,5 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
 
 def state_of(claim: Claim, study: Study) -> str:
     """The verdict on a claim alone, empty where it is about other rows."""
-    comparisons = compare(claim, measured(study, "demo"))
+    comparisons = compare(claim, collect_measurements(study, "demo"))
     return judge([(claim, comparisons, ())])[0].state if comparisons else ""

@@ -181,7 +181,7 @@ def test_columns_and_adapters_are_fine_tuned_with_those_of_the_tasks_domain(tmp_
     model = fresh()
     for _ in range(2):
         if kind == "pnn":
-            model = ProgressiveModel.grown(model, fresh())
+            model = ProgressiveModel.add_column(model, fresh())
         else:
             model = model if isinstance(model, LoraModel) else LoraModel(model)
             model.add(4)

@@ -23,7 +23,7 @@ from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training import clock as contention
 from benchmark.training import stage
-from benchmark.training.clock import Clock, CoreTime, CoreUse, others_and_share
+from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_contention
 from benchmark.training.processes import Stopped, World
 from tests.support.record_lines import read_lines
 from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
@@ -47,7 +47,7 @@ def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
 )
 def test_what_others_leave(uses: list[CoreUse], expected: tuple[float, float]) -> None:
     """Oracle: by hand: the cores less what others keep busy on average, over the threads that want one."""
-    assert others_and_share(uses) == pytest.approx(expected)
+    assert measure_contention(uses) == pytest.approx(expected)
 
 
 def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
@@ -139,7 +139,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     held: list[bool] = []
     lock = Lease(tmp_path / "lock")
     monkeypatch.setattr(local, "Lease", lambda path: lock)
-    monkeypatch.setattr(local, "in_turns", lambda units, worker: held.append(lock.number > 0) or [])
+    monkeypatch.setattr(local, "do_in_turns", lambda units, worker: held.append(lock.number > 0) or [])
     monkeypatch.setattr(local, "work_through", lambda units, *_: held.append(lock.number > 0) or [])
     tables = Tables((), lambda *_: None, tmp_path)
     local.execute(Plan(survey, survey.states(), tables, parallel=1, share_machine=bool(share)))

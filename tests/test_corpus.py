@@ -337,7 +337,7 @@ def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkey
 
 def test_docstrings_of_the_standard_library() -> None:
     """Oracle: `inspect.cleandoc` of the docstrings of imported objects. Enough for a domain; nothing of its tests."""
-    docs, _ = docstrings.of_package("stdlib")
+    docs, _ = docstrings.read_package("stdlib")
     by_source = {document.source: document.text for document in docs}
     for source, imported in {
         "json:dumps": json.dumps,
@@ -348,7 +348,7 @@ def test_docstrings_of_the_standard_library() -> None:
         assert by_source[source] == inspect.cleandoc(str(imported.__doc__))
     assert not [source for source in by_source if source.startswith(("test", "pytest", "numpy", "idlelib.idle_test"))]
     assert 1e6 < sum(len(document.text.encode()) for document in docs) < 5e6
-    assert docstrings.published(["stdlib", "sklearn", "numpy"])[0].keys() == {
+    assert docstrings.read_distributions(["stdlib", "sklearn", "numpy"])[0].keys() == {
         "python",
         "scikit-learn",
         "numpy",

@@ -15,14 +15,14 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from benchmark.data.tokenizer import BOS, EOS, MASK, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
-from benchmark.instruments.checkpoints import evaluate_text, on_text, open_folder
+from benchmark.instruments.checkpoints import evaluate_text, open_folder, open_text
 from benchmark.instruments.conformance import tiny_config
 from benchmark.instruments.export import export_model
 from benchmark.models import LanguageModel, architectures, build, load
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
-from benchmark.models.start_model import with_start_model
+from benchmark.models.start_model import set_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Data, Domain, Model
@@ -47,7 +47,7 @@ def stage(folder: Path, architecture: str = "gpt", prompts: bool = False, kind: 
     torch.manual_seed(0)
     model = new()
     if kind == "columns":
-        model = ProgressiveModel.grown(model, new())
+        model = ProgressiveModel.add_column(model, new())
     elif kind == "experts":
         model = ExpertModel(model)
         model.add()
@@ -157,7 +157,7 @@ def test_a_masked_models_perplexity_is_the_one_of_evaluate(architecture: str, pr
     where, _ = write_text(tmp_path)
     trained = stage(tmp_path / "stage", architecture, prompts=prompt != "none")
     export_model(trained, tmp_path / "out", prompt if prompt != "none" else None)
-    opened = on_text(*open_folder(trained / "model"), where)
+    opened = open_text(*open_folder(trained / "model"), where)
     domain = opened.newest if prompt == "none" else DOMAINS.index(prompt)
     bpe, network = (
         AutoTokenizer.from_pretrained(tmp_path / "out"),
@@ -178,7 +178,7 @@ def test_a_masked_models_perplexity_is_the_one_of_evaluate(architecture: str, pr
 def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
     """Oracle: the model's own architecture and size, its tokenizer's ids, and special tokens."""
     export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", "none")
-    model = with_start_model(
+    model = set_start_model(
         tiny_config("er").model_copy(
             update={"model": Model(start=str(tmp_path / "out")), "data": Data(sequence_length=LENGTH)}
         )

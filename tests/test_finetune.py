@@ -17,7 +17,7 @@ from torch import nn
 
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
-from benchmark.downstream.finetune import NotScored, Trainer, length_bucketed, score, score_all
+from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
 from benchmark.downstream.tasks import TaskData
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import Finetuning
@@ -36,7 +36,7 @@ def test_batches_hold_every_row_once_and_rows_of_like_length_together():
     """Oracle: a permutation; padding far below that of random batches; another order for another generator state."""
     lengths = np.random.default_rng(0).integers(1, 100, 1000)
     generator = np.random.default_rng(1)
-    batches, again = length_bucketed(lengths, 16, generator), length_bucketed(lengths, 16, generator)
+    batches, again = bucket_by_length(lengths, 16, generator), bucket_by_length(lengths, 16, generator)
     assert sorted(np.concatenate(batches)) == list(range(1000))
     assert not np.array_equal(np.concatenate(batches), np.concatenate(again))
 
@@ -45,7 +45,7 @@ def test_batches_hold_every_row_once_and_rows_of_like_length_together():
 
     at_random = np.array_split(np.random.default_rng(2).permutation(1000), 63)
     assert padding(batches) < 0.25 < 0.7 < padding(at_random)
-    small = [frozenset(length_bucketed(lengths[:40], 16, generator)[0]) for _ in range(10)]
+    small = [frozenset(bucket_by_length(lengths[:40], 16, generator)[0]) for _ in range(10)]
     assert len(set(small)) == 10  # no two epochs with the same batch
 
 
@@ -127,7 +127,7 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     rows = rows_of(checkpoint, task, data, prompt_domains(checkpoint, task, data, "right", 0))
 
     def weights(seed: int) -> dict[str, torch.Tensor]:
-        trainer, *_ = finetune._fitted(checkpoint, task, data, rows, seed, SETTINGS)
+        trainer, *_ = finetune._fine_tune(checkpoint, task, data, rows, seed, SETTINGS)
         return trainer.model.state_dict()
 
     torch.manual_seed(3)

@@ -49,7 +49,7 @@ def save_more(kind: str, folder: Path) -> None:
         return build("llama", 1, 16, Vocabulary(tokenizer().get_vocab_size(), DOMAINS), LENGTH, head_size=16)
 
     if kind == "columns":
-        ProgressiveModel.grown(model(), model()).save(folder, tokenizer())
+        ProgressiveModel.add_column(model(), model()).save(folder, tokenizer())
     elif kind == "adapters":
         adapted = LoraModel(model())
         adapted.add(rank=2)

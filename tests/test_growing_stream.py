@@ -93,8 +93,8 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
     model, again = (build(architecture, 1, 16, Vocabulary(40, ("a",)), 18, head_size=16) for _ in range(2))
     again.load_state_dict(model.state_dict())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.meet(("a", "b", "c"), seed=7)
-    again.meet(("a", "b", "c"), seed=7)
+    model.add_domains(("a", "b", "c"), seed=7)
+    again.add_domains(("a", "b", "c"), seed=7)
     after = model.state_dict()
     assert model.vocabulary.size == model.network.config.vocab_size == 43
     for name, tensor in before.items():
@@ -102,10 +102,10 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
         assert after[name][: len(tensor)].equal(tensor), name
     embedding = model.network.get_input_embeddings().weight
     assert 0.01 < embedding[41:].std() < 0.03 and embedding.requires_grad
-    model.meet(("a",), seed=8)
+    model.add_domains(("a",), seed=8)
     assert all(tensor.equal(before[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(ValueError, match="met a cannot go on with b"):
-        model.meet(("b",), seed=7)
+        model.add_domains(("b",), seed=7)
 
 
 def records_of(run: Run) -> RunRecords:

@@ -36,7 +36,7 @@ ME = f"process {os.getpid()} on "
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this process is on another machine."""
-    monkeypatch.setattr(locks, "kernel", lambda: "another")
+    monkeypatch.setattr(locks, "identify_kernel", lambda: "another")
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:

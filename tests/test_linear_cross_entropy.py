@@ -92,7 +92,7 @@ def models() -> dict[str, LanguageModel]:
         **{name: create(name) for name in ("bert", "bert_preln", "gpt")},
         "prompts": create("gpt", prompts=True),
         "lora": adapted.double().train(),
-        "pnn": ProgressiveModel.grown(create("gpt"), create("gpt")).double().train(),
+        "pnn": ProgressiveModel.add_column(create("gpt"), create("gpt")).double().train(),
     }
 
 

@@ -28,7 +28,7 @@ def offer(name: str, value: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder / "theirs_package").mkdir(exist_ok=True)
     (folder / "theirs_package" / "theirs.py").write_text(MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(methods, "_points", lambda: (EntryPoint(name, value, methods.GROUP),))
+    monkeypatch.setattr(methods, "_find_entry_points", lambda: (EntryPoint(name, value, methods.GROUP),))
 
 
 def test_a_package_offers_a_method(tmp_path, monkeypatch) -> None:

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 import paper_tables
-from analysis.notes import contended, tuned, unequal_budgets, unequal_texts
+from analysis.notes import note_contended_stages, note_tuning, note_unequal_budgets, note_unequal_texts
 from analysis.scorecard import scorecard
 from analysis.study import Study
-from analysis.verdicts import Key, measured
+from analysis.verdicts import Key, collect_measurements
 from benchmark.records import DoneLine, EvaluationLine, Titled
 from benchmark.settings.suite import Tuned
 from benchmark.store import load_runs
@@ -36,9 +36,9 @@ def test_a_note_on_budgets_names_six_rows_in_their_unit():
     )
     others = ", ".join(f"other {i} {10 + i}" for i in range(6))
     note = f"Budgets differ in stage WB: typically 40 s, but {others} and 2 other rows."
-    assert unequal_budgets(stages, ["WB"]) == [note]
+    assert note_unequal_budgets(stages, ["WB"]) == [note]
     late = stages[~stages["row"].str.startswith("other")]
-    assert unequal_budgets(late, ["WB"]) == ["Budgets differ in stage WB: typically 40 s, but all at once 0."]
+    assert note_unequal_budgets(late, ["WB"]) == ["Budgets differ in stage WB: typically 40 s, but all at once 0."]
 
 
 def test_a_note_on_cores_names_the_six_worst_stages():
@@ -51,7 +51,7 @@ def test_a_note_on_cores_names_the_six_worst_stages():
     )
     worst = "; ".join(f"ER, seed {seed}, in stage WB ({90 - seed}%)" for seed in (7, 6, 5, 4, 3, 2))
     note = f"Other programs took cores, so wall times do not compare: {worst} and 2 other stages."
-    assert contended(stages, ["WB"]) == [note]
+    assert note_contended_stages(stages, ["WB"]) == [note]
 
 
 def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
@@ -88,7 +88,7 @@ def differ(where: str, reference: str = "Naive") -> str:
 def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
     """Oracle: by hand: two seeds of a row are told once, and most rows decide what is other, of equally many the first
     row's."""
-    assert unequal_texts(with_texts(tmp_path, changed), "demo") == expected
+    assert note_unequal_texts(with_texts(tmp_path, changed), "demo") == expected
 
 
 FIGURES = ["trend_main", "f1_by_stage", "representational_similarity"]
@@ -118,7 +118,7 @@ def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
                 Titled(name, domain.title) for domain, name in zip(run.line.domains, names, strict=False)
             ]
             run.line.texts, run.line.unigram = dict.fromkeys(names, "0"), dict.fromkeys(names, 100.0)
-    assert unequal_texts(study, "demo") == expected
+    assert note_unequal_texts(study, "demo") == expected
 
 
 def test_a_row_that_other_code_trained_is_named(tmp_path):
@@ -142,7 +142,7 @@ def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
             rank = {"units": row.cells[1].text, "forgetting_cost_table": row.cells[-1].text}.get(name)
             assert rank is None or bool(rank) == marked, name
             assert marked or any(cell.best for row in table.blocks[0].rows for cell in row.cells)
-        ours = measured(study, "demo")
+        ours = collect_measurements(study, "demo")
         assert bool(ours.get(Key("AP", "elle", 1))) == bool(ours.get(Key("area", "elle", 1))) == marked
 
 
@@ -190,13 +190,13 @@ def test_notes_say_how_options_were_chosen(tmp_path):
     """Oracle: what a suite that `run_all.py tune` wrote records."""
     synthetic.write(tmp_path, "demo", seeds=1, rows=[("ER", "er", {}), ("MAS", "mas", {})])
     runs = load_runs(tmp_path, "demo")
-    assert tuned(runs) == []
+    assert note_tuning(runs) == []
     assert "Options are the suite's own, not tuned." in scorecard(Study("demo", runs), paper_tables.load).notes
     way = {"configurations": 5, "spent": 60.0, "unit": "seconds"}
     assert way == Tuned(**way).model_dump()
     for run in runs:
         run.line.config["tuned"] = way
-    [note] = tuned(runs)
+    [note] = note_tuning(runs)
     assert note == "Options are tuned: the best of 5 configurations, whose search comes on top of the budget."
     notes = scorecard(Study("demo", runs), paper_tables.load).notes
     assert note in notes and not any("not tuned" in text for text in notes)

@@ -14,7 +14,7 @@ from benchmark.instruments.conformance import Lab, tiny_config
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.training.keys import stage_keys
-from benchmark.training.learner import carry_on, factors, moments, new_optimizer, of_layers
+from benchmark.training.learner import carry_on, copy_layers, factors, moments, new_optimizer
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.step import trainable_stage
 from tests.support.record_lines import read_lines
@@ -99,7 +99,7 @@ def test_moments_fit_what_has_grown() -> None:
     assert table["step"] == 1 and table["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2 + [[0.0] * 3]
     marked: Any = {"layers.0.w": 0, "layers.1.w": 1, "embeddings.0.w": 2}
     expected: Any = {"layers.0.w": 0, "layers.1.w": 1, "layers.2.w": 0, "embeddings.0.w": 2}
-    assert of_layers(marked, [0, 1, 0]) == expected
+    assert copy_layers(marked, [0, 1, 0]) == expected
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert", "llama"])

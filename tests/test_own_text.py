@@ -14,7 +14,7 @@ from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.instruments.new_suite import RUNGS, Text, valid_share, write_suite
-from benchmark.jobs.preparation import in_the_stream, shared_documents, warnings
+from benchmark.jobs.preparation import warn_of_shared_documents, warn_of_tests_in_stream, warnings
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Domain, Tokenizer
@@ -153,7 +153,7 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     for vocabulary in (300, 2000):
         corpus = prepare(domains, Tokenizer(vocabulary=vocabulary), DATA, tmp_path / "data")
         config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
-        said = [*warnings(corpus, config), *in_the_stream(corpus, tasks)]
+        said = [*warnings(corpus, config), *warn_of_tests_in_stream(corpus, tasks)]
         assert said[0].startswith("a: 30 of 60 validation documents stand in its training text")
         assert said[-1].startswith("t: 5 of 7 test examples stand in the training text of a")
         assert len(said) == 3 and "tokenizer" in said[1]
@@ -169,7 +169,7 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     domains = [Domain(name=name, train=(str(place),)) for name, place in zip("ab", places, strict=True)]
     domains += [Domain(name="c", train=(str(write_text(tmp_path / "c.jsonl", sentences(3))),), valid=(str(held),))]
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
-    notes = list(shared_documents(corpus))
+    notes = list(warn_of_shared_documents(corpus))
     assert notes[0].startswith("a and b share 40 documents") and notes[1].startswith("b and c share 9 documents")
     assert len(notes) == 2
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})

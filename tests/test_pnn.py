@@ -201,7 +201,7 @@ def test_the_first_column_is_bitwise_the_model_that_it_was(architecture: str) ->
     model = plain(architecture).eval()
     tokens, positions = rows()
     before = model(tokens, torch.zeros(4, dtype=torch.long), positions)
-    grown = ProgressiveModel.grown(model, plain(architecture))
+    grown = ProgressiveModel.add_column(model, plain(architecture))
     assert torch.equal(grown(tokens, torch.zeros(4, dtype=torch.long), positions), before)
 
 
@@ -227,7 +227,7 @@ def test_only_the_newest_column_learns(kind: Kind) -> None:
 
 def test_dropout_only_in_the_newest_column() -> None:
     """Oracle: in training mode what earlier columns put out has no randomness, what the newest does has."""
-    model = ProgressiveModel.grown(progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval())
+    model = ProgressiveModel.add_column(progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval())
     assert model.training
     tokens, _ = rows()
     assert torch.equal(model.encode(tokens, 1), model.encode(tokens, 1))
@@ -243,7 +243,7 @@ def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
     with torch.device("meta"):
         model: Any = build("bert", 6, 384, Vocabulary(50265), 512)
         for _ in range(4):
-            model = ProgressiveModel.grown(model, build("bert", 6, 384, Vocabulary(50265), 512), kind)
+            model = ProgressiveModel.add_column(model, build("bert", 6, 384, Vocabulary(50265), 512), kind)
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)
 
 

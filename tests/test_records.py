@@ -204,7 +204,11 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     write_all(path, [STAGE | {"key": "a"}, last, *ends])
     write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a"])])
     [run] = load_runs(tmp_path, "s")
-    lines = [records.last(run.stages[0], records.DoneLine), study._ended(run)[0].done, models._done(path.parent)]
+    lines = [
+        records.last(run.stages[0], records.DoneLine),
+        study._find_ended_stages(run)[0].done,
+        models._read_done_line(path.parent),
+    ]
     assert [line and line.weights for line in lines] == ["last"] * 3
     assert study._result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.page import page
 from analysis.study import Study
-from analysis.verdicts import Key, measured
+from analysis.verdicts import Key, collect_measurements
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 
@@ -73,7 +73,7 @@ def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_pa
         assert not [note for note in table.notes if "not measured yet" in note]
         *cells, average = table.blocks[0].rows[0].cells
         assert average.values == pytest.approx(np.mean([cell.values for cell in cells], axis=0))
-    assert measured(data, "demo").get(Key("score", "naive", 4, "AVG")).keys() == {0, 1}
+    assert collect_measurements(data, "demo").get(Key("score", "naive", 4, "AVG")).keys() == {0, 1}
     assert len([axis for axis in load("f1_by_stage").figure(data).axes if axis.get_title()]) == 5
     for run in data.runs:
         run.line.tasks, run.scores = [], [[]] * 5

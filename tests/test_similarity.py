@@ -126,7 +126,7 @@ def test_ars_of_other_architectures(architecture: str) -> None:
     said = []
     for model in (*models, newest):
         with torch.no_grad():
-            logits = model.eval().network(model.with_prompts(batch.tokens, batch.domains)).logits
+            logits = model.eval().network(model.insert_prompts(batch.tokens, batch.domains)).logits
         at = (batch.positions + 1).unsqueeze(-1).expand(-1, -1, 100)
         read = batch.tokens.gather(1, batch.positions) == MASK if stream.masked else batch.targets >= 0
         said.append(logits.gather(1, at)[read].double().log_softmax(-1).numpy())
@@ -226,7 +226,7 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
     run = runs["elle"]
     models = [load(run.store.stage(key) / "model") for key in run.keys]
     [batch] = run.stream.validation(0, 20)
-    maps = [model_similarity.attention(model, batch.tokens, batch.domains) for model in models]
+    maps = [model_similarity.compute_attention(model, batch.tokens, batch.domains) for model in models]
     growths = [read_lines(run.store.stage(key) / "records.jsonl")[-1]["growth"] for key in run.keys[1:]]
     assert maps[0].shape[0] == 4 and maps[2].shape[0] == 9 and maps[2].shape[-1] == batch.tokens.shape[1] + 1
 

@@ -29,7 +29,7 @@ from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.instruments.conformance import ALONE, Lab, tiny_config
 from benchmark.models import load
 from benchmark.models.growth import grow
-from benchmark.models.start_model import load_start, with_start_model
+from benchmark.models.start_model import load_start, set_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Model, RunConfig
@@ -72,7 +72,7 @@ def published(folder: Path, kind: str, **config: Any) -> Path:
 
 def config_of(method: str, start: Path, **model: Any) -> RunConfig:
     tiny = tiny_config(method)
-    return with_start_model(tiny.model_copy(update={"model": Model(start=str(start), **model)}))
+    return set_start_model(tiny.model_copy(update={"model": Model(start=str(start), **model)}))
 
 
 LARGER = [{"layers": 2, "hidden_size": 48}, {"layers": 3, "hidden_size": 64}]

@@ -32,7 +32,7 @@ from benchmark import records
 from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.store import load_runs, not_started
+from benchmark.store import load_runs, make_empty_run
 from tests.support import synthetic
 from tests.support.malformed import LONGEST
 from tests.support.programs import program
@@ -197,7 +197,7 @@ def test_architectures_are_those_of_the_row_that_grows(tmp_path):
     table = load("architectures").build(Study("demo", runs))
     assert not any(cell.missing for row in table.blocks[0].rows for cell in row.cells)
     assert not [note for note in table.notes if "not measured yet" in note]
-    none = [not_started(run.line) for run in data.runs]
+    none = [make_empty_run(run.line) for run in data.runs]
     (block,) = load("architectures").build(Study("demo", none)).blocks
     assert block.title.endswith("(ELLE)")
     assert [row.cells[6].missing for row in block.rows] == [False, True, True, True, True]

@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
 from benchmark.downstream import tasks
-from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, without_leaks
+from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, score_without_leaks
 from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 from tests.support.record_lines import read_lines
@@ -180,9 +180,9 @@ def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_p
     test = [row("A ", "x", text_pair="P"), row("b\n\tb", "y", text_pair="p"), row("c", "y", text_pair="q")]
     data = load(task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")]), tmp_path)
     assert data.leaked == (True, True, False, False)
-    assert without_leaks("accuracy", data, [0, 1, 1, 1]) == 0.5  # of the last two
+    assert score_without_leaks("accuracy", data, [0, 1, 1, 1]) == 0.5  # of the last two
     clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
-    assert without_leaks("accuracy", clean, [0]) is None
+    assert score_without_leaks("accuracy", clean, [0]) is None
 
 
 def separable(count: int, seed: int, noise: bool = False) -> list[dict]:
@@ -315,5 +315,5 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
     trained_on = {document.source for document in corpus.read(domain, 0.05, Counter())}
     everything = {document.source for document in corpus.read(domain.model_copy(update={"hold_out": 0}), 0, Counter())}
     assert places <= everything - trained_on
-    monkeypatch.setattr(tasks, "from_docstrings", None)
+    monkeypatch.setattr(tasks, "load_docstrings", None)
     assert tasks.load_examples(task, [domain], tmp_path / "data").key == data.key

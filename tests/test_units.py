@@ -18,7 +18,7 @@ from benchmark.records import CoreShare, DoneLine, EvaluationLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
-from benchmark.settings.units import UNITS, Unit, recorded
+from benchmark.settings.units import UNITS, Unit, list_recorded_units
 from benchmark.store import RunRecords, load_runs
 from benchmark.training import step_times
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
@@ -69,7 +69,7 @@ def test_runs_are_ranked_by_every_unit(tmp_path):
             if isinstance(line, EvaluationLine):  # from 16 to 4 in 100 steps, as a straight line of logarithms
                 line.perplexity = dict.fromkeys(line.perplexity, 16.0 * 0.25 ** (steps / 100))
     table = load("units").build(data)
-    assert [column.group for column in table.columns[::2]] == [UNITS[unit].label for unit in recorded()]
+    assert [column.group for column in table.columns[::2]] == [UNITS[unit].label for unit in list_recorded_units()]
     er, mas = ([cell.mean for cell in row.cells[::2]] for row in table.blocks[0].rows)
     # of 100 steps: all by seconds and steps; by tokens MAS gets 100 of its 200, by FLOPs ER 200 of its 400
     assert er == pytest.approx([4.0, 4.0, 4.0, 8.0]) and mas == pytest.approx([4.0, 4.0, 8.0, 4.0])

@@ -25,8 +25,8 @@ from benchmark.data.documents import (
     find_files,
     fingerprint,
     naming_source,
-    of_line,
-    of_record,
+    parse_record,
+    parse_text_line,
     read_file,
 )
 from benchmark.files import hash_of, whole_file
@@ -46,7 +46,7 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 
     Raises DataError.
     """
-    for document in each_once(domain, skipped):
+    for document in drop_repeats(domain, skipped):
         if document.split != "valid" and document.decides >= (1 - domain.hold_out) * 2**64:
             skipped["held out"] += 1
         elif document.split:
@@ -55,7 +55,7 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
             yield replace(document, split="valid" if document.decides < valid_share * 2**64 else "train")
 
 
-def each_once(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
+def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a domain as they come, each text once, with their fingerprints. Raises DataError."""
     with contextlib.closing(_Seen()) as seen:
         for document in _documents(domain, skipped):
@@ -123,7 +123,7 @@ class _Seen:
 
 def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     for name in domain.packages:
-        documents, problems = docstrings.of_package(name)
+        documents, problems = docstrings.read_package(name)
         skipped.update(problems)
         yield from documents
     for spec in domain.valid:
@@ -156,9 +156,9 @@ def _dataset(dataset: HubDataset) -> Iterator[Document]:
         for number, row in enumerate(islice(_kept_on(rows), dataset.documents)):
             place = f"{dataset.path}:{number}"
             if dataset.files:
-                yield from of_line(row["text"].encode(), dataset.text_field, place)
+                yield from parse_text_line(row["text"].encode(), dataset.text_field, place)
             else:
-                yield from of_record(row, dataset.text_field, place)
+                yield from parse_record(row, dataset.text_field, place)
 
 
 def _kept_on(rows: Any) -> Iterator[Any]:

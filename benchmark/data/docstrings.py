@@ -26,7 +26,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @lru_cache(maxsize=16)
-def of_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
+def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
     """Docstrings of the modules, classes and functions of an installed package, and how many were skipped, by reason.
 
     `package` is a top-level name, "stdlib" for Python's own library. Remembered, because parsing takes up to half a
@@ -40,14 +40,14 @@ def of_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
     all_documents: list[Document] = []
     skipped: Counter[str] = Counter()
     for documents, problems in joblib.Parallel(n_jobs=processes)(
-        joblib.delayed(_of_modules)(batch) for batch in batches
+        joblib.delayed(_read_modules)(batch) for batch in batches
     ):
         all_documents += documents
         skipped += problems
     return tuple(all_documents), skipped
 
 
-def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Counter[str]]:
+def _read_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Counter[str]]:
     documents: list[Document] = []
     skipped: Counter[str] = Counter()
     for path, module in files:
@@ -71,7 +71,7 @@ def _of_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Coun
     return documents, skipped
 
 
-def published(packages: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+def read_distributions(packages: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
     """The distributions of packages: their versions, and their licences as SPDX expressions, of those that say so."""
     is_python = STDLIB in packages
     versions = {"python": platform.python_version()} if is_python else {}

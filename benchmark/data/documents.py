@@ -78,7 +78,7 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(hashlib.sha256(same.encode(errors="surrogatepass")).digest()[:8], "big")
 
 
-def of_record(record: Any, text_field: str, place: str) -> Iterator[Document]:
+def parse_record(record: Any, text_field: str, place: str) -> Iterator[Document]:
     """The text of a record, in pieces where it is long."""
     text = text_of(record, text_field, place)
     pieces = cut(text)
@@ -146,7 +146,7 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
-        files = sorted(_inside(path, skipped))
+        files = sorted(_walk_folder(path, skipped))
         problem = f"the folder holds no file that ends in {', '.join(SUFFIXES)}: put some there, or correct the path"
     elif path.is_file():
         files = [path]
@@ -170,7 +170,7 @@ def refuse(error: OSError) -> NoReturn:
     raise error
 
 
-def _inside(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
+def _walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
     for place, folders, names in os.walk(folder, onerror=refuse):
         entered = [name for name in folders if not name.startswith(".") and not os.path.islink(Path(place, name))]
         if len(entered) < len(folders):
@@ -199,13 +199,13 @@ def read_file(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Do
 
 def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
     for number, line in enumerate(read_lines(path), 1):
-        yield from of_line(line, text_field, f"{path}:{number}")
+        yield from parse_text_line(line, text_field, f"{path}:{number}")
 
 
-def of_line(line: bytes, text_field: str, place: str) -> Iterator[Document]:
+def parse_text_line(line: bytes, text_field: str, place: str) -> Iterator[Document]:
     """The text of a line of JSON, in pieces where it is long. Raises DataError for what is none."""
     record = parse_line(line, place, f"{{{json.dumps(text_field)}: ...}}") if line.strip() else {text_field: ""}
-    yield from of_record(record, text_field, place)
+    yield from parse_record(record, text_field, place)
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:

@@ -125,7 +125,7 @@ def _missing_bytes(vocabulary: Iterable[str]) -> int:
     return len(set(pre_tokenizers.ByteLevel.alphabet()).difference(vocabulary))
 
 
-def plainly(bpe: Tokenizer) -> int:
+def set_plain_encoding(bpe: Tokenizer) -> int:
     """Have a saved tokenizer cut whole texts, always alike, and fill none. Returns how many of the 256 bytes it lacks.
 
     A byte-level BPE has a token for each of them; of another kind nothing is said. A unigram model draws among ways to
@@ -179,7 +179,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
     rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     bpe = wrapped.backend_tokenizer
-    if missing := plainly(bpe):
+    if missing := set_plain_encoding(bpe):
         raise DataError(
             f"{folder}: its tokenizer lacks {missing} of the 256 bytes: copy the one that the model was trained with"
         )

@@ -196,7 +196,7 @@ def _tokenizer(
                 )
             trained.save(str(unfinished / "tokenizer.json"))
 
-        return _trained(_once("tokenizers", identity, into, make))
+        return _trained(_make_once("tokenizers", identity, into, make))
     return TextTokenizer.of(bpe)
 
 
@@ -226,7 +226,7 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda w
 def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: _Place) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit])
-    made = _once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
+    made = _make_once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
     check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin", "fingerprints.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
@@ -247,7 +247,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
     train, train_hash = counts_and_hash(folder / "train.bin", made_with)
     valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
     key = digest([made_with.key, train_hash, valid_hash])
-    versions, licenses = docstrings.published(domain.packages)
+    versions, licenses = docstrings.read_distributions(domain.packages)
     train_ids, valid_ids = (open_ids(folder / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     [near_copies] = nearly(made_with.bpe, made_with.special.eos, [valid_ids], train_ids)
     info |= {
@@ -270,7 +270,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: _Plac
     read = reported = train_documents = train_bytes = 0
     complete = True
     with (folder / "train.bin").open("wb") as file, (folder / "fingerprints.bin").open("wb") as fingerprints:
-        for document, ids in encoded(made_with, corpus.read(domain, data.valid_share, skipped)):
+        for document, ids in encode_documents(made_with, corpus.read(domain, data.valid_share, skipped)):
             into.poll(False)
             if document.split == "train" and not room:
                 complete = False
@@ -323,7 +323,7 @@ def unigram_perplexity(train: Ids, valid: Ids) -> float:
 # Text to ids
 
 
-def encoded(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
+def encode_documents(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
     """Documents in their order, with their ids and `</s>`. The library holds no lock while it works in a thread."""
 
     def encode(batch: list[Document]) -> list[tuple[Document, Ids]]:
@@ -349,7 +349,7 @@ def _cure(folder: Path) -> str:
     return f"remove {folder}, and it is made from the text again"
 
 
-def _once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) -> Path:
+def _make_once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) -> Path:
     """A folder, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
     folder = into.folder / kind / identity
     if not folder.exists():

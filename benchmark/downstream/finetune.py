@@ -23,12 +23,12 @@ from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
-from benchmark.downstream.tasks import TaskData, metric, score_key, without_leaks
+from benchmark.downstream.tasks import TaskData, metric, score_key, score_without_leaks
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models import load_verified
-from benchmark.models.devices import is_out_of_memory, kept_random_numbers, own_device, precision_of
-from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, of_kind
+from benchmark.models.devices import is_out_of_memory, keep_random_numbers, own_device, precision_of
+from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, select_kind
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
@@ -45,7 +45,7 @@ Asked = Callable[[], bool]
 _log = logging.getLogger(__name__)
 
 
-def never() -> bool:
+def never_stop() -> bool:
     """Whether to stop, where nobody asks for it."""
     return False
 
@@ -54,7 +54,7 @@ class NotScored(ArithmeticError):
     """Fine-tuning diverged or failed, or memory does not hold a row. Other scores are computed; `run` tries again."""
 
 
-def length_bucketed(
+def bucket_by_length(
     lengths: NDArray[np.int64], batch_size: int, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     """Every row once, in batches of like lengths: shuffled, sorted within pools of a few batches, batches shuffled.
@@ -75,7 +75,7 @@ class Trainer:
     """Fine-tunes one classifier on one task."""
 
     def __init__(
-        self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = never
+        self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = never_stop
     ) -> None:
         self.asked_to_stop = asked_to_stop
         self.device = own_device()
@@ -106,7 +106,7 @@ class Trainer:
             self.model.train()
             losses = [
                 self._step(train, batch, total)
-                for batch in length_bucketed(lengths, self.task.batch_size, self.generator)
+                for batch in bucket_by_length(lengths, self.task.batch_size, self.generator)
             ]
             if not torch.isfinite(torch.stack(losses)).all():
                 raise NotScored(
@@ -173,7 +173,7 @@ def score(
     prompt: Prompt,
     seed: int,
     settings: Finetuning,
-    asked_to_stop: Asked = never,
+    asked_to_stop: Asked = never_stop,
 ) -> ScoreLine:
     """Fine-tune once and score. Everything random is a function of the seed.
 
@@ -187,7 +187,7 @@ def score(
     columns = settings.forward_tokens
     while True:
         try:
-            trainer, best, predictions = _fitted(checkpoint, task, data, rows, seed, settings, asked_to_stop)
+            trainer, best, predictions = _fine_tune(checkpoint, task, data, rows, seed, settings, asked_to_stop)
             break
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -210,7 +210,7 @@ def score(
         metric=task.metric,
         dev=best,
         test=metric(task.metric, rows["test"].targets, predictions),
-        test_without_leaks=without_leaks(task.metric, data, predictions),
+        test_without_leaks=score_without_leaks(task.metric, data, predictions),
         leaks=sum(data.leaked),
         precision=trainer.precision,
         seconds=round(time.monotonic() - began, 3),
@@ -223,17 +223,17 @@ def score(
     return result
 
 
-def _fitted(
+def _fine_tune(
     checkpoint: SavedModel,
     task: Task,
     data: TaskData,
     rows: Mapping[Split, Rows],
     seed: int,
     settings: Finetuning,
-    asked_to_stop: Asked = never,
+    asked_to_stop: Asked = never_stop,
 ) -> tuple[Trainer, float, list[int]]:
     """A fine-tuned model, its score on dev, and what it predicts of test."""
-    with kept_random_numbers(own_device()):
+    with keep_random_numbers(own_device()):
         torch.manual_seed(seed)
         network = checkpoint.classifier(data.labels, task.domain)
         trainer = Trainer(network, task, settings, seed, asked_to_stop)
@@ -252,11 +252,11 @@ class MissingScore:
     seed: int
 
 
-def missing(
+def find_missing(
     stage_key: str, tasks: Sequence[tuple[Task, TaskData]], prompts: Sequence[Prompt], settings: Finetuning, path: Path
 ) -> list[MissingScore]:
     """The cells of the grid that the records in `path` lack."""
-    done = {line.key for line in of_kind(records.read(path, records.SCORES), ScoreLine)}
+    done = {line.key for line in select_kind(records.read(path, records.SCORES), ScoreLine)}
     cells = [
         MissingScore(score_key(stage_key, task, data.key, settings, prompt, seed), task, data, prompt, seed)
         for task, data in tasks
@@ -274,7 +274,7 @@ def score_all(
     path: Path,
     final: bool = True,
     progress: Callable[[ScoreLine, int], None] = lambda line, left: None,
-    asked_to_stop: Asked = never,
+    asked_to_stop: Asked = never_stop,
 ) -> None:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
@@ -286,7 +286,7 @@ def score_all(
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")) as lease:
         checkpoint = SavedModel(folder, final)
-        cells = missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
+        cells = find_missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         for name, data in {cell.task.name: cell.data for cell in cells}.items():
             checkpoint.texts(name, data)  # what is wrong with a text shows before hours of training
         if any(cell.prompt == "picked" for cell in cells):
@@ -327,7 +327,7 @@ def score_stage(
     tasks: Sequence[tuple[Task, TaskData]],
     store: Store,
     progress: Callable[[str], None],
-    asked_to_stop: Asked = never,
+    asked_to_stop: Asked = never_stop,
 ) -> str:
     """Fine-tune what is still to be scored of the model after a stage, if that is finished; say what it came to.
 
@@ -342,7 +342,7 @@ def score_stage(
     key = keys[index]
     folder, file = store.stage(key) / "model", store.scores_file(key)
     checkpoint = SavedModel(folder, final)
-    if not missing(key, tasks, checkpoint.prompts(suite.finetuning.prompts), suite.finetuning, file):
+    if not find_missing(key, tasks, checkpoint.prompts(suite.finetuning.prompts), suite.finetuning, file):
         return f"nothing to score after {place}"
 
     def say(line: ScoreLine, left: int) -> None:

@@ -160,15 +160,15 @@ def load_examples(task: Task, domains: Sequence[Domain], folder: Path, makes: bo
     if docstrings is not None:
         domain = next(domain for domain in domains if domain.name == task.domain)
         source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, folder / "texts", makes)]
-        return _kept(task, source, folder, lambda: from_docstrings(task.name, docstrings, domain), makes)
+        return _keep_examples(task, source, folder, lambda: load_docstrings(task.name, docstrings, domain), makes)
     if dataset is not None:
         source = [dataset.model_dump(mode="json")]
         hub = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
-        return _kept(task, source, folder, hub, makes)
+        return _keep_examples(task, source, folder, hub, makes)
     return check(task.name, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS})
 
 
-def _kept(
+def _keep_examples(
     task: Task,
     source: list[Any],
     folder: Path,
@@ -246,7 +246,7 @@ def metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> flo
     return float(f1_score(targets, predictions, average=name.removesuffix("_f1"), zero_division=0.0))
 
 
-def without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> float | None:
+def score_without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> float | None:
     """The test score over the rows that no row of train is a copy of; None where none or all of them do."""
     clean = [i for i, leaked in enumerate(data.leaked) if not leaked]
     if len(clean) in (0, len(data.test)):
@@ -274,7 +274,7 @@ def baselines(task: Task, data: TaskData) -> list[BaselineLine]:
             name=name,
             metric=task.metric,
             test=metric(task.metric, data.targets("test"), predicted),
-            test_without_leaks=without_leaks(task.metric, data, predicted),
+            test_without_leaks=score_without_leaks(task.metric, data, predicted),
             leaks=sum(data.leaked),
         )
         for name, predicted in predictions.items()
@@ -386,7 +386,7 @@ FEWEST = 2  # passages of a class in a split
 SHARES: dict[Split, float] = {"train": 0.5, "dev": 0.2, "test": 0.3}
 
 
-def from_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Split, Sequence[RawExample]]:
+def load_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Split, Sequence[RawExample]]:
     """Balanced splits of passages; the label is the dotted name of the part.
 
     Raises ConfigError when the domain is not made of packages or holds nothing out, DataError when it holds out too
@@ -398,7 +398,7 @@ def from_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Spli
             f"domain has packages = {list(domain.packages)} and hold_out = {domain.hold_out}; set both, e.g. 0.2"
         )
     least = (1 - domain.hold_out) * 2**64  # of the hashes that pre-training never sees: see `corpus.read`
-    everything = corpus.each_once(domain, Counter())
+    everything = corpus.drop_repeats(domain, Counter())
     documents = [document for document in everything if document.decides >= least and _is_public(document)]
     return balanced(task, options, domain.packages, documents)
 

@@ -109,7 +109,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> Te
     if domain not in (None, AUTO, *names):
         known = f"{', '.join(names)} or {AUTO}" if names else "no domain: leave --domain out"
         raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
-    read = on_text(model, tokenizer, text)
+    read = open_text(model, tokenizer, text)
     share = None
     if domain == AUTO:
         index, share = discriminator.vote(checkpoint, [ids for ids in read.documents if ids])
@@ -152,7 +152,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 
 
-def on_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> ModelOnText:
+def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> ModelOnText:
     """The documents of a file in rows that are as long as the model can read, each document followed by `</s>`.
 
     Raises ConfigError for a text shorter than a row, DataError.
@@ -205,7 +205,7 @@ def grow_checkpoint(
         raise ConfigError(f"--out {out} exists already: name a new folder")
     if kind := kind_name(checkpoint):
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
-    opened = on_text(*open_folder(checkpoint), text) if text else None
+    opened = open_text(*open_folder(checkpoint), text) if text else None
     if opened:
         network = opened.model.network
     else:
@@ -213,7 +213,7 @@ def grow_checkpoint(
             load_verified(checkpoint)  # which holds the model of a stage against its records
         network = load_network(checkpoint)
     rows = _rows(network, opened, seed)
-    before = _measured(network, rows, opened)
+    before = _measure(network, rows, opened)
     with whole_folder(out) as folder:
         fit, noise = rows if opened else None, 0.0 if mode == "exact" else 0.01
         grown, record = growth.grow(
@@ -227,7 +227,7 @@ def grow_checkpoint(
         del network
         if opened:
             opened.model.set_network(grown)
-        after = _measured(grown, rows, opened)
+        after = _measure(grown, rows, opened)
     moved = [(new.float() - old.float()).abs().max().item() for old, new in zip(before[0], after[0], strict=True)]
     facts = {**structs.asdict(record), "max_logit_difference": max(moved)}
     return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if opened else {})
@@ -237,14 +237,14 @@ def _rows(network: PreTrainedModel, opened: ModelOnText | None, seed: int) -> Te
     """The first rows of the text, masked as in training, with the prompt that `evaluate` reads with; or random ones."""
     if opened:
         batch = next(opened.stream.validation(opened.newest, ROWS))
-        return opened.model.with_prompts(batch.tokens, batch.domains)
+        return opened.model.insert_prompts(batch.tokens, batch.domains)
     generator = torch.Generator().manual_seed(seed)
     columns = min(COLUMNS, network.config.max_position_embeddings // 2)
     return torch.randint(network.config.vocab_size, (COMPARED, columns), generator=generator)
 
 
 @torch.no_grad()
-def _measured(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[list[Tensor], float]:
+def _measure(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[list[Tensor], float]:
     """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
     logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
     return logits, opened.perplexity(opened.newest) if opened else 0.0

@@ -194,7 +194,7 @@ def budget_is_kept_to_one_step(lab: Lab) -> None:
     run = lab.run(config, "undisturbed-gpt")
     for key in run.keys:
         lines = run.store.stage_lines(key)
-        [start], [done] = records.of_kind(lines, StageLine), records.of_kind(lines, DoneLine)
+        [start], [done] = records.select_kind(lines, StageLine), records.select_kind(lines, DoneLine)
         assert [phase["name"] for phase in done.phases] == [phase["name"] for phase in start.phases]
         may = spent = 0.0
         for phase, took in zip(start.phases, done.phases, strict=True):
@@ -217,7 +217,7 @@ def trains_under_every_budget(lab: Lab) -> None:
     """Under seconds, FLOPs and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
-    [done] = records.of_kind(run.store.stage_lines(run.keys[-1]), DoneLine)
+    [done] = records.select_kind(run.store.stage_lines(run.keys[-1]), DoneLine)
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * done.charged["flops"])):
         config = lab.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
         cure = "a stage may end with any step; learner.elapsed says what share of it is over"
@@ -228,7 +228,7 @@ def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
     """Killed in each phase of each stage and started again, the weights end bit-identical."""
     expected = lab.undisturbed()
     whole = lab.run(lab.config(), "undisturbed-gpt")
-    done = [line for key in whole.keys for line in records.of_kind(whole.store.stage_lines(key), DoneLine)]
+    done = [line for key in whole.keys for line in records.select_kind(whole.store.stage_lines(key), DoneLine)]
     ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
     config = lab.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
@@ -305,7 +305,7 @@ def bf16_is_finite(lab: Lab) -> None:
     config = lab.config(precision="bf16")
     _assert_finite(lab.weights(config, "bf16"), "under bf16 autocast")
     run = lab.run(config, "bf16")
-    lines = [line for key in run.keys for line in records.of_kind(run.store.stage_lines(key), EvaluationLine)]
+    lines = [line for key in run.keys for line in records.select_kind(run.store.stage_lines(key), EvaluationLine)]
     values = [value for line in lines for value in line.perplexity.values()]
     assert values and None not in values, "a perplexity is not finite"
 
@@ -321,7 +321,7 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
     lab.undisturbed()
     run = lab.run(lab.config(), "undisturbed-gpt")
     for key in run.keys:
-        lines = records.of_kind(run.store.stage_lines(key), EvaluationLine)
+        lines = records.select_kind(run.store.stage_lines(key), EvaluationLine)
         evaluations = [line for line in lines if line.fraction == 1]
         if evaluations:
             loaded = perplexities(load(run.store.stage(key) / "model"), run.stream, ALONE)

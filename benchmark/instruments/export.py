@@ -116,10 +116,10 @@ def plain_model(
     vocabulary, special = model.vocabulary, model.vocabulary.special
     index = 0 if domain is None else vocabulary.domains.index(domain)
     if domain is not None and isinstance(model, LoraModel):
-        model, domain = LanguageModel(lora.merged(model, index), vocabulary), None
+        model, domain = LanguageModel(lora.merge_adapters(model, index), vocabulary), None
     network: Any = model.network
     prompt = network.get_input_embeddings().weight[vocabulary.text + index].clone()
-    model.meet((), seed=0)
+    model.add_domains((), seed=0)
     tokenizer, row = without_prompts(tokenizer, vocabulary), None
     if domain is not None:
         row = _place(model, tokenizer, prompt)

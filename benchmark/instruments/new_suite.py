@@ -67,7 +67,7 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
         raise ConfigError(f"{file} is there already: choose another name, or remove it")
     if not re.fullmatch(r"[\w.-]+", file.stem):
         raise ConfigError(f"new-suite {name!r}: a name of letters, digits, '-', '_' and '.', after a folder if need be")
-    texts = [glimpse(folder, title) for folder, title in zip(*_domains(folders), strict=True)]
+    texts = [read_beginning(folder, title) for folder, title in zip(*_domains(folders), strict=True)]
     content = suite_text(file, texts, flops_per_second)
     with whole_file(file) as out:
         out.write(content.encode())
@@ -112,13 +112,13 @@ def _name(place: Path) -> str:
     return slug if re.match("[a-z]", slug) else f"domain_{slug}".rstrip("_")
 
 
-def glimpse(place: Path, name: str) -> Text:
+def read_beginning(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
     files = find_files(str(place), Counter())
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files]
     domain = Domain(name=name, train=(str(place),), text_field=_text_field(files))
     documents = seen = 0
-    for document in corpus.each_once(domain, Counter()):
+    for document in corpus.drop_repeats(domain, Counter()):
         documents += 1
         seen += len(document.text.encode())
         if seen > LOOKED_AT:
@@ -203,11 +203,11 @@ def _parameters(size: Size, vocabulary: int) -> int:
 def _domain(text: Text, file: Path) -> str:
     place = Path(text.domain.train[0])
     beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
-    field = f", text_field = {_quoted(text.domain.text_field)}" if text.domain.text_field != "text" else ""
-    return f'{{ name = "{text.domain.name}", train = [{_quoted(beside.as_posix())}]{field} }}'
+    field = f", text_field = {_quote(text.domain.text_field)}" if text.domain.text_field != "text" else ""
+    return f'{{ name = "{text.domain.name}", train = [{_quote(beside.as_posix())}]{field} }}'
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A text that others chose as TOML. Raises ConfigError for one that a suite would not read as it is."""
     if "${" in text or not text.isprintable():
         raise ConfigError(

@@ -73,7 +73,7 @@ def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Bat
     return stream.validation(domain, at_once, 0, stride)
 
 
-def record(
+def record_measurement(
     config: RunConfig,
     store: Store,
     kind: str,

@@ -30,7 +30,7 @@ from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World, join
 from benchmark.training.run import stream_of
-from benchmark.training.step import StageInputs, Stepper, trainable_stage, with_training
+from benchmark.training.step import StageInputs, Stepper, set_training, trainable_stage
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream
 
@@ -104,7 +104,7 @@ class Prepared:
             torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
             stepper = Stepper(inputs, phase, number)
             flops = stepper.flops()
-            turns = _in_turns(stepper, naive, product, pairs)
+            turns = _time_in_turns(stepper, naive, product, pairs)
             costs.append(
                 Cost(
                     row=inputs.config.row,
@@ -141,7 +141,9 @@ class MatrixProduct:
         return self._flops / self._world.maximum(time.perf_counter() - began)[0]
 
 
-def _in_turns(stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int) -> list[tuple[float, float, float]]:
+def _time_in_turns(
+    stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int
+) -> list[tuple[float, float, float]]:
     """Of each turn: seconds of a step, of Naive's before and after it on average, and FLOPs a second of the product."""
     for step in range(WARM_UP):
         _seconds_of(stepper, step)
@@ -170,7 +172,7 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     method = build(config.method, config.options)
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
     keys = stage_keys(steps, method, stream.corpus.texts)  # steps: a table need not be there yet
-    config = with_training(config, precision=precision_of(config.training.precision, world.device))
+    config = set_training(config, precision=precision_of(config.training.precision, world.device))
     first = trainable_stage(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])

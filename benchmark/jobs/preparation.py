@@ -45,7 +45,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
             f"{len(data.labels)} classes{leaks}"
         )
-    problems += chain.from_iterable(in_the_stream(corpus, tasks) for corpus in corpora)
+    problems += chain.from_iterable(warn_of_tests_in_stream(corpus, tasks) for corpus in corpora)
     yield from filter(None, dict.fromkeys(config.start_note for config in configs))
     yield from (f"! {warning}" for warning in dict.fromkeys(problems))
     yield (
@@ -76,12 +76,12 @@ def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
                 f"{domain.name}: documents have {length:.0f} tokens, so rows are glued of unrelated ones. Where they "
                 "are sentences of longer texts, join them"
             )
-    yield from shared_documents(corpus)
+    yield from warn_of_shared_documents(corpus)
     if note := config.tokenizer_note:
         yield note
 
 
-def shared_documents(corpus: Corpus) -> Iterator[str]:
+def warn_of_shared_documents(corpus: Corpus) -> Iterator[str]:
     """Which domains have documents in common: what one learns of the other is no transfer."""
     texts = {domain.name: np.concatenate(domain.fingerprints()) for domain in corpus.domains}
     texts |= {probe.name: probe.fingerprints()[1] for probe in corpus.probes}
@@ -93,7 +93,7 @@ def shared_documents(corpus: Corpus) -> Iterator[str]:
             )
 
 
-def in_the_stream(corpus: Corpus, tasks: Sequence[tuple[Task, TaskData]]) -> Iterator[str]:
+def warn_of_tests_in_stream(corpus: Corpus, tasks: Sequence[tuple[Task, TaskData]]) -> Iterator[str]:
     """Which tasks have test examples that models read in pre-training."""
     texts = [[f"{example.text}\n{example.text_pair or ''}" for example in data.test] for _, data in tasks]
     cut = [[(*ids, corpus.special.eos) for ids in ids_of(corpus.tokenizer, of)] for of in texts]

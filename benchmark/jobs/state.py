@@ -28,7 +28,7 @@ from benchmark.records import (
     StageLine,
     UnscoredLine,
     last,
-    of_kind,
+    select_kind,
 )
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
@@ -122,7 +122,7 @@ class Survey:
         run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job, other_code=other)
         run = dataclasses.replace(run, tokens=identity.sizes)
         # a kill may come between the last stage's end and the run's
-        is_done = len(run.finished) == len(config.domains) and of_kind(identity.lines, EndedLine)
+        is_done = len(run.finished) == len(config.domains) and select_kind(identity.lines, EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
         return dataclasses.replace(run, scored=self._scored(run)) if self.suite.tasks else run
 
@@ -136,7 +136,7 @@ class Survey:
         beat = read_heartbeat(self.store.heartbeat(run.config)) if lines else None
         # what another clock says is to come was not said by a run in progress
         is_fresh = beat and 0 <= time.time() - beat.time <= FRESH and beat.stage == len(run.finished)
-        fraction, said = (beat.fraction, _progress(beat, run.config)) if beat and is_fresh else (0.0, so_far)
+        fraction, said = (beat.fraction, _describe_progress(beat, run.config)) if beat and is_fresh else (0.0, so_far)
         if job and job.state == "running" and not (is_fresh or is_taken) and len(job.units) > 1:
             return dataclasses.replace(run, state="waiting", detail=_join("its job trains others first", so_far))
         if lines and is_taken and not (job and job.is_under_way):
@@ -195,7 +195,7 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     }
     lines = records.read(store.scores_file(key), records.SCORES)
     there = {(line.task, line.prompt, line.seed) for line in scores_of(suite, key, lines, examples)} & wanted
-    lost = [line for line in of_kind(lines, UnscoredLine) if (line.task, line.prompt, line.seed) in wanted - there]
+    lost = [line for line in select_kind(lines, UnscoredLine) if (line.task, line.prompt, line.seed) in wanted - there]
     return Scored(key, stage, len(wanted) - len(there), len(there), lost[-1].error if lost else "")
 
 
@@ -209,7 +209,7 @@ def _has_prompts(store: Store, key: str) -> bool:
         raise RecordsError(f"{path} is damaged ({error}): {cure}") from None
 
 
-def _progress(beat: Heartbeat, config: RunConfig) -> str:
+def _describe_progress(beat: Heartbeat, config: RunConfig) -> str:
     return (
         f"stage {beat.stage + 1} of {len(config.domains)}: {beat.domain}, {beat.phase}, {beat.fraction:.0%}, "
         f"{beat.tokens_per_second:,.0f} tokens/s"

@@ -56,11 +56,15 @@ def _may_begin(states: Sequence[RunState]) -> bool:
 
 def exit_status(survey: Survey, states: Sequence[RunState]) -> int:
     words = {state.state for state in states} | {job.state for job in survey.jobs if job.is_under_way}
-    failed = "failed" in words or lost(survey, states) or any(model.failed for model in _scored(states))
+    failed = (
+        "failed" in words
+        or find_lost_jobs(survey, states)
+        or any(model.failed for model in _find_scored_models(states))
+    )
     return FAILED if failed else UNKNOWN if "unknown" in words else 0
 
 
-def lost(survey: Survey, states: Sequence[RunState]) -> list[Job]:
+def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     """The jobs that failed and are no run's, without those whose work others have done."""
     trained = all(state.state == "done" for state in states)
     over = ("train", "prepare", "stages") if trained else ("train",)
@@ -73,7 +77,7 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     if is_under_way(survey, states):
         return f"next: `python run_all.py status {called} --watch` shows it again and again until nothing is under way"
     again = f"`python run_all.py run {called}`" + " (with --executor as before)" * bool(survey.jobs)
-    if words == {"done"} and not any(model.missing for model in _scored(states)):
+    if words == {"done"} and not any(model.missing for model in _find_scored_models(states)):
         return f"next: `python run_all.py report {called}` renders tables and figures"
     failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in words else ""
     return f"next: {again} does what is missing{failed}"
@@ -85,8 +89,8 @@ def lines_of(survey: Survey, states: Sequence[RunState], shown: Sequence[RunStat
     counts = Counter(f"{job.kind} {job.state}" for job in others if job.is_under_way)
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
     head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
-    below = [f"! job {job.id} to {job.kind}: {job.detail}; log {job.log}" for job in lost(survey, states)]
-    return [head, *_rows(states if shown is None else shown), *below, *notes(states)]
+    below = [f"! job {job.id} to {job.kind}: {job.detail}; log {job.log}" for job in find_lost_jobs(survey, states)]
+    return [head, *_rows(states if shown is None else shown), *below, *write_notes(states)]
 
 
 def _rows(states: Sequence[RunState]) -> list[str]:
@@ -105,7 +109,7 @@ def _rows(states: Sequence[RunState]) -> list[str]:
     return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
 
 
-def notes(states: Sequence[RunState]) -> list[str]:
+def write_notes(states: Sequence[RunState]) -> list[str]:
     """Which models lack scores because these could not be computed, and which methods' code was changed since."""
     lost = {
         model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
@@ -127,7 +131,7 @@ def sweep_line(states: Sequence[RunState]) -> str:
     """Runs by state, the share of their stages that is trained, scores, and the time left by what ran."""
     counts = Counter(state.state for state in states)
     runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
-    models = _scored(states)
+    models = _find_scored_models(states)
     there, missing = sum(model.there for model in models), sum(model.missing for model in models)
     scores = f"{there:,} of {there + missing:,} scores" if there else ""
     left = seconds_left(states)
@@ -136,7 +140,7 @@ def sweep_line(states: Sequence[RunState]) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _scored(states: Iterable[RunState]) -> list[Scored]:
+def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
     """The models that are or will be scored, shared ones once."""
     return list({model.model: model for state in states for model in state.scored}.values())
 

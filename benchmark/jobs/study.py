@@ -37,7 +37,7 @@ from benchmark.records import (
     Provenance,
     RunLine,
     StageLine,
-    of_kind,
+    select_kind,
 )
 from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
 from benchmark.settings.units import UNITS
@@ -73,15 +73,15 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
         members = dict(held)
         for config in configs:
             lines = store.run_lines(config) if config.seed == seed else []
-            if lines and of_kind(identities.of(config, lines).lines, EndedLine):
+            if lines and select_kind(identities.of(config, lines).lines, EndedLine):
                 for path in _files(config, store, held):
                     name = path.relative_to(store.root).as_posix()
-                    members[name] = _grown(archive, path, members.get(name, b""), path.read_bytes())
+                    members[name] = _append(archive, path, members.get(name, b""), path.read_bytes())
         if members != held:
             _write(archive, members)
 
 
-def _grown(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
+def _append(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
     """What an archive holds of a file, with what came later. Raises ResultsError where that is of another stage or run.
 
     Of a run, and of a stage that was trained again elsewhere to the same weights, what is held stays.
@@ -202,7 +202,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
                 f"{config.id}: that stage has another key here: text or settings differ; restore what the study "
                 "was made with"
             )
-        (there, expected), (here, actual) = (_trained(where, key) for where in (recorded, store))
+        (there, expected), (here, actual) = (_read_training(where, key) for where in (recorded, store))
         if actual != expected:
             raise ResultsError(
                 f"stage {key} of {config.id} came to weights {actual} on {here}, recorded are {expected} on {there}: "
@@ -218,11 +218,11 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         yield f"{config.method} works on the clock alone"
 
 
-def _trained(store: Store, key: str) -> tuple[str, str | None]:
+def _read_training(store: Store, key: str) -> tuple[str, str | None]:
     """The machine that a stage was trained on, and the hash of its weights."""
     lines = store.stage_lines(key)
     begun, done = records.last(lines, StageLine), records.last(lines, DoneLine)
-    return machine(begun) if begun else "", done.weights if done else None
+    return describe_machine(begun) if begun else "", done.weights if done else None
 
 
 def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage]) -> int:
@@ -230,7 +230,7 @@ def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage
     there, here = (
         {
             (line.phase, line.step, name): value
-            for line in of_kind(lines, EvaluationLine)
+            for line in select_kind(lines, EvaluationLine)
             for name, value in line.perplexity.items()
         }
         for lines in (recorded, again)
@@ -271,7 +271,7 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
     suite names. Raises ResultsError or ConfigError for what does not hold. Hardware that differs is in the report.
     """
     wanted = {config.id: config for config in configs}
-    ended = {run.id: _ended(run) for run in runs}
+    ended = {run.id: _find_ended_stages(run) for run in runs}
     for run in runs:
         if run.id not in wanted:
             raise ResultsError(
@@ -282,22 +282,22 @@ def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords]
         _check_budgets(run, ended[run.id], anew=method.group == "references")
         for index, stage in enumerate(ended[run.id]):
             _check_step_times(wanted[run.id], index, stage)
-    machines = ", ".join(sorted({machine(stage.start) for of_run in ended.values() for stage in of_run}))
+    machines = ", ".join(sorted({describe_machine(stage.start) for of_run in ended.values() for stage in of_run}))
     yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget; on {machines or 'no machine yet'}"
     named = {config.budget.reference for config in configs if config.id in ended}
     for table in map(Path, sorted(filter(None, named))):
         digest = hashlib.sha256(table.read_bytes()).hexdigest()
-        measured = f"{table.name} (sha256 {digest[:12]}), measured on {_named(machine_of(table))}"
+        measured = f"{table.name} (sha256 {digest[:12]}), measured on {_name_hardware(machine_of(table))}"
         yield f"{suite.name}: its reference seconds are those of {measured}"
 
 
-def hardware(runs: Sequence[RunRecords]) -> str:
+def make_hardware_table(runs: Sequence[RunRecords]) -> str:
     """What a suite's stages were trained on, as a table in Markdown; one that several runs share counts once."""
     lines = (line for run in runs for stage in run.stages for line in stage if isinstance(line, StageLine))
     starts = {line.key: line for line in lines}  # of a stage that began anew the last
     rows = Counter(
         (
-            machine(start),
+            describe_machine(start),
             *(str(of(start.provenance)) for of in COMPUTES_WITH.values()),
             start.provenance.packages.get("torch", ""),
         )
@@ -308,16 +308,16 @@ def hardware(runs: Sequence[RunRecords]) -> str:
     return "**What the stages were trained on.**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)
 
 
-def machine(stage: StageLine) -> str:
+def describe_machine(stage: StageLine) -> str:
     """The machine of a stage, in words."""
-    return _named(stage.provenance.hardware)
+    return _name_hardware(stage.provenance.hardware)
 
 
-def _named(hardware: Hardware) -> str:
+def _name_hardware(hardware: Hardware) -> str:
     return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
 
 
-def _ended(run: RunRecords) -> list[EndedStage]:
+def _find_ended_stages(run: RunRecords) -> list[EndedStage]:
     stages = []
     for index, lines in enumerate(run.stages):
         done = [line for line in lines if isinstance(line, DoneLine)]
@@ -407,7 +407,7 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
     with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
         for suite, configs in suites:
             write_report([(suite, configs)], store.root, out)
-            made_on = hardware(load_runs(store.root, suite.name))
+            made_on = make_hardware_table(load_runs(store.root, suite.name))
             with whole_file(out / suite.name / HARDWARE) as file:
                 file.write(made_on.encode())
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it

@@ -101,7 +101,7 @@ def _configurations(suite: Suite, row: Row, run: RunConfig, space: Space, count:
     others: list[Row] = []
     for rate, *values in itertools.product(RATES, *(space[name] for name in names)):
         options = {**row.options, **dict(zip(names, values, strict=True))}
-        scaled = {RATE: _scaled(run.training.learning_rate, rate)} if rate != 1 else {}
+        scaled = {RATE: _scale(run.training.learning_rate, rate)} if rate != 1 else {}
         trial = row.model_copy(update={"options": options, "set": {**row.set, **scaled}})
         [tried] = expand(suite, [trial], suite.seeds[:1])
         if tried != run:
@@ -156,14 +156,14 @@ def _rate_of(suite: Suite, row: Row, best: Row) -> PerStage:
     [run] = expand(suite, [row], suite.seeds[:1])
     own, tried = run.training.learning_rate, best.set[RATE]
     first = tried[0] if isinstance(tried, (list, tuple)) else tried
-    return _scaled(own, first / per_stage(own, 0))
+    return _scale(own, first / per_stage(own, 0))
 
 
 def _first(value: Any) -> Any:
     return value[:DOMAINS] if isinstance(value, (list, tuple)) else value
 
 
-def _scaled(value: PerStage, factor: float) -> PerStage:
+def _scale(value: PerStage, factor: float) -> PerStage:
     return tuple(rate * factor for rate in value) if isinstance(value, tuple) else value * factor
 
 

@@ -149,7 +149,7 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     plan = Plan(survey, survey.states(), tables, options.retry_failed, options.parallel, options.share_machine)
     executor = executors.find(options.executor)
     if options.dry_run:
-        print("\n".join(described(plan, executor)))
+        print("\n".join(describe(plan, executor)))
         return 0
     try:
         code = executor.execute(plan)
@@ -158,18 +158,18 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     return (watch(survey) or code) if options.wait else code
 
 
-def described(plan: Plan, executor: Executor) -> list[str]:
+def describe(plan: Plan, executor: Executor) -> list[str]:
     """The text of --dry-run: the runs with their budgets and states, what the executor does, and what is left."""
     lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
     for state in plan.states:
-        budget, amounts = UNITS[state.config.budget.unit], _amounts(state.config)
+        budget, amounts = UNITS[state.config.budget.unit], _list_budgets(state.config)
         stages = f"{len(state.finished)} of {len(amounts)} stages done"
         lines.append(
             f"  {state.config.row}, seed {state.config.seed}: {budget.text(sum(amounts))}; {state.state}, {stages}"
         )
     does = executor.describe(plan)
     units = dict.fromkeys(state.config.budget.unit for state in plan.states)
-    missing = " and ".join(_to_train(plan, unit, executor) for unit in units)
+    missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
     left = seconds_left(plan.states)
     pace = f"; about {duration(left)} at the pace of what has run" if left else ""
     lines += [*does, f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}"]
@@ -181,18 +181,18 @@ def described(plan: Plan, executor: Executor) -> list[str]:
     return [*lines, next_step(plan.survey, plan.states)]
 
 
-def _amounts(config: RunConfig) -> list[float]:
+def _list_budgets(config: RunConfig) -> list[float]:
     """The budget of each stage."""
     return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
 
 
-def _to_train(plan: Plan, unit: str, executor: Executor) -> str:
+def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
     """The budgets in a unit of what is missing; what runs share counts once, and how much that saves is said."""
     stages: dict[str, tuple[float, RunConfig]] = {}
     every = 0.0
     for state in plan.wanted:
         if state.config.budget.unit == unit:
-            amounts = zip(plan.keys[state.config.id], _amounts(state.config), strict=True)
+            amounts = zip(plan.keys[state.config.id], _list_budgets(state.config), strict=True)
             for key, amount in list(amounts)[len(state.finished) :]:
                 stages.setdefault(key, (amount, state.config))
                 every += amount
@@ -202,7 +202,7 @@ def _to_train(plan: Plan, unit: str, executor: Executor) -> str:
     return UNITS[unit].text(once, gpu_seconds) + saves
 
 
-def counted(units: Iterable[Unit]) -> str:
+def count_by_kind(units: Iterable[Unit]) -> str:
     """How many units of which kinds."""
     words = {"stages": "to train what runs share"}
     return ", ".join(
@@ -210,7 +210,7 @@ def counted(units: Iterable[Unit]) -> str:
     )
 
 
-def without(waves: Iterable[Wave], ids: Collection[str]) -> list[Wave]:
+def drop_units(waves: Iterable[Wave], ids: Collection[str]) -> list[Wave]:
     """Waves without the units that have these ids, such as those that are under way."""
     left = [Wave(wave.kind, [unit for unit in wave.units if unit.id not in ids]) for wave in waves]
     return [wave for wave in left if wave.units]

@@ -30,7 +30,7 @@ def kind_of(folder: Path) -> Any:
 
 def load_trained(stage: Path) -> LanguageModel:
     """The model that the next stage goes on from: the evaluated one, unless the records name another."""
-    done = _done(stage)
+    done = _read_done_line(stage)
     evaluated = load_verified(stage / "model")  # a method may ask for it, too, and then the clock runs
     return load_verified(stage / "trained") if done and done.trained else evaluated
 
@@ -41,7 +41,7 @@ def load_verified(folder: Path) -> LanguageModel:
     Raises DamagedFile, and ConfigError as `load` does.
     """
     stage, name = folder.absolute().parent, folder.absolute().name
-    done = _done(stage)
+    done = _read_done_line(stage)
     weights = {"model": done.weights, "trained": done.trained}.get(name) if done else None
     cure = f"restore it from a copy, or delete {stage} to train that stage again"
     if weights and not folder.is_dir():
@@ -52,5 +52,5 @@ def load_verified(folder: Path) -> LanguageModel:
     return model
 
 
-def _done(stage: Path) -> records.DoneLine | None:
+def _read_done_line(stage: Path) -> records.DoneLine | None:
     return records.last(records.read_stage(stage / records.STAGE_FILE), records.DoneLine)

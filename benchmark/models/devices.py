@@ -46,7 +46,7 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on the device, for which nobody waits: from pinned memory, since from other memory the copy would.
 
     Apple's devices share main memory, and torch pins none for them.
@@ -68,7 +68,7 @@ def seed_random_numbers(seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
-def kept_random_numbers(device: torch.device) -> AbstractContextManager[None]:
+def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
     """Leave the random numbers to come, of the CPU and of this device, as they are before."""
     if device.type == "cpu":
         return torch.random.fork_rng(())

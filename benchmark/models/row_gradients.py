@@ -62,12 +62,12 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
             gradients_of[parameter].append(of_part)
             if uses[parameter] == 0:
                 missing.discard(parameter)
-                _in_parts(parameter, rows, gradients_of.pop(parameter), take)
+                _add_in_parts(parameter, rows, gradients_of.pop(parameter), take)
 
     hooks, rules = [], {}
     try:
         for layer in model.modules():
-            of_layer = rule(layer)
+            of_layer = find_rule(layer)
             if of_layer and parameters.keys() & set(layer.parameters(recurse=False)):
                 rules[layer] = of_layer
                 hooks.append(layer.register_forward_hook(forward))
@@ -84,7 +84,7 @@ def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take:
         raise ConfigError(f"no gradients by row came to {names}: use these parameters in calls of {known} alone")
 
 
-def _in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: Take) -> None:
+def _add_in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: Take) -> None:
     """Add up the gradients of a parameter's uses, a part at a time."""
     length = len(parameter)
     step = max(1, AT_ONCE * length // (rows * parameter.numel()))
@@ -100,12 +100,12 @@ def _in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: 
 def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x, dy = inputs.flatten(1, -2).to(gradient.dtype), gradient.flatten(1, -2)
     left, right = (x, dy) if isinstance(layer, Conv1D) else (dy, x)  # Conv1D's weight is (inputs, outputs)
-    yield layer.weight, lambda part, total: _plus(_filled(left[..., part].mT @ right, part), total)
+    yield layer.weight, lambda part, total: _add(_fill_prompt_rows(left[..., part].mT @ right, part), total)
     if layer.bias is not None:
-        yield layer.bias, lambda part, total: _plus(_filled(dy[..., part].sum(1), part), total)
+        yield layer.bias, lambda part, total: _add(_fill_prompt_rows(dy[..., part].sum(1), part), total)
 
 
-def _filled(gradients: Tensor, part: slice) -> Tensor:
+def _fill_prompt_rows(gradients: Tensor, part: slice) -> Tensor:
     """Gradients with zeros for those rows of the LM head that give no logits: the prompts'."""
     missing = part.stop - part.start - gradients.shape[1]
     return F.pad(gradients, (0, 0) * (gradients.dim() - 2) + (0, missing)) if missing else gradients
@@ -114,16 +114,16 @@ def _filled(gradients: Tensor, part: slice) -> Tensor:
 def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (inputs, gradient))
     normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
-    yield layer.weight, lambda part, total: _plus((normal[..., part] * dy[..., part]).sum(1), total)
+    yield layer.weight, lambda part, total: _add((normal[..., part] * dy[..., part]).sum(1), total)
     if layer.bias is not None:
-        yield layer.bias, lambda part, total: _plus(dy[..., part].sum(1), total)
+        yield layer.bias, lambda part, total: _add(dy[..., part].sum(1), total)
 
 
 def _rms_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x = inputs.float()  # as transformers computes it, whatever the precision
     normal = x * (x.square().mean(-1, keepdim=True) + layer.variance_epsilon).rsqrt()
     normal, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (normal, gradient))
-    yield layer.weight, lambda part, total: _plus((normal[..., part] * dy[..., part]).sum(1), total)
+    yield layer.weight, lambda part, total: _add((normal[..., part] * dy[..., part]).sum(1), total)
 
 
 def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
@@ -142,14 +142,14 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
     yield layer.weight, of_part
 
 
-def _plus(gradients: Tensor, total: Tensor | None) -> Tensor:
+def _add(gradients: Tensor, total: Tensor | None) -> Tensor:
     return gradients if total is None else gradients.add_(total)
 
 
 LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}
 
 
-def rule(layer: nn.Module) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
+def find_rule(layer: nn.Module) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
     """How a layer's gradients come from its inputs and those of its outputs; None where that is not known.
 
     Every architecture of transformers has its own class of RMSNorm; an epsilon of this name is what tells one.

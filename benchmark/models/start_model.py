@@ -27,7 +27,7 @@ from benchmark.settings.suite import Model, RunConfig, Size, Start
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 
 
-def with_start_model(config: RunConfig) -> RunConfig:
+def set_start_model(config: RunConfig) -> RunConfig:
     """The run with all that follows from its start model: architecture, head size, ladder, and where the model lies.
 
     A run without one is returned as it is. Raises ConfigError for a model that cannot be found, is of no known

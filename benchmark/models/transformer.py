@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from benchmark.data.tokenizer import Special, Vocabulary, plainly
+from benchmark.data.tokenizer import Special, Vocabulary, set_plain_encoding
 from benchmark.errors import UserError
 from benchmark.files import check_checksums, whole_folder, write_checksums
 from benchmark.models import architectures
 from benchmark.models.architectures import Architecture, Shape
-from benchmark.models.devices import kept_random_numbers
+from benchmark.models.devices import keep_random_numbers
 from benchmark.models.fast_operators import cross_entropy, linear_cross_entropy, use_fast_dropout
 from benchmark.settings.base import ConfigError
 
@@ -100,7 +100,7 @@ class LanguageModel(nn.Module):
 
     def predict(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Logits (B, K, V_text) from last hidden states (B, T, D)."""
-        return self.head(self._at(positions, hidden))
+        return self.head(self._select_positions(positions, hidden))
 
     def mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         """The mean cross-entropy (), in nats, of targets (B, K) in training; the other arguments are `forward`'s.
@@ -109,12 +109,12 @@ class LanguageModel(nn.Module):
         """
         if targets.numel() * self.vocabulary.text <= FEW_LOGITS or torch.compiler.is_compiling() or not self.training:
             return cross_entropy(self(tokens, domains, positions), targets)
-        hidden = self._at(positions, self.hidden(tokens, domains))
+        hidden = self._select_positions(positions, self.hidden(tokens, domains))
         states = self.architecture.transform(self.network, hidden).flatten(0, 1)
-        weight, bias = _of_text(self.network.get_output_embeddings(), self.vocabulary.text)
+        weight, bias = _select_text_rows(self.network.get_output_embeddings(), self.vocabulary.text)
         return linear_cross_entropy(states, weight, bias, targets.flatten())
 
-    def _at(self, positions: Tensor, hidden: Tensor) -> Tensor:
+    def _select_positions(self, positions: Tensor, hidden: Tensor) -> Tensor:
         """The hidden states (B, K, D) that predict."""
         columns = positions + 1 if self.prompts else positions
         rows, length, _ = hidden.shape
@@ -124,13 +124,13 @@ class LanguageModel(nn.Module):
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without."""
-        seen = self.with_prompts(tokens, domains)
+        seen = self.insert_prompts(tokens, domains)
         hidden, layers, finish = self.architecture.unroll(self.network, seen, None)
         for layer in layers:
             hidden = layer(hidden)
         return finish(hidden)
 
-    def with_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
+    def insert_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """What the network sees (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
         if not self.prompts:
             return tokens
@@ -149,7 +149,7 @@ class LanguageModel(nn.Module):
             )
         return logits
 
-    def meet(self, domains: Sequence[str], seed: int) -> None:
+    def add_domains(self, domains: Sequence[str], seed: int) -> None:
         """Have a prompt row for each of `domains`, which begin with those that the model has met or are fewer.
 
         New rows are drawn as the other embeddings were, by `seed` alone; torch's generator is left as it was. Rows of
@@ -164,7 +164,7 @@ class LanguageModel(nn.Module):
             return
         self.vocabulary = replace(before, domains=tuple(domains))
         trainable = next(self.network.get_input_embeddings().parameters()).requires_grad
-        with kept_random_numbers(next(self.parameters()).device):
+        with keep_random_numbers(next(self.parameters()).device):
             torch.manual_seed(seed)
             self.network.resize_token_embeddings(self.vocabulary.size, mean_resizing=False)
         for part in (self.network.get_input_embeddings(), self.network.get_output_embeddings()):
@@ -263,7 +263,7 @@ def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
     path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(path))
-        if missing := plainly(tokenizer):
+        if missing := set_plain_encoding(tokenizer):
             raise ValueError(f"it lacks {missing} of the 256 bytes")
         _check_prompts(tokenizer, vocabulary)
     except Exception as error:  # the library raises nothing narrower
@@ -273,10 +273,10 @@ def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
 
 def _text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
     """The prompts' rows are left out of the product: cutting their logits off afterwards would copy all the others."""
-    return F.linear(hidden, *_of_text(decoder, text))
+    return F.linear(hidden, *_select_text_rows(decoder, text))
 
 
-def _of_text(decoder: Any, text: int) -> tuple[Tensor, Tensor | None]:
+def _select_text_rows(decoder: Any, text: int) -> tuple[Tensor, Tensor | None]:
     """The rows (V_text, D) of a decoder that are the text's, and their bias (V_text,)."""
     return decoder.weight[:text], None if decoder.bias is None else decoder.bias[:text]
 

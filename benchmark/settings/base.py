@@ -26,7 +26,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def validated(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:
+def validate(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:
     """What a user wrote, as settings or as a method: a number is no text, a switch no number, a list no table.
 
     Raises ValidationError.

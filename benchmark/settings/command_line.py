@@ -78,7 +78,7 @@ def interrupted(options: argparse.Namespace) -> str:
     return "stopped; the next run goes on from the last checkpoint"
 
 
-def words_again(options: argparse.Namespace, suite: str) -> list[str]:
+def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
     """What another command must be given to be about the same runs of a suite."""
     methods, seeds = ",".join(options.methods), ",".join(map(str, options.seeds))
     given = [("--runs", str(options.runs)), ("--methods", methods), ("--seeds", seeds)]

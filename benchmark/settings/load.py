@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark.settings.base import ConfigError, Settings, digest, validated, validation_message
+from benchmark.settings.base import ConfigError, Settings, digest, validate, validation_message
 from benchmark.settings.names import SUITES, suite_names
 from benchmark.settings.slurm import OF_ALL_ROWS
 from benchmark.settings.suite import Row, RunConfig, Suite
@@ -97,7 +97,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
         for seed in seeds:
             resolved = {key: getattr(checked, key) for key in SHARED}
             if suite.order == "permute":
-                resolved |= _permuted(checked, seed)
+                resolved |= _permute(checked, seed)
             run = RunConfig(
                 suite=suite.name,
                 row=row.name,
@@ -114,7 +114,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
     return runs
 
 
-def _permuted(suite: Suite, seed: int) -> dict[str, Any]:
+def _permute(suite: Suite, seed: int) -> dict[str, Any]:
     """The stream in an order drawn from the seed, and a tokenizer that is the same in every order."""
     names = tuple(domain.name for domain in suite.domains)
     places = tuple(sorted(range(len(names)), key=lambda place: digest([seed, names[place]])))
@@ -145,7 +145,7 @@ def parse_set(assignment: str) -> tuple[str, Any]:
 
 def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) -> SettingsKind:
     try:
-        return validated(TypeAdapter(model), content)  # type: ignore[no-any-return]
+        return validate(TypeAdapter(model), content)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise ConfigError(validation_message(error, place, model)) from None
 
@@ -165,7 +165,7 @@ def _read(name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
     base = content.pop("extends", None)
-    content = _located(content, path)
+    content = _locate(content, path)
     content[BUILT_IN] = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content
@@ -215,16 +215,16 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
     content[last] = value
 
 
-def _located(value: Any, file: Path, key: str = "") -> Any:
+def _locate(value: Any, file: Path, key: str = "") -> Any:
     """The content of a suite file with its paths relative to the current folder.
 
     A path that begins with `${NAME}` is as the environment has it, one of `--set` as the shell would take it.
     """
     if isinstance(value, dict):
         inside = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
-        return {name: _located(inner, file, f"{inside}{name}".strip(".")) for name, inner in value.items()}
+        return {name: _locate(inner, file, f"{inside}{name}".strip(".")) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_located(inner, file, key) for inner in value]
+        return [_locate(inner, file, key) for inner in value]
     if key not in PATHS or not isinstance(value, str) or value.startswith(AS_THEY_ARE):
         return value
     path = os.path.normpath(file.parent / value)

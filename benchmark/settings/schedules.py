@@ -83,16 +83,16 @@ class Schedule:
         return level
 
 
-def _after(warmup: float, *pieces: Piece) -> Schedule:
+def _put_warmup_before(warmup: float, *pieces: Piece) -> Schedule:
     return Schedule((Piece(warmup, 1.0), *pieces))
 
 
 SCHEDULES: dict[ScheduleName, Callable[[float], Schedule]] = {  # of the share that warms up
-    "linear": lambda warmup: _after(warmup, Piece(1.0, 0.0)),  # to 0 (the paper's BERT)
-    "inverse_sqrt": lambda warmup: _after(warmup, Piece(1.0, None, "inverse_sqrt")),  # the paper's GPT
-    "cosine": lambda warmup: _after(warmup, Piece(1.0, FLOOR, "cosine")),
-    "wsd": lambda warmup: _after(warmup, Piece(max(warmup, 1 - DECAY), 1.0), Piece(1.0, 0.0)),
-    "constant": lambda warmup: _after(warmup, Piece(1.0, 1.0)),
+    "linear": lambda warmup: _put_warmup_before(warmup, Piece(1.0, 0.0)),  # to 0 (the paper's BERT)
+    "inverse_sqrt": lambda warmup: _put_warmup_before(warmup, Piece(1.0, None, "inverse_sqrt")),  # the paper's GPT
+    "cosine": lambda warmup: _put_warmup_before(warmup, Piece(1.0, FLOOR, "cosine")),
+    "wsd": lambda warmup: _put_warmup_before(warmup, Piece(max(warmup, 1 - DECAY), 1.0), Piece(1.0, 0.0)),
+    "constant": lambda warmup: _put_warmup_before(warmup, Piece(1.0, 1.0)),
 }
 
 

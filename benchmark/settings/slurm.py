@@ -147,10 +147,10 @@ class Slurm(Settings):
         """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
         own, exclusive = self.of(kind), self.takes_whole_nodes(*units)
         if kind not in ("train", "stages"):
-            return own.model_copy(update={"nodes": 1, "ntasks_per_node": 1})._given()
+            return own.model_copy(update={"nodes": 1, "ntasks_per_node": 1})._list_given_keys()
         if own.runs_per_job > 1:
             own = own._as_one_process(exclusive is True)
-        return {**own._given(), **({"exclusive": exclusive} if exclusive else {})}
+        return {**own._list_given_keys(), **({"exclusive": exclusive} if exclusive else {})}
 
     def _as_one_process(self, whole_nodes: bool) -> Slurm:
         """These settings with the cores of all processes in one, which starts the others itself."""
@@ -164,7 +164,7 @@ class Slurm(Settings):
         kind = str(self.gpus_per_node).rpartition(":")[0]
         return f"{kind}:1" if kind else "1"
 
-    def _given(self) -> dict[str, Any]:
+    def _list_given_keys(self) -> dict[str, Any]:
         given = self.model_dump(exclude_none=True, exclude={*NOT_OF_SBATCH, *KINDS})
         given["ntasks_per_node"] = self.processes_per_node
         if self.gpus_on_node:

@@ -184,7 +184,7 @@ class Model(Settings):
     )
 
     @model_validator(mode="after")
-    def _whole_heads(self) -> Model:
+    def _check_whole_heads(self) -> Model:
         if not self.start and not self.ladder:
             raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
         if not self.start and self.revision:
@@ -245,7 +245,7 @@ class Budget(Settings):
 
     @field_validator("unit")
     @classmethod
-    def _known(cls, unit: str) -> str:
+    def _check_unit(cls, unit: str) -> str:
         if unit not in UNITS:
             raise ValueError(f"no such unit; there are {', '.join(UNITS)}")
         return unit
@@ -408,7 +408,7 @@ class RunConfig(Settings):
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
         read = [per_stage(self.budget.amount, stage) / step * columns for stage in range(len(labels))] if step else []
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
-        return passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
+        return describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
 
     def __copy__(self) -> RunConfig:
         """What `model_copy` changes: it has another id."""
@@ -459,7 +459,7 @@ def per_stage(value: PerStage, stage: int) -> float:
     return value[stage] if isinstance(value, tuple) else value
 
 
-def passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]) -> str:
+def describe_passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]) -> str:
     """How often runs read as many tokens in a stage as its domain has, and which share of each domain is memory."""
 
     def told(values: Mapping[str, Sequence[float]], form: str) -> str:

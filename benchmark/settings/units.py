@@ -74,7 +74,7 @@ UNITS = {
 }
 
 
-def recorded() -> list[str]:
+def list_recorded_units() -> list[str]:
     """The units in which every stage records what it has spent, whatever its budget's is."""
     return [name for name, unit in UNITS.items() if not unit.by_table]
 

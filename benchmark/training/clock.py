@@ -148,13 +148,13 @@ def contention(mine: CoreTime, world: World) -> CoreShare:
     others = share = None
     if wall >= MEASURABLE and STAT.exists():
         places = {(use.machine, use.cores) for use in uses}
-        each = [others_and_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
+        each = [measure_contention([use for use in uses if (use.machine, use.cores) == place]) for place in places]
         others, share = max(others for others, _ in each), min(share for _, share in each)
     still = max(use.time.stood_still for use in uses)
     return CoreShare(wall=wall, cpu=cpu, others=others, share=share, stood_still=still)
 
 
-def others_and_share(uses: Sequence[CoreUse]) -> tuple[float, float]:
+def measure_contention(uses: Sequence[CoreUse]) -> tuple[float, float]:
     """The cores that others kept busy, and the share of the wanted cores that they left, for processes on one set."""
     wall = max(use.time.wall for use in uses)
     available = len(uses[0].cores)

@@ -93,7 +93,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     """
     keys: list[str] = []
     kept = False
-    for index, parts in enumerate(_of_settings(config, texts)):
+    for index, parts in enumerate(_describe_settings(config, texts)):
         stage = stage_of(config, index)
         phases = list(method.phases(stage))
         keeps = keeps_optimizer(phases)
@@ -103,12 +103,14 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
                 'the first phase of every stage have optimizer="carry"'
             )
         kept = keeps
-        asked = _of_method(config, method, stage, phases)
+        asked = _describe_method(config, method, stage, phases)
         keys.append(digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None}))
     return keys
 
 
-def _of_method(config: RunConfig, method: LifelongMethod, stage: Stage, phases: Sequence[Phase]) -> dict[str, Any]:
+def _describe_method(
+    config: RunConfig, method: LifelongMethod, stage: Stage, phases: Sequence[Phase]
+) -> dict[str, Any]:
     """What a key is made of that the method says of a planned stage."""
     signature, uses_memory = method.signature(stage), method.uses_memory(stage)
     schedules = [phase.schedule for phase in phases]
@@ -125,7 +127,7 @@ def _of_method(config: RunConfig, method: LifelongMethod, stage: Stage, phases: 
     }
 
 
-def _of_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]]:
+def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]]:
     """What keys are made of that the method does not decide; one a stage."""
     budget, training, model = config.budget, config.training, config.model
     same = {

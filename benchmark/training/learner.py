@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.models import LanguageModel
-from benchmark.models.devices import sent
+from benchmark.models.devices import send
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.training.processes import World
@@ -48,7 +48,7 @@ class Batch:
         return torch.arange(rows, device=self.tokens.device) >= rows - self.memory_rows
 
     def to(self, device: torch.device) -> Batch:
-        tensors: dict[str, Any] = {k: sent(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        tensors: dict[str, Any] = {k: send(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **tensors)
 
 
@@ -195,12 +195,12 @@ def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments, voc
     changed its shape begins anew: the moments of a wider model are not those of its parts.
     """
     for name, parameter in named:
-        fitted = {key: _fitted(value, parameter, vocabulary) for key, value in known.get(name, {}).items()}
+        fitted = {key: _fit_moment(value, parameter, vocabulary) for key, value in known.get(name, {}).items()}
         if fitted and all(value is not None for value in fitted.values()):
             optimizer.state[parameter] = fitted
 
 
-def _fitted(value: Tensor, parameter: nn.Parameter, vocabulary: int) -> Tensor | None:
+def _fit_moment(value: Tensor, parameter: nn.Parameter, vocabulary: int) -> Tensor | None:
     """A copy of one of a parameter's moments in its shape, or of its number of steps; None where there is no rule."""
     value = value.to(parameter.device)
     if value.dim() == 0 or value.shape == parameter.shape:
@@ -210,7 +210,7 @@ def _fitted(value: Tensor, parameter: nn.Parameter, vocabulary: int) -> Tensor |
     return torch.cat([value, value.new_zeros(len(parameter) - len(value), *value.shape[1:])])
 
 
-def of_layers(known: Moments, sources: Sequence[int]) -> Moments:
+def copy_layers(known: Moments, sources: Sequence[int]) -> Moments:
     """The moments in a deeper model, whose i-th layer was made of layer `sources[i]`: a copy begins with its own."""
     others = {name: state for name, state in known.items() if not name.startswith("layers.")}
     layers: dict[int, Moments] = {}

@@ -38,7 +38,7 @@ from benchmark.training.method import LifelongMethod, code_of, get_state, keeps_
 from benchmark.training.processes import Stopped, Taken, World, polled, provenance
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import StageRun
-from benchmark.training.step import StageInputs, trainable_stage, with_training
+from benchmark.training.step import StageInputs, set_training, trainable_stage
 from benchmark.training.step_times import stage_times
 from benchmark.training.stream import Stream
 
@@ -198,7 +198,7 @@ class Run:
 
         Several processes would have to agree on that: theirs fail, and say the cure.
         """
-        config = with_training(self.config, precision=self._precision())
+        config = set_training(self.config, precision=self._precision())
         rows = config.training.micro_batch_size or config.training.batch_size
         while True:
             try:
@@ -220,7 +220,7 @@ class Run:
                         f"training.micro_batch_size = {rows}"
                     ) from error
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, rows)
-            config = with_training(config, micro_batch_size=rows)
+            config = set_training(config, micro_batch_size=rows)
 
     def _stage_run(self, config: RunConfig, index: int, folder: Path, lease: Lease) -> StageRun:
         """A stage with the model and the method that it begins with."""
@@ -233,9 +233,9 @@ class Run:
         moments: Moments = {}
         torch.manual_seed(stage.seed)
         if previous:
-            moments = self._left(previous / "optimizer.pt") if self._keeps[index] else {}
+            moments = self._load_left(previous / "optimizer.pt") if self._keeps[index] else {}
             model = load_trained(previous)
-            set_state(method, {**get_state(method), **self._left(previous / "method.pt")})
+            set_state(method, {**get_state(method), **self._load_left(previous / "method.pt")})
         else:
             start = self.config.start
             model = self._start_model(start) if start else stage.build(stage.ladder[0])
@@ -276,7 +276,7 @@ class Run:
         training.record(DoneLine, **summary, **hashes, **fewer)
         training.checkpoint_file.unlink(missing_ok=True)
 
-    def _left(self, path: Path) -> Any:
+    def _load_left(self, path: Path) -> Any:
         """What the stage before has left in a file."""
         known = checkpoint.load(path)
         if known is None:

@@ -22,7 +22,7 @@ from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, Position, Trunk
 from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
-from benchmark.training.learner import Learner, Moments, elapsed, of_layers
+from benchmark.training.learner import Learner, Moments, copy_layers, elapsed
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.processes import Stopped
 from benchmark.training.progress import ProgressLine
@@ -122,7 +122,7 @@ class StageRun:
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
         growth = method.growth
-        self.carried = of_layers(self.inputs.moments, growth.layer_sources) if growth else self.inputs.moments
+        self.carried = copy_layers(self.inputs.moments, growth.layer_sources) if growth else self.inputs.moments
         return phases
 
     def _train_phase(self, phase: Phase, end: float, saved: Checkpoint | None) -> None:
@@ -199,15 +199,17 @@ class StageRun:
 
     def _check_finite(self, loss: torch.Tensor, phase: Phase, rate: float, alarm: int = 0) -> None:
         if alarm == NOT_FINITE or not math.isfinite(loss):
-            raise self._diverged("the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}")
+            raise self._make_divergence(
+                "the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}"
+            )
 
     def _check_weights(self) -> None:
         """Look at what the last step did to the weights, which no loss has seen yet, before they are kept."""
         bad = [name for name, tensor in self.inputs.model.named_parameters() if not tensor.isfinite().all()]
         if bad:
-            raise self._diverged(f"{len(bad)} weights are not finite ({bad[0]} the first)")
+            raise self._make_divergence(f"{len(bad)} weights are not finite ({bad[0]} the first)")
 
-    def _diverged(self, what: str, where: str = "") -> NonFiniteLoss:
+    def _make_divergence(self, what: str, where: str = "") -> NonFiniteLoss:
         return NonFiniteLoss(
             f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step {self.position.step}{where}: "
             "lower training.learning_rate, lengthen training.warmup, or set training.clip"
@@ -217,7 +219,7 @@ class StageRun:
         inputs = self.inputs
         perplexity = perplexities(inputs.evaluated, inputs.stream, self.world, self.training.precision)
         if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
-            raise self._diverged(f"the perplexity of {gone[0]} is more than a number holds")
+            raise self._make_divergence(f"the perplexity of {gone[0]} is more than a number holds")
         self.record(
             EvaluationLine,
             phase=phase,

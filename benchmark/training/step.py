@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.models import LanguageModel, build
-from benchmark.models.devices import kept_random_numbers, seed_random_numbers
+from benchmark.models.devices import keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.evaluate import evaluating
@@ -30,7 +30,7 @@ from benchmark.training.stream import SOURCES, Stream
 _BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
 
-def with_training(config: RunConfig, **values: Any) -> RunConfig:
+def set_training(config: RunConfig, **values: Any) -> RunConfig:
     """The run with other values of its training, which its keys do not know of."""
     return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
@@ -60,7 +60,7 @@ def trainable_stage(
         if load_previous is None:
             raise ValueError("the first stage has no model before it: copy the one that start_stage is given")
         before = load_previous()
-        before.meet(stage.domains, stage.seed)
+        before.add_domains(stage.domains, stage.seed)
         return before.eval()
 
     memory_rows = partial(stream.memory_text, index)
@@ -91,7 +91,7 @@ class StageInputs:
 
         The model has met the new domain then.
         """
-        self.model.meet(self.stage.domains, self.stage.seed)
+        self.model.add_domains(self.stage.domains, self.stage.seed)
         self.model = self.method.start_stage(self.model.to(self.world.device).train(), self.stage)
         self.model.to(self.world.device).train()
         if self.method.evaluated is not None:
@@ -176,7 +176,7 @@ def count_flops(run: Callable[[], Any]) -> float:
     formulas = {
         getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
         for backend in _BACKENDS
-        for suffix, formula in (("", _attention), ("_backward", _attention_backward))
+        for suffix, formula in (("", _count_attention), ("_backward", _attention_backward))
     }
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter:
@@ -184,14 +184,14 @@ def count_flops(run: Callable[[], Any]) -> float:
     return float(counter.get_total_flops())
 
 
-def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+def _count_attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
     """Scores and their product with the values; shapes (B, H, T, D / H)."""
     rows, heads, length, size = query
     return 2 * rows * heads * length * key[2] * (size + value[3])
 
 
 def _attention_backward(grad: torch.Size, *shapes: Any, **_: Any) -> int:
-    return 2 * _attention(*shapes[:3])
+    return 2 * _count_attention(*shapes[:3])
 
 
 BEFORE = Elapsed()
@@ -265,7 +265,7 @@ class Stepper:
         tensors = [tensor for each in models for tensor in (*each.parameters(), *each.buffers())]
         for tensor in tensors:
             tensor.grad = None  # of the last step of the phase before
-        with kept_random_numbers(device):
+        with keep_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
             saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))

@@ -71,8 +71,8 @@ class Stream:
                     f"tokens, less than one row of {self.length}: add text, or shorten the rows of a model still to be "
                     "trained (data.sequence_length)"
                 )
-        self._train = [self._in_blocks(domain.train) for domain in corpus.domains]
-        self._valid = [self._in_blocks(domain.valid) for domain in self.evaluated]
+        self._train = [self._cut_in_blocks(domain.train) for domain in corpus.domains]
+        self._valid = [self._cut_in_blocks(domain.valid) for domain in self.evaluated]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
         self._memory_key = (seed,) if data.memory_seed == "run" else ()
@@ -104,7 +104,7 @@ class Stream:
         key = (self.seed, stage, phase_index)
         domains = np.empty(len(rows), dtype=np.int64)
         blocks = np.empty(len(rows), dtype=np.int64)
-        domains[~is_memory], blocks[~is_memory] = self._fresh(stage, phase, key, step * fresh + rows[~is_memory])
+        domains[~is_memory], blocks[~is_memory] = self._draw_fresh(stage, phase, key, step * fresh + rows[~is_memory])
         domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory], weights)
         batch = self._to_batch(self._text(self._train, domains, blocks), domains, *key, step, rows)
         return replace(batch, rows=batch_size, memory_share=from_memory / batch_size, memory_rows=int(is_memory.sum()))
@@ -179,7 +179,7 @@ class Stream:
             for index, text in enumerate(self.evaluated)
         }
 
-    def _fresh(
+    def _draw_fresh(
         self, stage: int, phase: Phase, key: tuple[int, ...], numbers: Integers
     ) -> tuple[Integers | int, Integers]:
         """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
@@ -221,7 +221,7 @@ class Stream:
             self._samples[domain] = shuffled(first, self.blocks[domain], *key)
         return self._samples[domain]
 
-    def _in_blocks(self, ids: Ids) -> Ids:
+    def _cut_in_blocks(self, ids: Ids) -> Ids:
         """All blocks of a text (blocks, N). A plain array, as cutting a row off a memory-mapped one takes longer."""
         return np.asarray(ids)[: len(ids) // self.length * self.length].reshape(-1, self.length)
 

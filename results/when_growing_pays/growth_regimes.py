@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import inference
-from analysis.figures import FigureExhibit, about_texts, finish, panels, say
+from analysis.figures import FigureExhibit, about_texts, finish, panels, write_in_empty_panel
 from analysis.metrics import Floats
 from analysis.study import Study, header
 from benchmark.records import DoneLine, last
@@ -80,7 +80,9 @@ class RegimesFigure(FigureExhibit):
         left.set_ylabel("Final size / compute-optimal size (log)")
         right.tick_params(labelleft=False)  # the same as the left one's
         if not found:
-            say(left, "no pair of ELLE and ER has counted FLOPs" if every else "no finished pair of ELLE and ER yet")
+            write_in_empty_panel(
+                left, "no pair of ELLE and ER has counted FLOPs" if every else "no finished pair of ELLE and ER yet"
+            )
             return finish(figure)
         self._draw_ratios(left, found)
         self._draw_best(right, found)

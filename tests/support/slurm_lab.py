@@ -201,7 +201,7 @@ class Lab:
 
     def waves(self) -> list[dict[str, Any]]:
         """What was submitted, an array a line."""
-        return slurm.noted(executors.notes("slurm", load_suite(str(self.file)), Store(self.runs)))
+        return slurm.read_notes(executors.notes("slurm", load_suite(str(self.file)), Store(self.runs)))
 
     def ids(self, kind: str = "") -> dict[str, str]:
         """The last job of each unit of a kind, default all."""

@@ -43,9 +43,9 @@ def plain(architecture: str, dropout: float = 0.1, layers: int = 2) -> LanguageM
 
 def progressive(architecture: str, columns: int = 3, dropout: float = 0.1, kind: Kind = "linear") -> ProgressiveModel:
     torch.manual_seed(0)
-    model = ProgressiveModel.grown(plain(architecture, dropout), plain(architecture, dropout), kind)
+    model = ProgressiveModel.add_column(plain(architecture, dropout), plain(architecture, dropout), kind)
     for _ in range(columns - 2):
-        model = ProgressiveModel.grown(model, plain(architecture, dropout), kind)
+        model = ProgressiveModel.add_column(model, plain(architecture, dropout), kind)
     for parameter in model.parameters():  # biases and norms start at 0 and 1, where a test would not see them
         parameter.data += 0.05 * torch.randn_like(parameter)
     return model

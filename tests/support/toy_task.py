@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from benchmark.data.tokenizer import Vocabulary, train_bpe
-from benchmark.downstream.finetune import missing, score_all
+from benchmark.downstream.finetune import find_missing, score_all
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import build
 from benchmark.records import ScoreLine
@@ -66,4 +66,4 @@ def grid(folder: Path, path: Path, progress: Callable[[ScoreLine, int], None] = 
     ]
     settings = Finetuning(seeds=2, prompts=("right", "none"), precision="fp32")
     score_all("stage", folder, tasks, settings, path, progress=progress)
-    assert not missing("stage", tasks, ("right", "none"), settings, path)
+    assert not find_missing("stage", tasks, ("right", "none"), settings, path)

@@ -15,7 +15,7 @@ from benchmark.jobs.executors import Executor, Finding
 from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
-from benchmark.jobs.waves import Plan, counted
+from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Train, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.suite import RunConfig, Suite
@@ -25,7 +25,7 @@ MACHINE = Path("/tmp/lifelong-pretraining.lock")  # for runs that must not share
 
 
 def describe(plan: Plan) -> list[str]:
-    rest = counted(unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units)
+    rest = count_by_kind(unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units)
     return [f"  {rest}"] if rest else []
 
 
@@ -39,7 +39,7 @@ def execute(plan: Plan) -> int:
     leads, wanted = int(os.environ.get("RANK", 0)) == 0, [state.config for state in plan.wanted]
     slots = slots_for(wanted, plan.parallel)
     if leads:
-        print(_beginning(plan), file=sys.stderr)
+        print(_describe_start(plan), file=sys.stderr)
     lock, waves = Lease(MACHINE), plan.waves
     with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
         failed: list[Unit] = []
@@ -57,7 +57,7 @@ def execute(plan: Plan) -> int:
                     elif wave.kind in TRAINS and slots:
                         failed += work_through(units, slots, asked_to_stop)
                     elif wave.kind == "train":  # one after the other: the first trains what they share
-                        failed += in_turns(units, worker)
+                        failed += do_in_turns(units, worker)
             for wave in waves if leads else ():
                 if wave.kind not in ("prepare", *TRAINS):
                     failed += side_by_side(wave.units, asked_to_stop, worker)
@@ -76,10 +76,10 @@ def train_here(configs: Sequence[RunConfig], runs: Path, build: Build) -> list[R
 
     with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
         units = [Train(runs, config, config.id, build) for config in configs]
-        return [unit.config for unit in in_turns(units, Worker(world, asked_to_stop))]
+        return [unit.config for unit in do_in_turns(units, Worker(world, asked_to_stop))]
 
 
-def in_turns(units: Sequence[Unit], worker: Worker) -> list[Unit]:
+def do_in_turns(units: Sequence[Unit], worker: Worker) -> list[Unit]:
     """Do units one after the other in this process, with all others of its world. Returns those that failed."""
     failed = []
     for unit in units:
@@ -99,11 +99,11 @@ def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worke
     cores = physical_cores()
     count = 1 if accelerators()[1] else min(len(cores), len(units))
     if count == 1:
-        return in_turns(units, worker)
+        return do_in_turns(units, worker)
     return work_through(units, equal_slots(count, cores, 0), asked_to_stop)
 
 
-def _beginning(plan: Plan) -> str:
+def _describe_start(plan: Plan) -> str:
     """What this call is going to do, and where."""
     if not plan.wanted:
         return f"{plan.suite.name}: nothing to train in {plan.runs}: {sweep_line(plan.states)}"

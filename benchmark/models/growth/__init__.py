@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from benchmark.models import architectures
 from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, parts_of
-from benchmark.models.growth.exact import Calibration, Exact, Padding, silenced
+from benchmark.models.growth.exact import Calibration, Exact, Padding, silence_copies
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
@@ -60,12 +60,12 @@ def grow(
     generator = torch.Generator().manual_seed(seed)
     plan = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
     width = _width(network, hidden_size, generator, mode, (noise, noise_scale), calibration)
-    grown = enlarged(network, plan.sources, hidden_size, epsilon(network) * width.variance)
+    grown = build_larger(network, plan.sources, hidden_size, epsilon(network) * width.variance)
     old, new = places(network), places(grown)
     wide = width.layers(old.layers, plan.sources)
     if mode == "exact":
-        wide = silenced(wide, plan, architecture_of(network).post_norm)
-    for place, weights in chain(placed(wide, new.layers), width.ends(old, new)):
+        wide = silence_copies(wide, plan, architecture_of(network).post_norm)
+    for place, weights in chain(place_layers(wide, new.layers), width.ends(old, new)):
         place.write(weights)
 
     return grown, GrowthRecord(
@@ -167,7 +167,7 @@ def places(network: PreTrainedModel) -> Network[Place]:
     return places
 
 
-def placed(layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
+def place_layers(layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
     """The weights of layers, one after the other, and where they belong."""
     for layer, into in zip(layers, new, strict=True):
         norm = into.attention.norm
@@ -194,7 +194,7 @@ def width_step(config: Any) -> int:
     return config.hidden_size // math.gcd(config.hidden_size, heads(config).groups)
 
 
-def enlarged(network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float) -> PreTrainedModel:
+def build_larger(network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float) -> PreTrainedModel:
     """A network of the new size like the old one, its weights still to be written; `eps` is that of all norms.
 
     `sources`: of each new layer the old one whose kind it has.

@@ -178,7 +178,7 @@ def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration)
     return Affine(weight.detach(), bias.detach()), scale.item() / eta
 
 
-def silenced(layers: Iterable[Layer[Affine]], plan: LayerPlan, post_norm: bool) -> Iterator[Layer[Affine]]:
+def silence_copies(layers: Iterable[Layer[Affine]], plan: LayerPlan, post_norm: bool) -> Iterator[Layer[Affine]]:
     """The layers of a plan, the copies among them made to add nothing to the residual stream.
 
     A post-LN layer that adds nothing still normalises twice. A LayerNorm maps a vector that is normalised already to
@@ -239,7 +239,7 @@ class Padding(Width):
         return wide, heads
 
     def table(self, table: Affine, norm: Affine | None) -> Affine:
-        return Affine(_padded(table.weight, table.weight.shape[0], self.new), table.bias)
+        return Affine(_pad(table.weight, table.weight.shape[0], self.new), table.bias)
 
     def decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
         return self.table(decoder, norm) if self.tied else Affine(self._read(decoder.weight), decoder.bias)
@@ -247,7 +247,7 @@ class Padding(Width):
     def norm(self, norm: Affine) -> Affine:
         """The gain of the new units does not matter yet; but a gain of zero would stop their gradient."""
         gain = torch.cat([norm.weight, norm.weight.mean().expand(self.extra)])
-        return Affine(self.eta * gain, _padded(norm.bias, self.new))
+        return Affine(self.eta * gain, _pad(norm.bias, self.new))
 
     last_norm = norm
 
@@ -255,7 +255,7 @@ class Padding(Width):
         return Affine(self._read(linear.weight.index_select(0, outputs)), linear.bias[outputs])
 
     def writing(self, linear: Affine, inputs: Tensor) -> Affine:
-        return Affine(_padded(linear.weight, self.new, len(inputs)), _padded(linear.bias, self.new))
+        return Affine(_pad(linear.weight, self.new, len(inputs)), _pad(linear.bias, self.new))
 
     def _read(self, weight: Tensor) -> Tensor:
         """Weights (out, T) for weights (out, S), of the same size on the new units."""
@@ -263,7 +263,7 @@ class Padding(Width):
         return torch.cat([weight, extra * weight.std()], 1)
 
 
-def _padded(tensor: Tensor, *shape: int) -> Tensor:
+def _pad(tensor: Tensor, *shape: int) -> Tensor:
     """The tensor in the first corner of zeros of a shape."""
     wide = tensor.new_zeros(shape)
     wide[tuple(slice(size) for size in tensor.shape)] = tensor

@@ -283,11 +283,11 @@ class Aki(Fpi):
                 for name, small in vars(getattr(layer, part)).items():
                     if small is not None and "norm" not in name:
                         own, other = (getattr(getattr(each, part), name) for each in (wide, upper))
-                        setattr(getattr(wide, part), name, _joined(own, other, small.shape[0]))
+                        setattr(getattr(wide, part), name, _join(own, other, small.shape[0]))
         return wide, heads
 
 
-def _joined(own: Affine, upper: Affine, old: int) -> Affine:
+def _join(own: Affine, upper: Affine, old: int) -> Affine:
     """The first `old` outputs of one linear map, the others of another."""
     weight = torch.cat([own.weight[:old], upper.weight[old:]])
     return Affine(weight, torch.cat([own.bias[:old], upper.bias[old:]]))

@@ -75,14 +75,14 @@ class ExpertModel(LanguageModel):
         self._routes: dict[int, Routes] = {}
         for number, maps in enumerate(self._maps):
             for place, module in enumerate(maps):
-                part = self._down if module is maps[-1] else self._up
+                part = self._map_down if module is maps[-1] else self._map_up
                 module.forward = partial(part, number, place)
         self.train(model.training)
 
     def add(self) -> None:
         """An expert for the next domain in each layer that has some."""
         newest: Any = self.experts[-1] if self.experts else self._maps
-        self.experts.append(nn.ModuleList(nn.ModuleList(map(_copied, maps)) for maps in newest))
+        self.experts.append(nn.ModuleList(nn.ModuleList(map(_copy_linear, maps)) for maps in newest))
         self.requires_grad_(True)
         for maps in [*self._maps, *(maps for older in self.experts[:-1] for maps in older)]:  # type: ignore[attr-defined]
             for module in maps:
@@ -95,19 +95,19 @@ class ExpertModel(LanguageModel):
         self.train(self.training)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _up(self, number: int, place: int, x: Tensor) -> Tensor:
+    def _map_up(self, number: int, place: int, x: Tensor) -> Tensor:
         """What the experts' maps up put out (N k, F) for (B, T, D)."""
         if number not in self._routes:  # a gated network has two maps up
             self._routes[number] = self._route(number, x)
-        return self._each(number, place, self._routes[number].to_experts(x))
+        return self._apply_experts(number, place, self._routes[number].to_experts(x))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _down(self, number: int, place: int, x: Tensor) -> Tensor:
+    def _map_down(self, number: int, place: int, x: Tensor) -> Tensor:
         """What the experts put out for the tokens (B, T, D), of what stands between up and down, (N k, F)."""
         routes = self._routes.pop(number)
-        return routes.to_tokens(self._each(number, place, x.split(routes.counts)))
+        return routes.to_tokens(self._apply_experts(number, place, x.split(routes.counts)))
 
-    def _each(self, number: int, place: int, parts: Sequence[Tensor]) -> Tensor:
+    def _apply_experts(self, number: int, place: int, parts: Sequence[Tensor]) -> Tensor:
         """What one of the maps of each expert puts out for its tokens; one without a token has a gradient, too, of 0.
 
         Gradients of frozen experts are computed and dropped: a step costs the same whatever the router chooses.
@@ -133,7 +133,7 @@ class ExpertModel(LanguageModel):
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         super()._write(folder, tokenizer)
-        save_file({**_named("experts", self.experts), **_named("routers", self.routers)}, folder / FILE)
+        save_file({**_name_tensors("experts", self.experts), **_name_tensors("routers", self.routers)}, folder / FILE)
 
 
 def load(folder: Path | str) -> ExpertModel:
@@ -180,7 +180,7 @@ def _linear(module: Any, x: Tensor, learns: bool) -> Tensor:
     return F.linear(x, weight, module.bias)
 
 
-def _copied(module: Any) -> nn.Linear:
+def _copy_linear(module: Any) -> nn.Linear:
     weight = matrix(module)
     outputs, inputs = weight.shape
     new = nn.utils.skip_init(
@@ -193,5 +193,5 @@ def _copied(module: Any) -> nn.Linear:
     return new
 
 
-def _named(name: str, module: nn.Module) -> dict[str, Tensor]:
+def _name_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
     return {f"{name}.{key}": value.contiguous() for key, value in module.state_dict().items()}

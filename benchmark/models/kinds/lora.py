@@ -138,7 +138,7 @@ def load(folder: Path | str) -> LoraModel:
     return model.eval()
 
 
-def merged(model: LoraModel, domain: int) -> PreTrainedModel:
+def merge_adapters(model: LoraModel, domain: int) -> PreTrainedModel:
     """The network with the adapters of a domain added into its weights, the newest for one that has none."""
     if index := min(domain, len(model.adapters)):
         adapters: Any = model.adapters[index - 1]
@@ -161,4 +161,4 @@ class MergedEncoder(nn.Module):
 
 def load_column(folder: Path | str, domain: str) -> MergedEncoder:
     """The network with the adapters of `domain`, the newest for a domain that has none."""
-    return MergedEncoder(merged(load(folder), domain_index(Path(folder), domain)))
+    return MergedEncoder(merge_adapters(load(folder), domain_index(Path(folder), domain)))

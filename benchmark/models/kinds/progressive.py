@@ -85,7 +85,7 @@ class ProgressiveModel(LanguageModel):
         self.train(newest.training)
 
     @classmethod
-    def grown(cls, model: LanguageModel, fresh: LanguageModel, kind: Kind = "linear") -> ProgressiveModel:
+    def add_column(cls, model: LanguageModel, fresh: LanguageModel, kind: Kind = "linear") -> ProgressiveModel:
         """`fresh` as a new column over those of `model`, with new laterals drawn from torch's generator.
 
         Column and laterals start at random, as in the paper by Rusu et al. and in the released code: a column is a new

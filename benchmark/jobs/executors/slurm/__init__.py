@@ -31,7 +31,7 @@ from benchmark.jobs.executors import Executor, Finding, Job
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import Queued, SlurmError
 from benchmark.jobs.state import is_timed
-from benchmark.jobs.waves import Plan, Wave, counted, without
+from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
@@ -64,25 +64,27 @@ print(torch.__version__, torch.accelerator.device_count())
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
 
 
-def asked_by(run: RunConfig, suite: Suite) -> Slurm:
+def find_request(run: RunConfig, suite: Suite) -> Slurm:
     """What a job for a run asks for: what its row says, or else what the suite does."""
     return run.slurm or suite.slurm
 
 
 def gpus(suite: Suite, run: RunConfig) -> float:
-    return asked_by(run, suite).of("train").gpus_of_a_run
+    return find_request(run, suite).of("train").gpus_of_a_run
 
 
 def describe(plan: Plan) -> list[str]:
     """How many units `execute` would submit in how many jobs, and what these ask for."""
     check(plan)
-    under_way = _under_way(jobs(plan.suite, plan.survey.store))
-    waves = without(plan.waves, under_way)
+    under_way = _find_units_under_way(jobs(plan.suite, plan.survey.store))
+    waves = drop_units(plan.waves, under_way)
     if not waves:
         return []
-    lines = [f"  to submit, each wave after the one before: {counted(unit for wave in waves for unit in wave.units)}"]
+    lines = [
+        f"  to submit, each wave after the one before: {count_by_kind(unit for wave in waves for unit in wave.units)}"
+    ]
     for wave in [*waves, plan.report]:
-        for asked, units in _alike(plan, wave):
+        for asked, units in _group_by_request(plan, wave):
             given = asked.parameters(wave.kind, {unit.config.budget.unit for unit in units})
             given |= {"runs_per_job": asked.runs_per_job} if wave.kind in TRAINS and asked.runs_per_job > 1 else {}
             said = ", ".join(f"{key} {value}" for key, value in given.items() if value and key not in UNSAID)
@@ -98,7 +100,7 @@ def check(plan: Plan) -> None:
     if plan.share_machine:
         raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
     for state in plan.wanted:
-        train, rows = asked_by(state.config, plan.suite).of("train"), state.config.training.batch_size
+        train, rows = find_request(state.config, plan.suite).of("train"), state.config.training.batch_size
         several = train.runs_per_job > 1 and train.processes > 1
         if several and is_timed(state.config) and train.takes_whole_nodes(state.config.budget.unit) is not True:
             raise ConfigError(
@@ -121,7 +123,7 @@ def execute(plan: Plan) -> int:
     left = 0
     with Lease(folder / "lock"):
         known = jobs(plan.suite, plan.survey.store, patient=False)
-        if waves := without(plan.waves, _under_way(known)):
+        if waves := drop_units(plan.waves, _find_units_under_way(known)):
             submission = Submission(plan, folder, known)
             left = sum(submission.submit(wave) for wave in [*waves, plan.report])
             if left:
@@ -132,17 +134,17 @@ def execute(plan: Plan) -> int:
     return PARTIAL if left else 0
 
 
-def _under_way(known: Sequence[Job]) -> set[str]:
+def _find_units_under_way(known: Sequence[Job]) -> set[str]:
     """The ids of units that a job does, or will do."""
     return {unit for job in known if job.is_under_way for unit in job.units}
 
 
-def _alike(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
+def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
     """The units of a wave by what they ask for."""
     groups: dict[Slurm, list[Unit]] = defaultdict(list)
     for unit in wave.units:
         of_suite = wave.kind in ("prepare", "report")
-        groups[plan.suite.slurm if of_suite else asked_by(unit.config, plan.suite)].append(unit)
+        groups[plan.suite.slurm if of_suite else find_request(unit.config, plan.suite)].append(unit)
     return list(groups.items())
 
 
@@ -169,7 +171,7 @@ class Submission:
         earlier = [job for job in self.known if ORDER.index(job.kind) < ORDER.index(wave.kind)]
         after = dict.fromkeys([*(job.id.partition("_")[0] for job in earlier), *self._before])
         sent, left = len(self._sent), 0
-        for asked, units in _alike(self.plan, wave):
+        for asked, units in _group_by_request(self.plan, wave):
             tasks = _tasks(wave.kind, asked, units)
             while tasks and not self.refusal:
                 piece = tasks[: self._largest]
@@ -211,7 +213,7 @@ class Submission:
                 raise SlurmError(f"Slurm refused the jobs, and none is submitted: {self.refusal}") from None
             return False
         array = str(sent[0].job_id).partition("_")[0]
-        _note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
+        _write_note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
         self._sent.append(array)
         waits = f"  after {', '.join(after[:3])}" if after else ""
         print(f"{array}  {len(tasks)} jobs to {kind} ({tasks[0][0].name}, ...){waits}")
@@ -227,14 +229,14 @@ class Submission:
             raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
 
 
-def _note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
+def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
     """Write down what was submitted; whoever does so has the lock."""
     line = {"id": array, "kind": kind, "user": getpass.getuser(), "time": time.time()}
     with open(folder / NOTES, "a", encoding="utf-8") as file:
         file.write(json.dumps({**line, "units": units}) + "\n")
 
 
-def noted(folder: Path) -> list[dict[str, Any]]:
+def read_notes(folder: Path) -> list[dict[str, Any]]:
     """What was submitted, an array a line; without half a line, which a full disk leaves."""
     lines = (folder / NOTES).read_text(encoding="utf-8").split("\n")[:-1] if (folder / NOTES).exists() else []
     return [json.loads(line) for line in lines]
@@ -271,7 +273,7 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     Raises SlurmError where it is not.
     """
     folder = executors.notes(NAME, suite, store)
-    waves = {wave["id"]: wave for wave in noted(folder)}
+    waves = {wave["id"]: wave for wave in read_notes(folder)}
     last: dict[str, tuple[str, int]] = {}  # the array and the task of each unit
     for wave in waves.values():
         last.update((unit, (wave["id"], number)) for number, task in enumerate(wave["units"]) for unit in task)
@@ -329,15 +331,15 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     try:
         yield Finding(commands.ask("sbatch", "--version").strip())
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
-            for asked in {suite.slurm, *(asked_by(config, suite) for config in configs)}:
+            for asked in {suite.slurm, *(find_request(config, suite) for config in configs)}:
                 for kind in ("prepare", "train", "score", "report"):
-                    yield _of_request(kind, asked.parameters(kind, units), Path(folder))
-            yield _of_node(suite.slurm, units, Path(folder))
+                    yield _check_request(kind, asked.parameters(kind, units), Path(folder))
+            yield _check_node(suite.slurm, units, Path(folder))
     except SlurmError as error:
         yield Finding(str(error), "no job can be submitted before this is right")
 
 
-def _of_request(kind: str, parameters: dict[str, Any], folder: Path) -> Finding:
+def _check_request(kind: str, parameters: dict[str, Any], folder: Path) -> Finding:
     try:
         commands.ask("sbatch", "--test-only", str(_script(folder, parameters, "true")))
     except SlurmError as error:
@@ -345,7 +347,7 @@ def _of_request(kind: str, parameters: dict[str, Any], folder: Path) -> Finding:
     return Finding(f"a job to {kind} would be taken")
 
 
-def _of_node(asked: Slurm, units: set[str], folder: Path) -> Finding:
+def _check_node(asked: Slurm, units: set[str], folder: Path) -> Finding:
     """Ask a node, by a job of one process, what torch finds there."""
     parameters = {**asked.parameters("score", units), "time": 5}
     answer, log = folder / "answer", folder / "log"
