@@ -165,6 +165,8 @@ class Wrong(LifelongMethod):
             learner.parameters[0].grad.mul_(self.calls % 3)
         if self.how == "alone":
             learner.parameters[0].grad.add_(learner.world.size - 1)
+        if self.how == "rounding":
+            learner.parameters[0].grad.mul_(torch.sin(1e14 * learner.parameters[0].detach()))
 
 
 def build(how: str, name: str, options: dict) -> LifelongMethod:
@@ -192,7 +194,9 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
             conformance.resumes_identically_from_a_kill_in_each_phase,
             "differs by .* after kills: name in `state`",
         ),
-        pytest.param("alone", conformance.two_processes_equal_one, "wrong in two processes", marks=only_thorough),
+        pytest.param(
+            "alone", conformance.two_processes_equal_one, "two processes: a process sees", marks=only_thorough
+        ),
         pytest.param("compiled", conformance.compiled_equals_eager, "compiled", marks=only_thorough),
         ("bf16", conformance.bf16_is_finite, "the loss is not finite"),
         ("GPT only", conformance.every_architecture_learns, "no attribute 'wte'"),
@@ -202,6 +206,13 @@ def test_each_check_can_fail(how: str, check: Callable[[Lab], None], message: st
     """Oracle: a method that breaks one promise fails that promise's check, which says what is wrong."""
     with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
         check(Lab("wrong", functools.partial(build, how), tmp_path))
+
+
+@only_thorough
+def test_rounding_between_processes_is_told_as_such(tmp_path) -> None:
+    """Oracle: a method that turns the last bits of its weights into steps, whatever processes see of each other."""
+    with pytest.raises(AssertionError, match="wrong in two processes, and in one where .*: rounding becomes a step"):
+        conformance.two_processes_equal_one(Lab("wrong", functools.partial(build, "rounding"), tmp_path))
 
 
 @pytest.mark.parametrize("without", [{"memory": 1.0}, {"domain": "previous"}, {"sources": (Source("memory"),)}])
