@@ -12,7 +12,7 @@ import torch
 
 from benchmark.training.step import Stepper
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import Lab, missing, new_lab, write_texts
+from tests.support.suite_folder import SuiteFolder, missing, new_suite_folder, write_texts
 
 
 @pytest.fixture(scope="session")
@@ -26,14 +26,14 @@ def cluster(tmp_path_factory) -> Iterator[SlurmCluster]:
 def texts(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     write_texts(folder)
-    Lab(folder / "prepared", folder).write('{ method = "naive" }').call("prepare")
+    SuiteFolder(folder / "prepared", folder).write('{ method = "naive" }').call("prepare")
     return folder
 
 
 @pytest.fixture
-def lab(cluster, texts, tmp_path) -> Iterator[Lab]:
-    with new_lab(tmp_path, texts) as lab:
-        yield lab
+def tiny(cluster, texts, tmp_path) -> Iterator[SuiteFolder]:
+    with new_suite_folder(tmp_path, texts) as tiny:
+        yield tiny
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.models import architectures, load
 from benchmark.models.growth import grow
 from benchmark.settings import names as setting_names
@@ -52,8 +52,8 @@ def test_one_from_outside_is_a_choice_like_those_inside(toy: str) -> None:
 
 def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -> None:
     """Oracle: a run's own records: perplexities fall below that of the first step, and growth keeps the function."""
-    lab = Lab("elle_exact", methods.build, tmp_path)
-    run = lab.run(lab.config(toy), "run")
+    tiny = TinyRuns("elle_exact", methods.build, tmp_path)
+    run = tiny.run(tiny.config(toy), "run")
     run.train()
     for index, key in enumerate(run.keys):
         lines = read_stage_lines(run.store.stage(key) / "records.jsonl")
@@ -73,8 +73,8 @@ def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -
 @pytest.mark.parametrize("method", ["lora", "pnn", "ewc"])
 def test_one_from_outside_has_columns_adapters_and_row_gradients(toy: str, method: str, tmp_path: Path) -> None:
     """Oracle: loaded from its folder, the last model has the perplexities in the records."""
-    lab = Lab(method, methods.build, tmp_path)
-    run = lab.run(lab.config(toy), "run")
+    tiny = TinyRuns(method, methods.build, tmp_path)
+    run = tiny.run(tiny.config(toy), "run")
     run.train()
     folder = run.store.stage(run.keys[-1])
     lines = read_stage_lines(folder / "records.jsonl")

@@ -11,7 +11,7 @@ import torch
 
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import load
 from benchmark.settings.schedules import Piece, Schedule
 from benchmark.training import checkpoint
@@ -46,8 +46,8 @@ class Averages(LifelongMethod):
 def test_an_average_is_saved_beside_the_trained_model(tmp_path) -> None:
     """Oracle: the average in closed form, over the weights that each of 20 steps left; the trained model is the last of
     them, and the next stage begins with it. What is loaded has the recorded perplexity."""
-    lab = Lab("averages", lambda name, options: Averages(), tmp_path)
-    run = lab.run(lab.config(), "undisturbed-gpt")
+    tiny = TinyRuns("averages", lambda name, options: Averages(), tmp_path)
+    run = tiny.run(tiny.config(), "undisturbed-gpt")
     run.train()
     folder = run.store.stage(run.keys[1])
     seen = torch.load(folder / "method.pt", weights_only=True)["seen"]
@@ -57,7 +57,7 @@ def test_an_average_is_saved_beside_the_trained_model(tmp_path) -> None:
         average = 0.75 * average + 0.25 * weight
     torch.testing.assert_close(load(folder / "model").state_dict()[NAME], average)
     assert torch.equal(load(folder / "trained").state_dict()[NAME], seen[-1])
-    conformance.checkpoints_compute_what_was_recorded(lab)
+    conformance.checkpoints_compute_what_was_recorded(tiny)
 
 
 @dataclass
@@ -78,12 +78,12 @@ class Branches(LifelongMethod):
 def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
     """Oracle: a method without the branch, in 6 of 10 steps a stage: weights and moments, bit for bit; the branch
     itself is another model."""
-    lab = Lab("branches", lambda name, options: Branches(), tmp_path)
-    branched = lab.run(lab.config(), "undisturbed-gpt")
+    tiny = TinyRuns("branches", lambda name, options: Branches(), tmp_path)
+    branched = tiny.run(tiny.config(), "undisturbed-gpt")
     branched.train()
-    config = lab.config()
+    config = tiny.config()
     config = config.model_copy(update={"budget": config.budget.model_copy(update={"amount": 6.0})})
-    plain = Lab("plain", lambda name, options: Branches(branch=False), tmp_path).run(config, "plain")
+    plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tmp_path).run(config, "plain")
     plain.train()
     for branch_key, plain_key in zip(branched.keys, plain.keys, strict=True):
         folder, expected = branched.store.stage(branch_key), plain.store.stage(plain_key)
@@ -99,9 +99,9 @@ def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
 def test_no_stage_goes_on_from_another_model(name: str, tmp_path) -> None:
     """Oracle: the weights of an undisturbed run. A model that is gone, or is another stage's, is refused with its name;
     put back, the run comes to the same."""
-    lab = Lab("averages", lambda name, options: Averages(), tmp_path)
-    expected = lab.undisturbed()[1]
-    run = lab.run(lab.config(), "disturbed")
+    tiny = TinyRuns("averages", lambda name, options: Averages(), tmp_path)
+    expected = tiny.undisturbed()[1]
+    run = tiny.run(tiny.config(), "disturbed")
     run.train(last_stage=0)
     folder = run.store.stage(run.keys[0])
     (folder / name).rename(tmp_path / "kept")

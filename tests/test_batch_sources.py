@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.training.keys import check_memory_shares
@@ -46,8 +46,8 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
     """Oracle: shares of eight rows, by hand: four of the new domain, two of all memory and four of the first domain's,
     all of them text that is paid for."""
     sources = (Source("new", 0.5), Source("memory", 0.25), Source("json", 0.5))
-    lab = Lab("mixes", lambda name, options: Mixes(sources), tmp_path)
-    run = lab.run(lab.config(), "run")
+    tiny = TinyRuns("mixes", lambda name, options: Mixes(sources), tmp_path)
+    run = tiny.run(tiny.config(), "run")
     run.train()
     last = run.store.stage(run.keys[-1])
     rows = torch.load(last / "method.pt", weights_only=True)["rows"]
@@ -61,10 +61,10 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
 
 def test_one_source_is_the_batch_itself(tmp_path) -> None:
     """Oracle: Naive, bit for bit: its rows are those of a source of the new domain."""
-    lab = Lab("mixes", lambda name, options: Mixes((Source("new"),)), tmp_path)
-    naive = Lab("naive", methods.build, tmp_path)
+    tiny = TinyRuns("mixes", lambda name, options: Mixes((Source("new"),)), tmp_path)
+    naive = TinyRuns("naive", methods.build, tmp_path)
     for expected, actual in zip(
-        naive.weights(naive.config(), "naive"), lab.weights(lab.config(), "mixes"), strict=True
+        naive.weights(naive.config(), "naive"), tiny.weights(tiny.config(), "mixes"), strict=True
     ):
         assert all(torch.equal(expected[name], actual[name]) for name in expected)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import methods
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from tests.support import many_runs
 from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns
@@ -63,12 +63,12 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(tmp_path
             raise KeyboardInterrupt  # as good as a kill, as the stage is over but for this
         unlink(path, missing_ok)
 
-    lab = Lab("naive", methods.build, tmp_path)
-    config = lab.config(checkpoint_seconds=1e-9)  # one after each step
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    config = tiny.config(checkpoint_seconds=1e-9)  # one after each step
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "unlink", killed)
-        lab.run(config, "left").train()
-    run = lab.run(config, "left")
+        tiny.run(config, "left").train()
+    run = tiny.run(config, "left")
     left = run.store.stage(run.keys[0]) / "checkpoint.pt"
     assert run.store.stage_done(run.keys[0]) and left.exists()
     run.train(last_stage=0)

@@ -19,7 +19,7 @@ from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.instruments.export import export_model
 from benchmark.models import load
 from benchmark.store import Store
@@ -115,11 +115,11 @@ def test_a_checkpoint_that_is_cut_is_found(share: float, tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
     """A tiny run has trained its first stage."""
-    lab = Lab("naive", methods.build, tmp_path_factory.mktemp("lab"))
-    lab.run(lab.config(), "run").train(last_stage=0)
-    return lab
+    tiny = TinyRuns("naive", methods.build, tmp_path_factory.mktemp("tiny"))
+    tiny.run(tiny.config(), "run").train(last_stage=0)
+    return tiny
 
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
@@ -131,9 +131,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage: str, lab: Lab) -> None:
+def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage: str, tiny: TinyRuns) -> None:
     """Oracle: the contract. The run's record names the file."""
-    run = lab.run(lab.config(), "run")
+    run = tiny.run(tiny.config(), "run")
     folder = run.store.stage(run.keys[0]) / "model"
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)
@@ -146,10 +146,10 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage
     load(folder)
 
 
-def test_another_stages_model_is_not_exported_evaluated_or_grown(lab: Lab, tmp_path: Path) -> None:
+def test_another_stages_model_is_not_exported_evaluated_or_grown(tiny: TinyRuns, tmp_path: Path) -> None:
     """Oracle: one bit of one weight, of which the checksums know, and the hash in the stage's record does not. A copy
     of the folder is nobody's, and is taken as it is."""
-    run = lab.run(lab.config(), "run")
+    run = tiny.run(tiny.config(), "run")
     folder, text = tmp_path / "stage" / "model", tmp_path / "text.txt"
     shutil.copytree(run.store.stage(run.keys[0]), folder.parent)
     text.write_text("red green blue " * 100)
@@ -172,16 +172,16 @@ def test_another_stages_model_is_not_exported_evaluated_or_grown(lab: Lab, tmp_p
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["train.bin", "valid.bin", "info.json"])
-def test_damaged_tokens_are_not_trained_on(name: str, damage: str, lab: Lab) -> None:
+def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRuns) -> None:
     """Oracle: the contract. `status`, which reads no ids, sees those that are cut or missing, too."""
-    config, store = lab.config(), Store(lab.folder / "run")
+    config, store = tiny.config(), Store(tiny.folder / "run")
     folder = corpus_of(config, store).domains[1].folder
     assert folder
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)
     try:
         with pytest.raises(DamagedFile, match=f"{folder / name} .*remove {folder}, and it is made from the text again"):
-            lab.run(config, "run")
+            tiny.run(config, "run")
         if damage == "flipped" and name != "info.json":
             corpus_if_prepared(config, store)
         else:
@@ -189,17 +189,17 @@ def test_damaged_tokens_are_not_trained_on(name: str, damage: str, lab: Lab) -> 
                 corpus_if_prepared(config, store)
     finally:
         (folder / name).write_bytes(whole)
-    lab.run(config, "run")
+    tiny.run(config, "run")
 
 
-def test_a_damaged_tokenizer_is_not_used(lab: Lab) -> None:
+def test_a_damaged_tokenizer_is_not_used(tiny: TinyRuns) -> None:
     """Oracle: the contract."""
-    [path] = (lab.folder / "data").glob("tokenizers/*/tokenizer.json")
+    [path] = (tiny.folder / "data").glob("tokenizers/*/tokenizer.json")
     whole = path.read_bytes()
     flip(path, 8 * (len(whole) // 2))
     try:
         with pytest.raises(DamagedFile, match=f"{path.name} is damaged"):
-            lab.run(lab.config(), "run")
+            tiny.run(tiny.config(), "run")
     finally:
         path.write_bytes(whole)
 

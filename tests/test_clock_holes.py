@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import Lab, works_on_the_clock_alone
+from benchmark.instruments.conformance import TinyRuns, works_on_the_clock_alone
 from benchmark.settings.suite import Budget
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.stream import Stream
@@ -174,7 +174,7 @@ class SumsGradientTimesStep(LifelongMethod):
 def test_the_audit_catches_what_a_run_cannot_see(cheat: type[LifelongMethod], message: str, tmp_path) -> None:
     """Oracle: what it does off the clock, which the audit says."""
     with pytest.raises(AssertionError, match=message):
-        works_on_the_clock_alone(Lab("cheat", lambda name, options: cheat(), tmp_path))
+        works_on_the_clock_alone(TinyRuns("cheat", lambda name, options: cheat(), tmp_path))
 
 
 def charged(run, stage: int = 0) -> dict[str, float]:
@@ -184,9 +184,9 @@ def charged(run, stage: int = 0) -> dict[str, float]:
 def test_the_clock_charges_a_larger_batch(tmp_path) -> None:
     """Oracle: three forward passes for one, and no more backward passes than one of the rows themselves: between 5/3
     and 3 of Naive's FLOPs, and of seconds as many; steps and tokens count what the loop hands out."""
-    lab = Lab("cheat", lambda name, options: TakesALargerBatch(), tmp_path)
-    naive = Lab("naive", methods.build, tmp_path)
-    runs = lab.run(lab.config(), "cheat"), naive.run(naive.config(), "naive")
+    tiny = TinyRuns("cheat", lambda name, options: TakesALargerBatch(), tmp_path)
+    naive = TinyRuns("naive", methods.build, tmp_path)
+    runs = tiny.run(tiny.config(), "cheat"), naive.run(naive.config(), "naive")
     for run in runs:
         run.train(last_stage=0)
     cheat, honest = map(charged, runs)
@@ -204,7 +204,7 @@ def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Stream, "memory_text", fetch)
     for clock in ("perf_counter", "process_time"):
         monkeypatch.setattr(time, clock, lambda: Watch.now)
-    lab = Lab("cheat", lambda name, options: FetchesAhead(), tmp_path)
-    run = lab.run(lab.config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run")
+    tiny = TinyRuns("cheat", lambda name, options: FetchesAhead(), tmp_path)
+    run = tiny.run(tiny.config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run")
     run.train(last_stage=1)
     assert [(charged(run, stage)["seconds"], charged(run, stage)["steps"]) for stage in (0, 1)] == [(6.0, 5), (6.0, 2)]

@@ -16,7 +16,7 @@ import torch
 import methods
 from benchmark.errors import UserError
 from benchmark.instruments import conformance
-from benchmark.instruments.conformance import CHECKS, Lab, works_on_the_clock_alone
+from benchmark.instruments.conformance import CHECKS, TinyRuns, works_on_the_clock_alone
 from benchmark.training.method import LifelongMethod, Phase, Source
 from benchmark.training.processes import join
 from tests.support import made_up_methods
@@ -36,7 +36,7 @@ LOOK_INTO_NETWORKS = {"elle"}
 OWN_LOSS_OR_NETWORK = {"ewc", "pnn"}
 # These do something by the share of a budget; of all others one tells as much as any.
 COUNT = {"ewc"}
-TRIED_BY: dict[Callable[[Lab], None], set[str]] = {
+TRIED_BY: dict[Callable[[TinyRuns], None], set[str]] = {
     conformance.every_architecture_learns: LOOK_INTO_NETWORKS,
     conformance.trains_under_every_budget: COUNT,
     conformance.compiled_equals_eager: OWN_LOSS_OR_NETWORK,
@@ -45,18 +45,18 @@ TRIED_BY: dict[Callable[[Lab], None], set[str]] = {
 
 @pytest.mark.parametrize("name", these_of(TRIED, methods.names()))
 def test_conforms(name: str, tmp_path) -> None:
-    lab = Lab(name, methods.build, tmp_path)
+    tiny = TinyRuns(name, methods.build, tmp_path)
     for check in ALONE:
         if THOROUGH or name in TRIED_BY.get(check, TRIED):
-            check(lab)
-    lab.undisturbed("bert")  # masked tokens, not the next ones
+            check(tiny)
+    tiny.undisturbed("bert")  # masked tokens, not the next ones
 
 
 def test_two_processes_equal_one(tmp_path) -> None:
     """Oracle: the weights of one process. One pair of processes trains every method that does not train as another."""
     names = these_of({"elle", "agem", "pnn"}, methods.names())
-    labs = [Lab(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]]
-    conformance.two_processes_equal_one(*labs)
+    several = [TinyRuns(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]]
+    conformance.two_processes_equal_one(*several)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads")
@@ -87,14 +87,14 @@ TRIED_AT_ONCE = (
 
 
 @pytest.fixture(scope="module")
-def everything_lab(tmp_path_factory) -> Lab:
-    return Lab("everything", made_up_methods.build, tmp_path_factory.mktemp("everything"))
+def everything_tiny(tmp_path_factory) -> TinyRuns:
+    return TinyRuns("everything", made_up_methods.build, tmp_path_factory.mktemp("everything"))
 
 
 @pytest.mark.parametrize("check", TRIED_AT_ONCE)
-def test_all_that_a_method_can_say_goes_together(check: Callable[[Lab], None], everything_lab) -> None:
+def test_all_that_a_method_can_say_goes_together(check: Callable[[TinyRuns], None], everything_tiny) -> None:
     """Oracle: the checks, on one method that says all of it at once."""
-    check(everything_lab)
+    check(everything_tiny)
 
 
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
@@ -115,9 +115,9 @@ def test_the_documented_methods_work(name: str, checks, tmp_path, monkeypatch) -
     (tmp_path / f"{name}.py").write_text(DOCUMENTED[name])
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
     assert name in methods.names()
-    lab = Lab(name, methods.build, tmp_path)
+    tiny = TinyRuns(name, methods.build, tmp_path)
     for check in ALONE if THOROUGH else checks:
-        check(lab)
+        check(tiny)
 
 
 @dataclass
@@ -202,29 +202,29 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         ("GPT only", conformance.every_architecture_learns, "no attribute 'wte'"),
     ],
 )
-def test_each_check_can_fail(how: str, check: Callable[[Lab], None], message: str, tmp_path) -> None:
+def test_each_check_can_fail(how: str, check: Callable[[TinyRuns], None], message: str, tmp_path) -> None:
     """Oracle: a method that breaks one promise fails that promise's check, which says what is wrong."""
     with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
-        check(Lab("wrong", functools.partial(build, how), tmp_path))
+        check(TinyRuns("wrong", functools.partial(build, how), tmp_path))
 
 
 @only_thorough
 def test_rounding_between_processes_is_told_as_such(tmp_path) -> None:
     """Oracle: a method that turns the last bits of its weights into steps, whatever processes see of each other."""
     with pytest.raises(AssertionError, match="wrong in two processes, and in one where .*: rounding becomes a step"):
-        conformance.two_processes_equal_one(Lab("wrong", functools.partial(build, "rounding"), tmp_path))
+        conformance.two_processes_equal_one(TinyRuns("wrong", functools.partial(build, "rounding"), tmp_path))
 
 
 @pytest.mark.parametrize("without", [{"memory": 1.0}, {"domain": "previous"}, {"sources": (Source("memory"),)}])
 def test_a_stage_without_a_row_of_its_domain_is_told(without: dict[str, Any], tmp_path, monkeypatch) -> None:
     """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase has its rows."""
     monkeypatch.setattr(Wrong, "phases", lambda self, stage: [Phase("adapt", **without)])
-    lab = Lab("wrong", functools.partial(build, ""), tmp_path)
+    tiny = TinyRuns("wrong", functools.partial(build, ""), tmp_path)
     with pytest.raises(AssertionError, match="stage 1: no phase trains on a row of the new domain"):
-        conformance.phases_fill_each_stage(lab)
+        conformance.phases_fill_each_stage(tiny)
     both = [Phase("recover", 0.5, **without), Phase("adapt", 0.5, memory=0.5)]
     monkeypatch.setattr(Wrong, "phases", lambda self, stage: both)
-    conformance.phases_fill_each_stage(lab)
+    conformance.phases_fill_each_stage(tiny)
 
 
 def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
@@ -243,7 +243,7 @@ def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
             seen.append(("loss", learner.model.training))
             return super().loss(learner, batch)
 
-    Lab("looks", lambda name, options: Looks(), tmp_path).undisturbed()
+    TinyRuns("looks", lambda name, options: Looks(), tmp_path).undisturbed()
     assert set(seen) == {("observe", False), ("loss", True)}
 
 
@@ -258,8 +258,8 @@ def test_numbers_that_nobody_seeds_are_told_once(tmp_path, monkeypatch) -> None:
     assert all("left out" in line for line in said[2:-1])
 
 
-def lab_of(kind: type[LifelongMethod], folder: Path) -> Lab:
-    return Lab("wrong", lambda name, options: kind() if name == "wrong" else methods.build(name, options), folder)
+def tiny_runs_of(kind: type[LifelongMethod], folder: Path) -> TinyRuns:
+    return TinyRuns("wrong", lambda name, options: kind() if name == "wrong" else methods.build(name, options), folder)
 
 
 class NoMemory(LifelongMethod):
@@ -315,16 +315,16 @@ class Remembers(NoMemory):
 @pytest.mark.parametrize("kind", [NoMemory, NoAnchor, NoTeacher])
 def test_a_method_that_does_nothing_is_told(kind: type[LifelongMethod], tmp_path, monkeypatch) -> None:
     """Oracle: Naive's weights. Three mistakes each of which makes a method Naive; one that means it declares it."""
-    lab = lab_of(kind, tmp_path)
+    tiny = tiny_runs_of(kind, tmp_path)
     with pytest.raises(AssertionError, match="after 3 stages the weights are Naive's bit for bit: does it do anything"):
-        conformance.is_naive_where_it_says(lab)
+        conformance.is_naive_where_it_says(tiny)
     monkeypatch.setattr(kind, "may_be_naive", True)
-    conformance.is_naive_where_it_says(lab)
+    conformance.is_naive_where_it_says(tiny)
 
 
 def test_a_method_that_remembers_does_something(tmp_path) -> None:
     """Oracle: the first of these mistakes, mended."""
-    conformance.is_naive_where_it_says(lab_of(Remembers, tmp_path))
+    conformance.is_naive_where_it_says(tiny_runs_of(Remembers, tmp_path))
 
 
 @dataclass
@@ -348,12 +348,12 @@ class Foresees(LifelongMethod):
 def test_phases_that_see_what_comes_later_must_say_so(of: str, tmp_path) -> None:
     """Oracle: phases that differ where signatures do not, so that a stage of one stream passes for another's."""
 
-    def lab(says: bool) -> Lab:
-        return Lab("wrong", lambda name, options: Foresees(of, says), tmp_path)
+    def tiny(says: bool) -> TinyRuns:
+        return TinyRuns("wrong", lambda name, options: Foresees(of, says), tmp_path)
 
     with pytest.raises(AssertionError, match=r"stage 0: phases use `stage.outlook`, and `signature` does not"):
-        conformance.phases_fill_each_stage(lab(False))
-    conformance.phases_fill_each_stage(lab(True))
+        conformance.phases_fill_each_stage(tiny(False))
+    conformance.phases_fill_each_stage(tiny(True))
 
 
 def test_every_check_has_a_wrong_method() -> None:
@@ -365,10 +365,10 @@ def test_every_check_has_a_wrong_method() -> None:
 
 def test_an_error_of_a_method_says_on_which_line_it_arose(monkeypatch) -> None:
     """Oracle: the line of a method's file, counted by hand; an error that arose elsewhere has none."""
-    file: dict[str, Callable[[Lab], None]] = {}
-    exec(compile("def broken(lab):\n    part = {}\n    part['x']\n", "/place/methods/odd.py", "exec"), file)
+    file: dict[str, Callable[[TinyRuns], None]] = {}
+    exec(compile("def broken(tiny):\n    part = {}\n    part['x']\n", "/place/methods/odd.py", "exec"), file)
 
-    def elsewhere(lab: Lab) -> None:
+    def elsewhere(tiny: TinyRuns) -> None:
         raise AssertionError("a promise")
 
     monkeypatch.setattr(conformance, "CHECKS", (file["broken"], elsewhere))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import ALONE, Lab
+from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.jobs.executors import local
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.waves import Plan, Tables
@@ -26,8 +26,7 @@ from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_contention
 from benchmark.training.processes import Stopped, World
 from tests.support.record_lines import read_lines
-from tests.support.slurm_lab import STEPS, copy_code, wait_until, write_texts
-from tests.support.slurm_lab import Lab as SlurmLab
+from tests.support.suite_folder import STEPS, SuiteFolder, copy_code, wait_until, write_texts
 
 
 def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
@@ -103,13 +102,13 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
         return CoreShare(wall=10.0, cpu=5.0, others=0.4, share=0.8)
 
     monkeypatch.setattr(stage, "contention", note)
-    lab = Lab("naive", methods.build, tmp_path)
-    lab.run(lab.config(), "text")  # is made, where a run would stop, too
-    run = lab.run(lab.config(), "steps", iter([False, True]).__next__)
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny.run(tiny.config(), "text")  # is made, where a run would stop, too
+    run = tiny.run(tiny.config(), "steps", iter([False, True]).__next__)
     with pytest.raises(Stopped):
         run.train(last_stage=0)
     saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
-    run = lab.run(lab.config(), "steps")
+    run = tiny.run(tiny.config(), "steps")
     run.train(last_stage=0)
     assert 0 < saved["cores"]["wall"] < totals[0]
     [done] = [line for line in read_lines(run.store.stage(run.keys[0]) / "records.jsonl") if line["kind"] == "done"]
@@ -132,7 +131,7 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
 @pytest.mark.parametrize(("unit", "share", "taken"), [("seconds", 0, 1), ("seconds", 1, 0), ("steps", 0, 0)])
 def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp_path, monkeypatch) -> None:
     """Oracle: the rule, and --share-machine. No run is trained."""
-    config = Lab("naive", methods.build, tmp_path).config()
+    config = TinyRuns("naive", methods.build, tmp_path).config()
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
     survey = Survey(load_suite("demo"), [config], methods.build, Store(tmp_path))
     survey.states = lambda: [RunState(config, "todo")]  # type: ignore[method-assign]
@@ -154,10 +153,10 @@ def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> No
     source = code / "benchmark" / "jobs" / "executors" / "local.py"  # so that no other run on this machine has a say
     source.write_text(source.read_text().replace(str(local.MACHINE), str(tmp_path / "machine.lock")))
     monkeypatch.setattr(local, "MACHINE", tmp_path / "machine.lock")
-    alone, other = (SlurmLab(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))
-    for lab, amount in ((alone, 3600), (other, 0.2)):
+    alone, other = (SuiteFolder(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))
+    for tiny, amount in ((alone, 3600), (other, 0.2)):
         steps = f'unit = "steps"\namount = [40, {STEPS}]'
-        lab.file.write_text(lab.file.read_text().replace(steps, f'unit = "seconds"\namount = {amount}'))
+        tiny.file.write_text(tiny.file.read_text().replace(steps, f'unit = "seconds"\namount = {amount}'))
     first = subprocess.Popen(
         [sys.executable, "run_all.py", *alone.arguments("run")],
         cwd=code,

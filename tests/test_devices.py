@@ -32,7 +32,7 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
 from benchmark.instruments.checkpoints import AUTO, evaluate_text
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.instruments.export import export_model
 from benchmark.models import devices, load
 from benchmark.models.transformer import read_tokenizer
@@ -191,12 +191,12 @@ TRIED = these_of(OWN_STEP, methods.names())
 
 def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch.Tensor]], list[Waited]]:
     """The weights of each stage of a tiny run, and what each of its steps waited for."""
-    lab = Lab(name, methods.build, folder)
+    tiny = TinyRuns(name, methods.build, folder)
     budget = Budget(unit="steps", amount=4, reference=None)
-    config = lab.config(evaluations=1, clip=CLIP.get(name)).model_copy(
+    config = tiny.config(evaluations=1, clip=CLIP.get(name)).model_copy(
         update={"budget": budget, "options": OPTIONS.get(name, {})}
     )
-    run = lab.run(config, world.device.type)
+    run = tiny.run(config, world.device.type)
     run = Run(run.config, run.new_method, run.store, world)
     waited: list[Waited] = []
     plain = Stepper.step
@@ -283,8 +283,8 @@ def leaves(value: Any, *place: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
 def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What comes out on the CPU, and on the registered device."""
     torch.set_num_threads(1)
-    lab = Lab("elle", methods.build, folder)
-    run = lab.run(lab.config("bert", evaluations=1), "run")
+    tiny = TinyRuns("elle", methods.build, folder)
+    run = tiny.run(tiny.config("bert", evaluations=1), "run")
     run.train(last_stage=1)
     cpu = used(run, folder / "cpu")
     device = register()

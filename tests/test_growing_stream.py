@@ -10,7 +10,7 @@ import pytest
 
 import methods
 from benchmark.data.tokenizer import EOS, Vocabulary
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.models import build, load
 from benchmark.records import Titled
 from benchmark.settings.suite import RunConfig, Tokenizer
@@ -38,8 +38,8 @@ def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfi
     )
 
 
-def trained(lab: Lab, config: RunConfig, store: str) -> Run:
-    run = lab.run(config, store)
+def trained(tiny: TinyRuns, config: RunConfig, store: str) -> Run:
+    run = tiny.run(config, store)
     run.train()
     return run
 
@@ -53,8 +53,8 @@ def model_of(run: Run, stage: int) -> dict[str, bytes]:
 @pytest.mark.parametrize("method", these_of(FORESEES | KEEP_MOST, methods.names()))
 def test_a_later_domain_leaves_earlier_stages_as_they_are(tmp_path: Path, method: str) -> None:
     """Oracle: the same stages trained apart, without the later domain: keys and all files of the models."""
-    lab = Lab(method, methods.build, tmp_path)
-    short, long = trained(lab, config_of(method, 0, 1), "short"), trained(lab, config_of(method, 0, 1, 2), "long")
+    tiny = TinyRuns(method, methods.build, tmp_path)
+    short, long = trained(tiny, config_of(method, 0, 1), "short"), trained(tiny, config_of(method, 0, 1, 2), "long")
     shared = [stage for stage in range(2) if short.keys[stage] == long.keys[stage]]
     assert shared == ([0, 1] if method not in FORESEES else [] if method == "er_large" else [0])
     for stage in shared:
@@ -115,12 +115,12 @@ def records_of(run: Run) -> RunRecords:
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, architecture: str) -> None:
     """Oracle: the saved models' perplexities on the longer stream; the shorter run's numbers stay as they were."""
-    lab = Lab("elle", methods.build, tmp_path)
-    short = trained(lab, config_of("elle", 0, 1, architecture=architecture), "store")
+    tiny = TinyRuns("elle", methods.build, tmp_path)
+    short = trained(tiny, config_of("elle", 0, 1, architecture=architecture), "store")
     files = [short.store.stage(key) / "records.jsonl" for key in short.keys]
     before, matrix = [file.read_bytes() for file in files], records_of(short).matrix
     longer = config_of("elle", 0, 1, 2, architecture=architecture)
-    long = trained(lab, longer, "store")
+    long = trained(tiny, longer, "store")
     after = [file.read_bytes() for file in files]
     assert all(
         new.startswith(old) and new.count(b"\n") == old.count(b"\n") + 1 for old, new in zip(before, after, strict=True)
@@ -130,19 +130,19 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
         values = {name: value.perplexity for name, value in measures.items()}
         assert values == pytest.approx(perplexities(model, long.stream, ALONE), rel=1e-6)
     assert records_of(short).matrix == matrix
-    trained(lab, longer.model_copy(update={"seed": 4, "row": "other"}), "store")
-    trained(lab, longer, "store")
+    trained(tiny, longer.model_copy(update={"seed": 4, "row": "other"}), "store")
+    trained(tiny, longer, "store")
     assert [file.read_bytes() for file in files] == after
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture: str) -> None:
     """Oracles: models and perplexities without the probe; added later, it gives the same numbers."""
-    lab = Lab("elle", methods.build, tmp_path)
+    tiny = TinyRuns("elle", methods.build, tmp_path)
     without = config_of("elle", 0, 1, architecture=architecture)
     probe = tiny_config("elle").domains[2]
     probed = without.model_copy(update={"probes": (probe,)})
-    plain, run, later = (trained(lab, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
+    plain, run, later = (trained(tiny, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
     assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
     assert records_of(run).line.probes == [Titled(probe.name, probe.name)]
     matrices = [records_of(each).matrix for each in (run, later, plain)]
@@ -153,8 +153,8 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
 
 def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path: Path) -> None:
     """Oracle: the definition, with the bytes of the decoded text; who knows nothing pays 8 bits."""
-    lab = Lab("naive", methods.build, tmp_path)
-    run = trained(lab, config_of("naive", 0), "store")
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    run = trained(tiny, config_of("naive", 0), "store")
     text = run.corpus.domains[0]
     documents = np.split(text.valid, np.flatnonzero(text.valid == EOS))
     decoded = [run.corpus.tokenizer.decode(ids[ids != EOS].tolist(), False) for ids in documents]

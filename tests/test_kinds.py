@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import kind_of, load
 from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_of
@@ -28,8 +28,8 @@ BY_DOMAIN = ("pnn", "lora")
 def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
     """Oracle: in a whole run, the perplexity on each domain at the end of its stage is that at the end of the stream,
     to the last digit, so that AP+ is 0, and not that before its stage."""
-    lab = Lab(method, methods.build, tmp_path)
-    run = lab.run(lab.config("gpt"), "run")
+    tiny = TinyRuns(method, methods.build, tmp_path)
+    run = tiny.run(tiny.config("gpt"), "run")
     run.train()
     lasts = []
     for key in run.keys:
@@ -44,7 +44,7 @@ def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("method", "option"), [("pnn", {"lateral": "linear"}), ("lora", {"rank": 2})])
 def test_the_first_stage_is_naives(method: str, option: dict[str, object]) -> None:
     """Oracle: the interface's rule for sharing a stage."""
-    config = Lab(method, methods.build, Path()).config()
+    config = TinyRuns(method, methods.build, Path()).config()
     built, stage, model = methods.build(method, option), stage_of(config, 0), plain("gpt")
     assert built.start_stage(model, stage) is model and built.signature(stage) == {}
     assert built.signature(stage_of(config, 1)) == {"method": method, **option}

@@ -16,7 +16,7 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.slurm import KINDS, Slurm
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
-from tests.support.slurm_lab import Lab, write_texts
+from tests.support.suite_folder import SuiteFolder, write_texts
 
 # of the executor's constructor, and sections; the others are parameters of a job
 OURS = {"max_num_timeout", "python", "runs_per_job", *KINDS}
@@ -24,9 +24,9 @@ NAIVE, ER = '{ method = "naive" }', '{ method = "er" }'
 
 
 @pytest.fixture
-def lab(tmp_path) -> Lab:
+def tiny(tmp_path) -> SuiteFolder:
     write_texts(tmp_path)
-    return Lab(tmp_path / "lab", tmp_path).write(NAIVE, ER)
+    return SuiteFolder(tmp_path / "tiny", tmp_path).write(NAIVE, ER)
 
 
 # Settings
@@ -55,7 +55,7 @@ def test_parameters_make_a_batch_script(tmp_path, monkeypatch) -> None:
     assert "gres" not in script and "exclusive" not in script and "#SBATCH --nodes=1\n" in script
 
 
-def test_each_kind_of_job_asks_for_its_own(lab: Lab) -> None:
+def test_each_kind_of_job_asks_for_its_own(tiny: SuiteFolder) -> None:
     """Oracle: by hand: what a section says holds for its jobs, the rest as for all; one process has one GPU."""
     sections = """partition = "gpu"
 gpus_per_node = "a100:4"
@@ -68,7 +68,7 @@ time = 1200
 [slurm.score]
 gpus_per_node = "mig:1"
 """
-    slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
+    slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
     train = slurm.parameters("train", ["steps"])
     assert (train["partition"], train["time"], train["gres"], train["ntasks_per_node"]) == (
         *("gpu", 1200),
@@ -82,17 +82,17 @@ gpus_per_node = "mig:1"
         "report": ("gpu", 600, None, None),
     }
     with pytest.raises(ConfigError, match="slurm.score.tiem: no such key"):
-        load_suite(str(lab.file), {"slurm.score.tiem": 5})
+        load_suite(str(tiny.file), {"slurm.score.tiem": 5})
 
 
-def test_a_section_takes_the_place_of_other_ways_to_say_it(lab: Lab) -> None:
+def test_a_section_takes_the_place_of_other_ways_to_say_it(tiny: SuiteFolder) -> None:
     """Oracle: by hand, as sbatch would refuse both: a job asks in one way for its memory, the section's if that says
     it."""
     sections = """mem_per_cpu = "4GB"
 [slurm.prepare]
 mem = "64GB"
 """
-    slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
+    slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
     told = {kind: slurm.parameters(kind, ["steps"]) for kind in ("train", "prepare")}
     assert {kind: (asks.get("mem"), asks.get("mem_per_cpu")) for kind, asks in told.items()} == {
         "train": (None, "4GB"),
@@ -100,7 +100,7 @@ mem = "64GB"
     }
 
 
-def test_models_are_scored_where_they_were_trained(lab: Lab) -> None:
+def test_models_are_scored_where_they_were_trained(tiny: SuiteFolder) -> None:
     """Oracle: by hand: scores and measures ask for what training does, but for one GPU, and for what their own sections
     say. Nothing else needs a GPU."""
     sections = """partition = "cpu"
@@ -115,7 +115,7 @@ constraint = "any"
 partition = "cpu2"
 gpus_per_node = 0
 """
-    slurm = load_suite(str(lab.write(NAIVE, slurm=sections).file)).slurm
+    slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
     told = {kind: slurm.parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
     keys = ("partition", "qos", "constraint", "gres", "nodes", "ntasks_per_node")
     assert {kind: tuple(asks.get(key) for key in keys) for kind, asks in told.items()} == {
@@ -145,39 +145,39 @@ def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, gres: st
     assert asked.parameters("score", ["steps"]).get("gres") == gres
 
 
-def row_with(lab: Lab, what: str, slurm: str = "") -> RunConfig:
-    return lab.write(f'{{ name = "x", method = "er", set = {{ {what} }} }}', slurm=slurm).config("x")
+def row_with(tiny: SuiteFolder, what: str, slurm: str = "") -> RunConfig:
+    return tiny.write(f'{{ name = "x", method = "er", set = {{ {what} }} }}', slurm=slurm).config("x")
 
 
-def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(lab: Lab) -> None:
+def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> None:
     """Oracle: the same row without it: its id, what records say of it, and the keys of its stages."""
-    plain, asks = row_with(lab, ""), row_with(lab, '"slurm.nodes" = 2', 'partition = "main"')
+    plain, asks = row_with(tiny, ""), row_with(tiny, '"slurm.nodes" = 2', 'partition = "main"')
     assert plain.slurm is None and asks.slurm and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
     assert (asks.id, asks.description()) == (plain.id, plain.description())
-    survey = lab.survey()
+    survey = tiny.survey()
     assert survey.keys(asks) == survey.keys(plain)
 
 
-def test_what_a_row_cannot_ask_for(lab: Lab) -> None:
+def test_what_a_row_cannot_ask_for(tiny: SuiteFolder) -> None:
     """Oracle: what is no key is said rather than ignored."""
     with pytest.raises(ConfigError, match="row 'x': slurm.nods: no such key"):
-        row_with(lab, '"slurm.nods" = 2')
+        row_with(tiny, '"slurm.nods" = 2')
 
 
-def test_gpu_hours_are_those_of_each_row(lab: Lab, capsys) -> None:
+def test_gpu_hours_are_those_of_each_row(tiny: SuiteFolder, capsys) -> None:
     """Oracle: by hand: two runs of two stages of ten hours on one and on four GPUs; the first stage, which they share,
     is trained on one: 10 + 10 + 40."""
-    lab.write(NAIVE, '{ name = "big", method = "er", set = { "slurm.gpus_per_node" = 4 } }', slurm="gpus_per_node = 1")
+    tiny.write(NAIVE, '{ name = "big", method = "er", set = { "slurm.gpus_per_node" = 4 } }', slurm="gpus_per_node = 1")
     ten_hours = ("--set", "budget.unit=seconds", "--set", "budget.amount=36000")
-    assert lab.call("run", "--executor", "slurm", "--dry-run", *ten_hours) == 0
+    assert tiny.call("run", "--executor", "slurm", "--dry-run", *ten_hours) == 0
     told = capsys.readouterr().out
     assert "60.0 GPU-hours); that stages are shared saves 36,000 s (10:00:00)" in told
 
 
-def test_what_gpus_cannot_be(lab: Lab) -> None:
+def test_what_gpus_cannot_be(tiny: SuiteFolder) -> None:
     for wrong in (-1, "a100:", "a100:0", "four"):
         with pytest.raises(ConfigError, match="gpus_per_node"):
-            load_suite(str(lab.file), {"slurm.gpus_per_node": wrong})
+            load_suite(str(tiny.file), {"slurm.gpus_per_node": wrong})
 
 
 def test_whole_nodes_under_a_wall_time() -> None:
@@ -187,70 +187,70 @@ def test_whole_nodes_under_a_wall_time() -> None:
     assert "exclusive" not in Slurm(exclusive=False).parameters("train", ["seconds"])
 
 
-def test_errors_of_the_section_name_key_and_choices(lab: Lab) -> None:
+def test_errors_of_the_section_name_key_and_choices(tiny: SuiteFolder) -> None:
     message = (
         "slurm.partitoin: no such key (did you mean 'partition'?); there are account, additional_parameters, array"
     )
     with pytest.raises(ConfigError, match=re.escape(message)):
-        load_suite(str(lab.file), {"slurm.partitoin": "gpu"})
+        load_suite(str(tiny.file), {"slurm.partitoin": "gpu"})
     with pytest.raises(ConfigError, match="signal_delay_s 120 leaves nothing of a time limit of 2 minutes"):
-        load_suite(str(lab.file), {"slurm.time": 2})
+        load_suite(str(tiny.file), {"slurm.time": 2})
 
 
-def test_a_site_file_gives_defaults(lab: Lab, tmp_path, monkeypatch) -> None:
+def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:
     """The suite's own settings win; nothing that changes results may be in it."""
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")
     load.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
-    lab.write(NAIVE, slurm="nodes = 2")
-    assert load_suite(str(lab.file)).slurm.model_dump(include={"partition", "nodes"}) == {
+    tiny.write(NAIVE, slurm="nodes = 2")
+    assert load_suite(str(tiny.file)).slurm.model_dump(include={"partition", "nodes"}) == {
         "partition": "gpu",
         "nodes": 2,
     }
-    assert load_suite(str(lab.file), {"slurm.partition": "other"}).slurm.partition == "other"
+    assert load_suite(str(tiny.file), {"slurm.partition": "other"}).slurm.partition == "other"
     load.SITE.write_text("[training]\nbatch_size = 2\n")
     with pytest.raises(ConfigError, match=r"only a \[slurm\] section may be here, not training"):
-        load_suite(str(lab.file))
+        load_suite(str(tiny.file))
 
 
-def test_settings_change_no_result(lab: Lab) -> None:
-    ids = [config.id for config in lab.configs()]
-    lab.write(NAIVE, ER, slurm="nodes = 2")
-    assert [config.id for config in lab.configs()] == ids
+def test_settings_change_no_result(tiny: SuiteFolder) -> None:
+    ids = [config.id for config in tiny.configs()]
+    tiny.write(NAIVE, ER, slurm="nodes = 2")
+    assert [config.id for config in tiny.configs()] == ids
 
 
 # States
 
 
-def test_local_runs_go_on_and_are_told(lab: Lab, capsys) -> None:
+def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     """The local executor: all, then nothing; failed ones only when asked. Decay makes weights -99-fold a step. A run
     that was killed after its last stage, before it said that it is done, says so the next time."""
-    lab.write(
+    tiny.write(
         NAIVE,
         '{ method = "naive", name = "hot", set = { "training.learning_rate" = 100.0, "training.weight_decay" = 1.0 } }',
     )
-    assert lab.call("run", "--parallel", "1") == 1
-    states = lab.states()
+    assert tiny.call("run", "--parallel", "1") == 1
+    states = tiny.states()
     assert states["Naive"].state == "done"
     assert states["hot"].state == "failed" and "NonFiniteLoss" in states["hot"].detail
-    before, done = lab.run_lines("hot"), Store(lab.runs).run_file(lab.config("Naive"))
+    before, done = tiny.run_lines("hot"), Store(tiny.runs).run_file(tiny.config("Naive"))
     done.write_text("".join(done.read_text().splitlines(keepends=True)[:-1]))
-    assert lab.states()["Naive"].state == "interrupted"
-    assert lab.call("run", "--parallel", "1") == 1 and lab.run_lines("hot") == before
-    assert [line["kind"] for line in lab.run_lines("Naive")] == ["run", "done"]
+    assert tiny.states()["Naive"].state == "interrupted"
+    assert tiny.call("run", "--parallel", "1") == 1 and tiny.run_lines("hot") == before
+    assert [line["kind"] for line in tiny.run_lines("Naive")] == ["run", "done"]
     assert "and 1 runs before; tracebacks" in capsys.readouterr().err
-    assert lab.call("run", "--retry-failed", "--parallel", "1") == 1
-    assert [line["kind"] for line in lab.run_lines("hot")] == ["run", "failed"] * 2
+    assert tiny.call("run", "--retry-failed", "--parallel", "1") == 1
+    assert [line["kind"] for line in tiny.run_lines("hot")] == ["run", "failed"] * 2
 
 
-def test_bad_text_is_said_at_once(lab: Lab, capsys) -> None:
+def test_bad_text_is_said_at_once(tiny: SuiteFolder, capsys) -> None:
     """Oracle: the contract: file and line, whatever the command; nothing is trained."""
-    texts = next(Path(domain.train[0]) for domain in lab.configs()[0].domains)
+    texts = next(Path(domain.train[0]) for domain in tiny.configs()[0].domains)
     texts.write_text(texts.read_text() + '{"text": 5}\n')
-    assert lab.call("run", "--parallel", "1") == 2
-    assert f"{texts}:" in capsys.readouterr().err and not (lab.runs / "stages").exists()
+    assert tiny.call("run", "--parallel", "1") == 2
+    assert f"{texts}:" in capsys.readouterr().err and not (tiny.runs / "stages").exists()
 
 
-def test_without_slurm_the_error_says_so(lab: Lab, monkeypatch, capsys) -> None:
+def test_without_slurm_the_error_says_so(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert lab.call("run", "--executor", "slurm") == 2
+    assert tiny.call("run", "--executor", "slurm") == 2
     assert "run this on a machine of the cluster, or use --executor local" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.models import load
 from benchmark.settings.schedules import ScheduleName, schedule_of
 from benchmark.settings.suite import Budget, per_stage
@@ -92,8 +92,8 @@ def test_learning_rate() -> None:
 
 def test_the_optimizer_sees_the_schedule(tmp_path, learning_rates) -> None:
     """Oracle: rates at the middle of each of 10 steps: warm-up over half of them to 3e-3, then linear decay."""
-    lab = Lab("naive", methods.build, tmp_path)
-    lab.run(lab.config(warmup=0.5), "run").train(last_stage=0)
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    tiny.run(tiny.config(warmup=0.5), "run").train(last_stage=0)
     expected = [3e-3 * min((i + 0.5) / 5, (10 - i - 0.5) / 5) for i in range(10)]
     assert learning_rates == pytest.approx(expected)
 
@@ -108,10 +108,10 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
         return count(self, work, alarm)
 
     monkeypatch.setattr(Clock, "count", one_step)
-    lab = Lab("er", methods.build, tmp_path)
-    config = lab.config()
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    config = tiny.config()
     config = config.model_copy(update={"budget": Budget(unit="seconds", amount=10.0)})
-    run = lab.run(config, "run")
+    run = tiny.run(config, "run")
     run.train(last_stage=0)
     lines = read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     done = next(line for line in lines if line["kind"] == "done")
@@ -137,10 +137,10 @@ def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(Clock, "count", one_step)
     monkeypatch.setattr(World, "synchronize", finish)
-    lab = Lab("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tmp_path)
     calls = iter(range(100))
-    lab.run(lab.config(), "text")  # is made, where a run would stop, too
-    run = lab.run(lab.config(), "run", lambda: next(calls) == 2)
+    tiny.run(tiny.config(), "text")  # is made, where a run would stop, too
+    run = tiny.run(tiny.config(), "run", lambda: next(calls) == 2)
     with pytest.raises(Stopped):
         run.train(last_stage=0)
     saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
@@ -165,8 +165,8 @@ class Diverges(LifelongMethod):
 
 def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
     """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from before."""
-    lab = Lab("diverges", lambda name, options: Diverges(), tmp_path)
-    run = lab.run(lab.config(checkpoint_seconds=1e-9), "run")
+    tiny = TinyRuns("diverges", lambda name, options: Diverges(), tmp_path)
+    run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "run")
     with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\) after step 4 of phase adapt, at learning rate .*clip"):
         run.train()
     lines = read_lines(run.store.run_file(run.config))
@@ -178,15 +178,15 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
 
 def test_asked_to_stop_saves_and_the_next_run_goes_on(tmp_path) -> None:
     """Oracle: the weights of a run that was never stopped."""
-    lab = Lab("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tmp_path)
     calls = iter(range(100))
-    lab.run(lab.config(), "text")  # is made, where a run would stop, too
-    run = lab.run(lab.config(), "stopped", lambda: next(calls) == 13)
+    tiny.run(tiny.config(), "text")  # is made, where a run would stop, too
+    run = tiny.run(tiny.config(), "stopped", lambda: next(calls) == 13)
     with pytest.raises(Stopped):
         run.train()
     assert torch.load(run.store.stage(run.keys[1]) / "checkpoint.pt", weights_only=True)["position"]["step"] == 4
-    again = lab.weights(lab.config(), "stopped")
-    for expected, actual in zip(lab.undisturbed(), again, strict=True):
+    again = tiny.weights(tiny.config(), "stopped")
+    for expected, actual in zip(tiny.undisturbed(), again, strict=True):
         assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
 
@@ -194,12 +194,12 @@ KILL = """
 import os, signal, sys, torch
 from pathlib import Path
 import methods
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 torch.set_num_threads(1)
-lab = Lab(sys.argv[1], methods.build, Path(sys.argv[2]))
+tiny = TinyRuns(sys.argv[1], methods.build, Path(sys.argv[2]))
 steps = iter(range(int(sys.argv[3])))
 stop = lambda: next(steps, None) is None and os.kill(os.getpid(), signal.SIGKILL)
-lab.run(lab.config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).train()
+tiny.run(tiny.config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).train()
 """
 
 
@@ -207,17 +207,17 @@ lab.run(lab.config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).tra
 def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
     """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while it recovers, and
     leaving half a checkpoint."""
-    lab = Lab("elle", methods.build, tmp_path)
-    expected = lab.undisturbed()
+    tiny = TinyRuns("elle", methods.build, tmp_path)
+    expected = tiny.undisturbed()
     torch.set_num_threads(1)
     command = [sys.executable, "-c", KILL, "elle", str(tmp_path), str(steps)]
     killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert killed.returncode == -signal.SIGKILL
-    run = lab.run(lab.config(checkpoint_seconds=1e-9), "killed")
+    run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "killed")
     assert not run.store.stage_done(run.keys[1])
     (run.store.stage(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")
     run.train()
-    whole = lab.run(lab.config(), "undisturbed-gpt")
+    whole = tiny.run(tiny.config(), "undisturbed-gpt")
     assert run.keys == whole.keys
     for key, weights in zip(run.keys, expected, strict=True):
         actual = load(run.store.stage(key) / "model").state_dict()
@@ -236,8 +236,8 @@ def test_the_line_shows_the_loss_where_there_is_one(tmp_path, monkeypatch) -> No
     """Oracle: the loss in the records at the same step; a phase that trains nothing has none."""
     monkeypatch.setattr(ProgressLine, "due", lambda self: True)
     monkeypatch.setattr("benchmark.training.progress.LINE", 0.0)
-    lab, out = Lab("ewc", methods.build, tmp_path), io.StringIO()
-    run = lab.run(lab.config(), "run")
+    tiny, out = TinyRuns("ewc", methods.build, tmp_path), io.StringIO()
+    run = tiny.run(tiny.config(), "run")
     run.progress = ProgressLine("EWC", out=out)
     run.train(last_stage=1)
     lines = [line for line in out.getvalue().splitlines() if "stage 2/3" in line]
@@ -251,9 +251,9 @@ def test_the_line_shows_the_loss_where_there_is_one(tmp_path, monkeypatch) -> No
 @pytest.mark.parametrize("method", ["ewc", "elle"])
 def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates) -> None:
     """Oracle: the rule: one step a phase, whatever the budget, at a rate between 0 and the peak."""
-    lab = Lab(method, methods.build, tmp_path)
-    config = lab.config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
-    run = lab.run(config, "run")
+    tiny = TinyRuns(method, methods.build, tmp_path)
+    config = tiny.config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
+    run = tiny.run(config, "run")
     run.train()
     done = [line for line in read_stage_lines(run.store.stage(run.keys[1]) / "records.jsonl") if line["kind"] == "done"]
     assert [phase["steps"] for phase in done[0]["phases"]] == [1, 1]
@@ -263,8 +263,8 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates)
 
 def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
     """Oracle: the contract: nobody trains on from two places."""
-    lab = Lab("er", methods.build, tmp_path)
-    run = lab.run(lab.config(), "late")
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    run = tiny.run(tiny.config(), "late")
     run.world = FirstIsFurther(0, 1, torch.device("cpu"))
     with pytest.raises(RuntimeError, match=r"process 0 finds \(phase, step\) None, the first process \(0, 7\)"):
         run.train()
@@ -272,7 +272,7 @@ def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
 
 def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypatch) -> None:
     """Oracle: the rule: stages that the method's code decides are trained again, the common first one is not."""
-    config = Lab("er", methods.build, tmp_path).config()
+    config = TinyRuns("er", methods.build, tmp_path).config()
     keys = stage_keys(config, methods.build("er"), ["a", "b", "c"])
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
     again = stage_keys(config, methods.build("er"), ["a", "b", "c"])
@@ -281,10 +281,10 @@ def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypa
 
 def test_runs_share_what_they_have_in_common(tmp_path) -> None:
     """Oracle: ER's first stage is Naive's, so it is trained once; the second stages differ."""
-    lab = Lab("naive", methods.build, tmp_path)
-    naive = lab.run(lab.config(), "store")
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    naive = tiny.run(tiny.config(), "store")
     naive.train()
-    er = lab.run(tiny_config("er"), "store")
+    er = tiny.run(tiny_config("er"), "store")
     assert er.keys[0] == naive.keys[0] and er.keys[1] != naive.keys[1]
     before = (er.store.stage(er.keys[0]) / "records.jsonl").read_bytes()
     er.train()
@@ -295,11 +295,11 @@ def test_runs_share_what_they_have_in_common(tmp_path) -> None:
 
 def test_what_does_not_matter_does_not_change_the_key(tmp_path) -> None:
     """Oracle: how often checkpoints are written has no effect on the result; the seed has."""
-    lab = Lab("er", methods.build, tmp_path)
-    keys = [lab.run(config, "x").keys for config in (lab.config(), lab.config(checkpoint_seconds=5))]
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    keys = [tiny.run(config, "x").keys for config in (tiny.config(), tiny.config(checkpoint_seconds=5))]
     assert keys[0] == keys[1]
-    other = lab.config().model_copy(update={"seed": 4})
-    assert not set(lab.run(other, "x").keys) & set(keys[0])
+    other = tiny.config().model_copy(update={"seed": 4})
+    assert not set(tiny.run(other, "x").keys) & set(keys[0])
 
 
 @dataclass
@@ -310,8 +310,8 @@ class Patient(LifelongMethod):
 
 def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
     """Oracle: of 10 steps, a 1% phase takes its one step, the next ends at 25% (2.5, so 3 steps), the last at 10."""
-    lab = Lab("patient", lambda name, options: Patient(), tmp_path)
-    run = lab.run(lab.config(), "run")
+    tiny = TinyRuns("patient", lambda name, options: Patient(), tmp_path)
+    run = tiny.run(tiny.config(), "run")
     run.train(last_stage=0)
     lines = read_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     done = next(line for line in lines if line["kind"] == "done")
@@ -320,8 +320,8 @@ def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
 
 def test_a_finished_run_says_its_ap(tmp_path) -> None:
     """Oracle: the paper's AP: exp of the mean, over the domains, of the logarithm of the last perplexities."""
-    lab = Lab("naive", methods.build, tmp_path)
-    run = lab.run(lab.config(), "run")
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    run = tiny.run(tiny.config(), "run")
     run.train()
     [last] = [
         line

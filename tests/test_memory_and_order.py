@@ -16,7 +16,7 @@ import paper_tables
 from analysis.comparison import comparison
 from analysis.study import Study
 from benchmark.data.tokens import corpus_of
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
@@ -117,12 +117,12 @@ def test_a_memory_that_holds_no_row_is_found_before_training(tokens, method, ref
 
 def test_elle_grows_without_memory(tmp_path) -> None:
     """Oracle: the same ELLE with a memory: without recovery and replay, a GPT is fitted to nothing in it."""
-    lab = Lab("elle", methods.build, tmp_path)
+    tiny = TinyRuns("elle", methods.build, tmp_path)
     for mode in ("fpi", "exact"):
         options = {"recover": 0, "prompts": False, "noise": 0, "growth_mode": mode, "replay": 0}
-        config = lab.config().model_copy(update={"options": options})
+        config = tiny.config().model_copy(update={"options": options})
         without = config.model_copy(update={"data": config.data.model_copy(update={"memory_tokens": 0})})
-        with_memory, without_memory = lab.weights(config, mode), lab.weights(without, f"{mode}-without")
+        with_memory, without_memory = tiny.weights(config, mode), tiny.weights(without, f"{mode}-without")
         for name in with_memory[-1]:
             assert torch.equal(with_memory[-1][name], without_memory[-1][name])
 

@@ -14,7 +14,7 @@ import torch
 
 import methods
 from analysis.study import Study
-from benchmark.instruments.conformance import Lab, resumes_identically_from_a_kill_in_each_phase, tiny_config
+from benchmark.instruments.conformance import TinyRuns, resumes_identically_from_a_kill_in_each_phase, tiny_config
 from benchmark.settings.base import digest
 from benchmark.store import load_runs
 from benchmark.training.keys import stage_of
@@ -27,8 +27,8 @@ ELLE_OFF = {"width": False, "depth": False, "recover": 0, "noise": 0, "prompts":
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Lab:
-    return Lab("naive", methods.build, tmp_path_factory.mktemp("lab"))
+def tiny(tmp_path_factory) -> TinyRuns:
+    return TinyRuns("naive", methods.build, tmp_path_factory.mktemp("tiny"))
 
 
 def configured(method: str, options: dict[str, Any] | None = None, **overrides: Any):
@@ -40,10 +40,10 @@ def configured(method: str, options: dict[str, Any] | None = None, **overrides: 
 
 
 def train(
-    lab: Lab, method: str, options: dict[str, Any] | None = None, **overrides: Any
+    tiny: TinyRuns, method: str, options: dict[str, Any] | None = None, **overrides: Any
 ) -> list[dict[str, torch.Tensor]]:
     """Weights after each stage, trained in a folder that no other run shares stages with."""
-    return lab.weights(configured(method, options, **overrides), digest([method, options, overrides]))
+    return tiny.weights(configured(method, options, **overrides), digest([method, options, overrides]))
 
 
 def differ(ours, theirs) -> list[int]:
@@ -67,40 +67,40 @@ def differ(ours, theirs) -> list[int]:
         ("agem", {"reference": 0}, "naive"),
     ],
 )
-def test_switched_off(method: str, options: dict[str, Any], same_as: str, lab) -> None:
+def test_switched_off(method: str, options: dict[str, Any], same_as: str, tiny) -> None:
     """Oracle: Naive or ER, trained apart. Switched on it differs (but A-GEM, which finds no conflict in ten steps)."""
-    expected = train(lab, same_as)
-    assert differ(expected, train(lab, method, options)) == []
-    assert differ(expected, train(lab, method)) in ([1, 2], [0, 1, 2]) or method == "agem"
+    expected = train(tiny, same_as)
+    assert differ(expected, train(tiny, method, options)) == []
+    assert differ(expected, train(tiny, method)) in ([1, 2], [0, 1, 2]) or method == "agem"
 
 
 @pytest.mark.parametrize(
     ("method", "options"), [("er", {}), ("agem", {}), ("logit_kd", {}), ("derpp", {}), ("elle", ELLE_OFF)]
 )
-def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], lab) -> None:
+def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], tiny) -> None:
     """Oracle: Naive, whose memory does not matter."""
     empty = {"data": {"memory_tokens": 0}}
-    assert differ(train(lab, "naive"), train(lab, method, options, **empty)) == []
+    assert differ(train(tiny, "naive"), train(tiny, method, options, **empty)) == []
 
 
 @pytest.mark.parametrize(
     "method", ["ewc", "mas", "agem", "er", "logit_kd", "derpp", "joint", "rewarm", "merge", "er_large", "elle"]
 )
-def test_a_stream_of_one_domain_is_naive(method: str, lab) -> None:
+def test_a_stream_of_one_domain_is_naive(method: str, tiny) -> None:
     """Oracle: Naive after its first stage. Training from scratch alone draws its rows in another way."""
     content = tiny_config("naive").model_dump()
     settings = {"domains": content["domains"][:1], "tokenizer": {"domains": []}}
     settings["model"] = {"ladder": content["model"]["ladder"][:1]}
     options = {"prompts": False} if method == "elle" else {}
-    assert differ(train(lab, "naive", **settings), train(lab, method, options, **settings)) == []
+    assert differ(train(tiny, "naive", **settings), train(tiny, method, options, **settings)) == []
 
 
-def test_merging_with_weight_0_keeps_the_old_model(lab) -> None:
+def test_merging_with_weight_0_keeps_the_old_model(tiny) -> None:
     """Oracle: the model of the stage before; and half-way is the mean of two models trained apart."""
-    first, second, third = train(lab, "merge", {"weight": 0})
+    first, second, third = train(tiny, "merge", {"weight": 0})
     for old, new in ((first, second), (second, third)):  # but for a prompt row, which each stage adds
         assert all(torch.equal(new[name][: len(tensor)], tensor) for name, tensor in old.items())
-    new, mean = train(lab, "merge", {"weight": 1})[1], train(lab, "merge")[1]
+    new, mean = train(tiny, "merge", {"weight": 1})[1], train(tiny, "merge")[1]
     for name in mean:
         torch.testing.assert_close(mean[name], (second[name] + new[name]) / 2, rtol=0, atol=1e-7)
 
@@ -118,35 +118,35 @@ def test_merging_happens_once() -> None:
         torch.testing.assert_close(parameter.detach(), mean, **toy.EXACT)
 
 
-def stage_lines(lab: Lab, method: str, kind: str) -> list[list[Any]]:
-    run = lab.run(configured(method), digest([method, None, {}]))
+def stage_lines(tiny: TinyRuns, method: str, kind: str) -> list[list[Any]]:
+    run = tiny.run(configured(method), digest([method, None, {}]))
     run.train()
     lines = [read_stage_lines(run.store.stage(key) / "records.jsonl") for key in run.keys]
     return [[line for line in stage if line["kind"] == kind] for stage in lines]
 
 
-def test_scratch_spends_everything_in_its_last_stage(lab) -> None:
+def test_scratch_spends_everything_in_its_last_stage(tiny) -> None:
     """Oracle: 0, 0 and 30 of 3 x 10 steps, on the final size; two evaluations, half-way and at the end."""
-    done, sizes = stage_lines(lab, "scratch", "done"), stage_lines(lab, "scratch", "stage")
+    done, sizes = stage_lines(tiny, "scratch", "done"), stage_lines(tiny, "scratch", "stage")
     assert [line["charged"]["steps"] for (line,) in done] == [0, 0, 30]
     assert (sizes[2][0]["layers"], sizes[2][0]["hidden_size"]) == (2, 32)
-    evaluations = stage_lines(lab, "scratch", "evaluation")
+    evaluations = stage_lines(tiny, "scratch", "evaluation")
     assert evaluations[:2] == [[], []]
     assert [(line["phase"], line["step"], line["fraction"]) for line in evaluations[2]] == [
         ("start", 0, 0.0),
         ("train", 15, 0.5),
         ("train", 30, 1.0),
     ]
-    store = lab.run(configured("scratch"), digest(["scratch", None, {}])).store.root
+    store = tiny.run(configured("scratch"), digest(["scratch", None, {}])).store.root
     ends = Study("conformance", load_runs(store, "conformance")).ends
     assert list(ends["stage"]) == [2] and np.isfinite(ends["ap"]).all()
 
 
-def test_er_large_has_the_final_size_from_the_start(lab) -> None:
+def test_er_large_has_the_final_size_from_the_start(tiny) -> None:
     """Oracle: the top rung; a first stage that ER does not share."""
-    sizes = [(line["layers"], line["hidden_size"]) for (line,) in stage_lines(lab, "er_large", "stage")]
+    sizes = [(line["layers"], line["hidden_size"]) for (line,) in stage_lines(tiny, "er_large", "stage")]
     assert sizes == [(2, 32)] * 3
-    keys = [lab.run(tiny_config(method), "keys").keys[0] for method in ("er", "er_large", "scratch")]
+    keys = [tiny.run(tiny_config(method), "keys").keys[0] for method in ("er", "er_large", "scratch")]
     assert len(set(keys)) == 3
 
 
@@ -166,9 +166,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_variants_resume_identically(name: str, tmp_path) -> None:
     """Oracle: the run that was not killed, in every phase of every stage; and it has measured something by its end."""
     method, options = VARIANTS[name]
-    lab = Lab(method, functools.partial(with_options, options), tmp_path)
-    resumes_identically_from_a_kill_in_each_phase(lab)
-    run = lab.run(lab.config(), "killed")
+    tiny = TinyRuns(method, functools.partial(with_options, options), tmp_path)
+    resumes_identically_from_a_kill_in_each_phase(tiny)
+    run = tiny.run(tiny.config(), "killed")
     state = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)
     assert len(state["before" if name == "adaptive replay" else "importance"]) > 1
 

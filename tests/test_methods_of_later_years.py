@@ -13,7 +13,7 @@ import torch
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.instruments.conformance import ALONE, Lab
+from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.models.kinds.lora import linear_maps
@@ -225,15 +225,15 @@ def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) ->
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("lab")
+    return tmp_path_factory.mktemp("tiny")
 
 
 def test_the_infinite_learning_rate(folder, learning_rates) -> None:
     """Oracle: the four formulas of arXiv 2403.08763 at the middles of ten steps a stage; each stage begins with the
     weights of the one before it before its anneal."""
     options = {"warmup": 0.2, "cooldown": 0.6, "constant": 0.5, "minimum": 0.1, "anneal": 0.2, "replay": 0.25}
-    lab = Lab("infinite_lr", lambda name, _: methods.build(name, options), folder)
-    run = lab.run(lab.config(), "infinite")
+    tiny = TinyRuns("infinite_lr", lambda name, _: methods.build(name, options), folder)
+    run = tiny.run(tiny.config(), "infinite")
     run.train()
     middles = [(i + 0.5) / 10 for i in range(8)]
     warm = [share / 0.2 for share in middles if share < 0.2]
@@ -264,8 +264,8 @@ def test_the_average_of_weights(folder) -> None:
             if learner.elapsed.stage:
                 kept.append(learner.parameters[-1].detach().clone())
 
-    lab = Lab("ema", methods.build, folder)
-    run = lab.run(lab.config(), "ema")
+    tiny = TinyRuns("ema", methods.build, folder)
+    run = tiny.run(tiny.config(), "ema")
     run.new_method = lambda: Noting(half_life=0.4)
     run.train(last_stage=0)
     folder_of_stage = run.store.stage(run.keys[0])
@@ -284,8 +284,8 @@ def test_the_average_of_weights(folder) -> None:
 def test_only_new_blocks_learn(folder) -> None:
     """Oracle: the paper's definition: the model before the first step of a stage has the recorded perplexities of the
     one before it, one block is new in each stage, and all other weights are bit for bit those of the stage before."""
-    lab = Lab("llama_pro", methods.build, folder)
-    run = lab.run(lab.config(), "llama_pro")
+    tiny = TinyRuns("llama_pro", methods.build, folder)
+    run = tiny.run(tiny.config(), "llama_pro")
     run.train()
     for index in (1, 2):
         before, after = (load(run.store.stage(run.keys[i]) / "model") for i in (index - 1, index))

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 import methods
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.instruments.export import export_model
 from benchmark.store import Store, load_runs
 from benchmark.training.run import Run
@@ -20,8 +20,8 @@ LAST = "logging"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    lab = Lab("elle", methods.build, tmp_path_factory.mktemp("run"))
-    run = lab.run(lab.config("gpt"), "runs")
+    tiny = TinyRuns("elle", methods.build, tmp_path_factory.mktemp("run"))
+    run = tiny.run(tiny.config("gpt"), "runs")
     run.train()
     return run
 

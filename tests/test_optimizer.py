@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import Lab, tiny_config
+from benchmark.instruments.conformance import TinyRuns, tiny_config
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.training.keys import stage_keys
@@ -50,8 +50,8 @@ class Remembers(LifelongMethod):
 def test_moments_go_on_over_phases_and_stages(tmp_path) -> None:
     """Oracle: Adam's mean of all gradients so far in closed form, over 24 steps of six phases; and the rows that the
     embeddings got with their domains have moments of zero, as no text contains them."""
-    lab = Lab("remembers", lambda name, options: Remembers(), tmp_path)
-    run = lab.run(lab.config(), "run")
+    tiny = TinyRuns("remembers", lambda name, options: Remembers(), tmp_path)
+    run = tiny.run(tiny.config(), "run")
     run.train()
     stage = run.store.stage(run.keys[-1])
     kept = torch.load(stage / "optimizer.pt", weights_only=True)
@@ -106,9 +106,9 @@ def test_moments_fit_what_has_grown() -> None:
 def test_parts_have_names_in_every_architecture(architecture: str, tmp_path) -> None:
     """Oracle: the ladder: two layers, each of whose parameters has its number, and an embedding table of tokens."""
     config = tiny_config("naive", architecture)
-    lab = Lab("naive", methods.build, tmp_path)
-    stage = lab.run(config, "run").config.model.ladder[-1]
-    model = trainable_stage(config, 2, lab.run(config, "run").stream).build(stage)
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    stage = tiny.run(config, "run").config.model.ladder[-1]
+    model = trainable_stage(config, 2, tiny.run(config, "run").stream).build(stage)
     names = set(model.part_names().values())
     assert len(names) == len(list(model.parameters()))
     assert {name.split(".")[1] for name in names if name.startswith("layers.")} == {"0", "1"}
@@ -131,11 +131,11 @@ def test_rates_by_name(tmp_path) -> None:
     half as far; what is frozen does not move, and needs no gradient."""
     weights, flops = [], []
     for rates in ({"embeddings.*": 0.0, "layers.*": 0.0}, {}, {"*.ln_1.*": 0.5, "layers.*": 1.0, "embeddings.*": 0.0}):
-        lab = Lab("groups", lambda name, options: Groups(rates), tmp_path)  # noqa: B023
-        config = lab.config()
+        tiny = TinyRuns("groups", lambda name, options: Groups(rates), tmp_path)  # noqa: B023
+        config = tiny.config()
         budget = config.budget.model_copy(update={"amount": 1.0})
         config = config.model_copy(update={"budget": budget, "domains": config.domains[:1]})
-        run = lab.run(config, "run")
+        run = tiny.run(config, "run")
         run.train()
         stage = run.store.stage(run.keys[0])
         weights.append(load(stage / "model").state_dict())
@@ -169,4 +169,4 @@ def test_rates_that_mean_nothing_are_refused(rates: dict[str, float], message: s
 def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
     """Oracle: the message says so."""
     with pytest.raises(ConfigError, match="phase 'adapt' trains nothing"):
-        Lab("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).undisturbed()
+        TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).undisturbed()

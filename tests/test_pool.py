@@ -28,16 +28,16 @@ from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 from benchmark.training.processes import join
 from tests.support import processes
-from tests.support.slurm_lab import Lab, copy_code, submitting, wait_until, write_texts
+from tests.support.suite_folder import SuiteFolder, copy_code, submitting, wait_until, write_texts
 from tests.support.thorough import only_thorough
 
 NAIVE, ER, MAS = ('{ method = "naive" }', '{ method = "er" }', '{ method = "mas" }')
 
 
 @pytest.fixture
-def lab(tmp_path) -> Lab:
+def tiny(tmp_path) -> SuiteFolder:
     write_texts(tmp_path)
-    return Lab(tmp_path / "lab", tmp_path).write(NAIVE, ER, MAS)
+    return SuiteFolder(tmp_path / "tiny", tmp_path).write(NAIVE, ER, MAS)
 
 
 # What each has of the machine
@@ -78,9 +78,9 @@ def machine(monkeypatch, cores: int, memory: float) -> None:
     monkeypatch.setattr(devices, "accelerators", lambda: ("cpu", 0))
 
 
-def test_as_many_as_fit(lab: Lab, monkeypatch) -> None:
+def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
     """Oracle: the least of runs, cores, and processes that the memory holds."""
-    runs = lab.configs()
+    runs = tiny.configs()
     for cores, memory, expected in ((8, 1e12, 3), (2, 1e12, 2), (8, 2.5 * pool.PROCESS, 2), (8, 1e6, 1)):
         machine(monkeypatch, cores, memory)
         assert len(slots_for(runs, None)) == expected
@@ -116,10 +116,10 @@ def install(monkeypatch):
     return put
 
 
-def test_runs_on_gpus_are_one_a_device_unless_more_are_asked_for(lab: Lab, install) -> None:
+def test_runs_on_gpus_are_one_a_device_unless_more_are_asked_for(tiny: SuiteFolder, install) -> None:
     """Oracle: by hand: two devices have a run each; five runs have a third of one each."""
     install(Accelerators())
-    runs = 4 * lab.configs()
+    runs = 4 * tiny.configs()
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 1.0), (1, 1.0)]
     assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, 5)] == [(n % 2, 1 / 3) for n in range(5)]
 
@@ -135,14 +135,14 @@ class Nothing(Unit):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_each_process_takes_its_device_and_its_share(count: int, lab: Lab, install, monkeypatch) -> None:
+def test_each_process_takes_its_device_and_its_share(count: int, tiny: SuiteFolder, install, monkeypatch) -> None:
     """Oracle: by hand: in turns; half the memory where two share a device, and no limit where a process has it all."""
     there = Accelerators()
     install(there)
     monkeypatch.setenv("LOCAL_RANK", "7")
     order = []
     for slot in pool.equal_slots(count, [(core,) for core in range(8)], 2):
-        unit = Nothing(lab.runs, lab.configs()[0], "key")
+        unit = Nothing(tiny.runs, tiny.configs()[0], "key")
         try:
             with pytest.raises(SystemExit) as ended:
                 pool._work(unit, dataclasses.replace(slot, cores=()), {"LOCAL_RANK": str(slot.gpu)})
@@ -154,11 +154,11 @@ def test_each_process_takes_its_device_and_its_share(count: int, lab: Lab, insta
     assert there.taken == ([] if count == 2 else [(number % 2, 0.5) for number in range(4)])
 
 
-def test_under_seconds_only_when_asked_and_apart(lab: Lab, monkeypatch) -> None:
+def test_under_seconds_only_when_asked_and_apart(tiny: SuiteFolder, monkeypatch) -> None:
     """Oracle: the rule: one run at a time, or each on physical cores of its own."""
     timed = [
         config.model_copy(update={"budget": config.budget.model_copy(update={"unit": "seconds"})})
-        for config in lab.configs()
+        for config in tiny.configs()
     ]
     machine(monkeypatch, cores=2, memory=1e12)
     assert slots_for(timed, None) == []
@@ -167,16 +167,16 @@ def test_under_seconds_only_when_asked_and_apart(lab: Lab, monkeypatch) -> None:
         slots_for(timed, 3)
 
 
-def test_torchrun_and_runs_side_by_side_are_one_too_many(lab: Lab, monkeypatch) -> None:
+def test_torchrun_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="--parallel 2 and torchrun"):
-        slots_for(lab.configs(), 2)
+        slots_for(tiny.configs(), 2)
 
 
-def test_too_many_are_refused_before_training_is_announced(lab: Lab, monkeypatch, capsys) -> None:
+def test_too_many_are_refused_before_training_is_announced(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: the error is all that is said."""
     machine(monkeypatch, cores=1, memory=1e12)
-    assert lab.call("run", "--parallel", "2", "--set", 'budget.unit="seconds"') == 2
+    assert tiny.call("run", "--parallel", "2", "--set", 'budget.unit="seconds"') == 2
     said = capsys.readouterr().err
     assert said.startswith("error: --parallel 2: ") and said.count("\n") == 1
 
@@ -188,27 +188,29 @@ def test_too_many_are_refused_before_training_is_announced(lab: Lab, monkeypatch
         (("--share-machine", "--set", 'budget.unit="seconds"'), "slurm.exclusive"),
     ],
 )
-def test_slurm_refuses_what_is_for_one_machine(lab: Lab, capsys, option: tuple[str, ...], instead: str) -> None:
+def test_slurm_refuses_what_is_for_one_machine(
+    tiny: SuiteFolder, capsys, option: tuple[str, ...], instead: str
+) -> None:
     """Oracle: the message names the setting that does the same on a cluster."""
-    assert lab.call("run", "--executor", "slurm", *option) == 2
+    assert tiny.call("run", "--executor", "slurm", *option) == 2
     assert instead in capsys.readouterr().err
 
 
 # Results
 
 
-def hashes(lab: Lab) -> dict[str, str]:
+def hashes(tiny: SuiteFolder) -> dict[str, str]:
     """A hash of the weights of each row."""
     return {
         config.row: hashlib.sha256(
-            (Store(lab.runs).stage(lab.keys(config.row)[-1]) / "model" / "model.safetensors").read_bytes()
+            (Store(tiny.runs).stage(tiny.keys(config.row)[-1]) / "model" / "model.safetensors").read_bytes()
         ).hexdigest()
-        for config in lab.configs()
+        for config in tiny.configs()
     }
 
 
 @contextlib.contextmanager
-def held_until_done(row: str, lab: Lab, stages: list[Path]) -> Iterator[None]:
+def held_until_done(row: str, tiny: SuiteFolder, stages: list[Path]) -> Iterator[None]:
     """Hold the locks of stages, as another process does that trains them, until a row is done."""
     for stage in stages:
         stage.mkdir(parents=True)
@@ -216,7 +218,7 @@ def held_until_done(row: str, lab: Lab, stages: list[Path]) -> Iterator[None]:
 
     def let_go() -> None:
         try:
-            wait_until(lambda: lab.count(row, "done"))
+            wait_until(lambda: tiny.count(row, "done"))
         finally:
             for lock in locks:
                 lock.release()
@@ -229,34 +231,34 @@ def held_until_done(row: str, lab: Lab, stages: list[Path]) -> Iterator[None]:
     watching.join()
 
 
-def test_results_are_those_of_single_runs(lab: Lab, monkeypatch, capfd) -> None:
+def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd) -> None:
     """Oracle: the same runs one after the other, bit for bit; the stage that they share is trained once.
 
     Others have two of three runs: both processes go on to the third, and take these when they are free.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    alone = Lab(lab.folder / "alone", lab.texts)
-    alone.file.write_text(lab.file.read_text())
+    alone = SuiteFolder(tiny.folder / "alone", tiny.texts)
+    alone.file.write_text(tiny.file.read_text())
     assert alone.call("run", "--parallel", "1") == 0
     capfd.readouterr()
     monkeypatch.setattr(pool, "AGAIN", 2.0)
-    others = [Store(lab.runs).stage(alone.keys(row)[1]) for row in ("Naive", "ER")]
-    with held_until_done("MAS", lab, others):
-        assert lab.call("run", "--parallel", "2") == 0
+    others = [Store(tiny.runs).stage(alone.keys(row)[1]) for row in ("Naive", "ER")]
+    with held_until_done("MAS", tiny, others):
+        assert tiny.call("run", "--parallel", "2") == 0
     said = capfd.readouterr().err
     assert 1 <= said.count("another process has it: its turn comes later") <= 2
-    assert hashes(lab) == hashes(alone) and len(set(hashes(lab).values())) == 3
-    assert lab.count("Naive", "stage", index=0) == 1 and lab.count("Naive", "done", index=0) == 1
-    machines = [lab.stage(row)[0]["provenance"]["hardware"] for row in ("Naive", "ER", "MAS")]
+    assert hashes(tiny) == hashes(alone) and len(set(hashes(tiny).values())) == 3
+    assert tiny.count("Naive", "stage", index=0) == 1 and tiny.count("Naive", "done", index=0) == 1
+    machines = [tiny.stage(row)[0]["provenance"]["hardware"] for row in ("Naive", "ER", "MAS")]
     assert {machine["side_by_side"] for machine in machines} == {2}
 
 
-def test_a_trained_stage_is_waited_for_by_who_waits_for_none(lab: Lab) -> None:
+def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) -> None:
     """Another process looks at what two runs share. Oracle: the run goes on; while its own stage is another's it is
     put off."""
-    assert train_here([lab.config("Naive")], lab.runs, methods.build) == []
-    shared, own = (Store(lab.runs).stage(key) for key in lab.states()["ER"].keys)
-    er = Train(lab.runs, lab.config("ER"), "", methods.build)
+    assert train_here([tiny.config("Naive")], tiny.runs, methods.build) == []
+    shared, own = (Store(tiny.runs).stage(key) for key in tiny.states()["ER"].keys)
+    er = Train(tiny.runs, tiny.config("ER"), "", methods.build)
     with join() as world:
         worker = Worker(world, waits=False)
         own.mkdir()
@@ -274,17 +276,17 @@ def test_a_trained_stage_is_waited_for_by_who_waits_for_none(lab: Lab) -> None:
 
 
 @pytest.fixture
-def paced(lab: Lab) -> Iterator[Lab]:
-    """A lab with the methods of `tests/support/paced*.py`, in `folder/code`."""
-    with submitting(copy_code(lab.folder / "code")):
-        yield lab
+def paced(tiny: SuiteFolder) -> Iterator[SuiteFolder]:
+    """A suite with the methods of `tests/support/paced*.py`, in `folder/code`."""
+    with submitting(copy_code(tiny.folder / "code")):
+        yield tiny
 
 
-def start(lab: Lab) -> subprocess.Popen[str]:
+def start(tiny: SuiteFolder) -> subprocess.Popen[str]:
     """Two runs at a time, in a process group of their own."""
     return subprocess.Popen(
-        [sys.executable, "run_all.py", *lab.arguments("run", "--parallel", "2")],
-        cwd=lab.folder / "code",
+        [sys.executable, "run_all.py", *tiny.arguments("run", "--parallel", "2")],
+        cwd=tiny.folder / "code",
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -293,23 +295,23 @@ def start(lab: Lab) -> subprocess.Popen[str]:
     )
 
 
-def finish(lab: Lab) -> tuple[int, str]:
+def finish(tiny: SuiteFolder) -> tuple[int, str]:
     """The exit status of a call that nobody disturbs, and what it said."""
-    process = start(lab)
+    process = start(tiny)
     _, said = process.communicate(timeout=120)
     return process.returncode, said
 
 
 @only_thorough
 @pytest.mark.parametrize("how", ["SIGKILL to the parent"])
-def test_all_stop_after_a_checkpoint(paced: Lab, how: str) -> None:
+def test_all_stop_after_a_checkpoint(paced: SuiteFolder, how: str) -> None:
     """Oracle: undisturbed runs, bit for bit; no process is left."""
-    lab = paced.write("x", "y", NAIVE)
-    lab.tell("x", "slow")
-    lab.tell("y", "slow")
-    process = start(lab)
-    wait_until(lambda: lab.run_lines("x") and lab.run_lines("y"))
-    lab.wait_for_mid_stage("x", "y")
+    tiny = paced.write("x", "y", NAIVE)
+    tiny.tell("x", "slow")
+    tiny.tell("y", "slow")
+    process = start(tiny)
+    wait_until(lambda: tiny.run_lines("x") and tiny.run_lines("y"))
+    tiny.wait_for_mid_stage("x", "y")
     below = processes.descendants(process.pid)
     name = how.partition(" ")[0]
     (os.killpg if "all" in how else os.kill)(process.pid, getattr(signal, name))
@@ -318,28 +320,28 @@ def test_all_stop_after_a_checkpoint(paced: Lab, how: str) -> None:
     assert process.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130)
     assert name == "SIGKILL" or said.count("stopped; goes on from what it has kept") == 2
     assert "Traceback" not in said
-    assert lab.count("x", "done") == lab.count("y", "done") == 0 and not lab.run_lines("Naive")
+    assert tiny.count("x", "done") == tiny.count("y", "done") == 0 and not tiny.run_lines("Naive")
     for row in ("x", "y"):
-        assert (Store(lab.runs).stage(lab.keys(row)[1]) / "checkpoint.pt").exists()
-        lab.let_go(row)
-    assert finish(lab)[0] == 0
-    assert [lab.count(row, "resumed") for row in ("x", "y")] == [1, 1]
+        assert (Store(tiny.runs).stage(tiny.keys(row)[1]) / "checkpoint.pt").exists()
+        tiny.let_go(row)
+    assert finish(tiny)[0] == 0
+    assert [tiny.count(row, "resumed") for row in ("x", "y")] == [1, 1]
     for row in ("x", "y", "Naive"):
-        expected = lab.undisturbed(row).weights(row)
-        assert all(torch.equal(tensor, lab.weights(row)[name]) for name, tensor in expected.items())
+        expected = tiny.undisturbed(row).weights(row)
+        assert all(torch.equal(tensor, tiny.weights(row)[name]) for name, tensor in expected.items())
 
 
 @only_thorough
-def test_one_failure_stops_no_other(paced: Lab) -> None:
+def test_one_failure_stops_no_other(paced: SuiteFolder) -> None:
     """Oracle: the states: one run fails with its error, one whose process is killed goes on with the next call."""
-    lab = paced.write("trips", "dies", NAIVE, ER)
-    lab.tell("trips", "trip 0")
-    lab.tell("dies", "die")
-    code, said = finish(lab)
+    tiny = paced.write("trips", "dies", NAIVE, ER)
+    tiny.tell("trips", "trip 0")
+    tiny.tell("dies", "die")
+    code, said = finish(tiny)
     assert code == 1 and "2 failed" in said
     assert "tiny:dies-s0  its process died, exit status -9; `run` goes on" in said
-    states = {row: state.state for row, state in lab.states().items()}
+    states = {row: state.state for row, state in tiny.states().items()}
     assert states == {"trips": "failed", "dies": "interrupted", "Naive": "done", "ER": "done"}
-    lab.let_go("dies")
-    assert finish(lab)[0] == 1
-    assert lab.states()["dies"].state == "done"
+    tiny.let_go("dies")
+    assert finish(tiny)[0] == 1
+    assert tiny.states()["dies"].state == "done"

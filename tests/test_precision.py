@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.conformance import Lab, tiny_config
+from benchmark.instruments.conformance import TinyRuns, tiny_config
 from benchmark.models import devices
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
@@ -34,8 +34,8 @@ def move(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab("naive", methods.build, tmp_path_factory.mktemp("lab"))
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
+    return TinyRuns("naive", methods.build, tmp_path_factory.mktemp("tiny"))
 
 
 def lines_of(run: Run, stage: int, kind: str) -> list[Any]:
@@ -51,33 +51,33 @@ def precisions(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("began", MACHINES)
-def test_a_run_goes_on_in_the_precision_that_it_began_with(began: str, lab: Lab, move) -> None:
+def test_a_run_goes_on_in_the_precision_that_it_began_with(began: str, tiny: TinyRuns, move) -> None:
     """Oracle: the weights of a run that asks for that precision outright, bit for bit; the rest of the first stage and
     all of the second are trained on a machine that would have chosen the other one."""
-    asked = lab.run(lab.config(precision=began), f"asked-{began}")
+    asked = tiny.run(tiny.config(precision=began), f"asked-{began}")
     asked.train(last_stage=1)
-    config, calls = lab.config(precision="auto"), iter(range(100))
+    config, calls = tiny.config(precision="auto"), iter(range(100))
     move(began)
     with pytest.raises(Stopped):
-        lab.run(config, began, lambda: next(calls) == 3).train()
+        tiny.run(config, began, lambda: next(calls) == 3).train()
     move(OTHER[began])
-    run = lab.run(config, began)
+    run = tiny.run(config, began)
     run.train(last_stage=1)
     assert weights_of(run) == weights_of(asked) and precisions(run) == [began, began]
     [resumed] = lines_of(run, 0, "resumed")
     assert resumed["step"] == 4
 
 
-def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(lab: Lab, move) -> None:
+def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(tiny: TinyRuns, move) -> None:
     """Oracle: what the records say of the stage that another run has trained, elsewhere; a first stage of its own is
     decided here."""
     move("fp32")
-    lab.run(lab.config(precision="auto"), "shared").train(last_stage=0)
+    tiny.run(tiny.config(precision="auto"), "shared").train(last_stage=0)
     move("bf16")
-    run = lab.run(tiny_config("er", precision="auto"), "shared")
+    run = tiny.run(tiny_config("er", precision="auto"), "shared")
     run.train(last_stage=1)
     assert precisions(run) == ["fp32", "fp32"]
-    other = lab.run(seeded(tiny_config("er", precision="auto"), 4), "shared")
+    other = tiny.run(seeded(tiny_config("er", precision="auto"), 4), "shared")
     other.train(last_stage=1)
     assert precisions(other) == ["bf16", "bf16"]
 
@@ -87,7 +87,7 @@ def seeded(config: RunConfig, seed: int) -> RunConfig:
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
-def test_what_is_kept_is_fp32_under_bf16(architecture: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_fp32_under_bf16(architecture: str, tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: the type of all parameters, gradients and moments of Adam after each step, of linear layers that give
     bf16."""
     given: set[torch.dtype] = set()
@@ -113,7 +113,7 @@ def test_what_is_kept_is_fp32_under_bf16(architecture: str, lab: Lab, monkeypatc
             given.add(output.dtype)
 
     monkeypatch.setattr(Stepper, "step", step)
-    lab.run(lab.config(architecture, precision="bf16"), f"kept-{architecture}").train(last_stage=1)
+    tiny.run(tiny.config(architecture, precision="bf16"), f"kept-{architecture}").train(last_stage=1)
     assert given == {torch.bfloat16}
     assert kept == {what: {torch.float32} for what in kept}
 

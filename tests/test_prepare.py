@@ -19,7 +19,7 @@ import pytest
 import methods
 from benchmark.data import documents
 from benchmark.data.tokens import prepare
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.locks import Lease
 from benchmark.settings.suite import Domain, Tokenizer
 from benchmark.training.processes import Stopped, Taken
@@ -148,10 +148,10 @@ def test_who_polls_may_end_it(tmp_path) -> None:
 
 def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> None:
     """Oracle: the rule for stages: who is asked to stop does, who waits for none leaves what another process has."""
-    lab = Lab("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tmp_path)
     with pytest.raises(Stopped):
-        lab.run(lab.config(), "stopped", lambda: True)
-    run = lab.run(lab.config(), "made")
+        tiny.run(tiny.config(), "stopped", lambda: True)
+    run = tiny.run(tiny.config(), "made")
     text = run.corpus.domains[1].folder
     assert text is not None
     shutil.rmtree(text)

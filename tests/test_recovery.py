@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from benchmark.instruments.conformance import STEPS, Lab
+from benchmark.instruments.conformance import STEPS, TinyRuns
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.store import Heartbeat, load_runs, read_heartbeat
@@ -92,14 +92,14 @@ class Breaks(LifelongMethod):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its text is tokenised once for all tests here."""
-    return tmp_path_factory.mktemp("labs")
+    return tmp_path_factory.mktemp("several")
 
 
-def lab_of(method: type[LifelongMethod], folder: Path, **options: Any) -> Lab:
+def tiny_runs_of(method: type[LifelongMethod], folder: Path, **options: Any) -> TinyRuns:
     def build(name: str, _: Mapping[str, Any] | None = None) -> LifelongMethod:
         return method(**options)
 
-    return Lab("naive", build, folder)
+    return TinyRuns("naive", build, folder)
 
 
 def lines_of(run: Any, stage: int = 0) -> list[Any]:
@@ -108,8 +108,8 @@ def lines_of(run: Any, stage: int = 0) -> list[Any]:
 
 def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
     """Oracle: such steps leave weights that are finite, and a mean loss whose exponential is no number."""
-    lab = lab_of(Naive, folder)
-    run = lab.run(lab.config(learning_rate=100.0), "blown-up")
+    tiny = tiny_runs_of(Naive, folder)
+    run = tiny.run(tiny.config(learning_rate=100.0), "blown-up")
     with pytest.raises(NonFiniteLoss, match=r"perplexity of \w+ is more than a number holds in stage 0.*clip"):
         run.train()
     assert not run.store.stage_done(run.keys[0])
@@ -118,8 +118,8 @@ def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
 def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
     """Oracle: the loss of every step is finite, so only a look at the weights can tell. The stage is not done, and the
     checkpoint is from before."""
-    lab = lab_of(Overflows, folder)
-    run = lab.run(lab.config(checkpoint_seconds=1e-9), "overflows")
+    tiny = tiny_runs_of(Overflows, folder)
+    run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "overflows")
     with pytest.raises(NonFiniteLoss, match=rf"weights are not finite .* stage 0 \(json\) after step {STEPS}.*clip"):
         run.train()
     assert not run.store.stage_done(run.keys[0])
@@ -131,11 +131,11 @@ def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
 def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> None:
     """Oracle: the weights of a run that was asked for as many rows (2 of 8, halved twice) from the start, bit for bit,
     and up to rounding those of all rows at once. The record says so."""
-    lab = lab_of(Hungry, folder)
-    run = lab.run(lab.config(), "hungry")
+    tiny = tiny_runs_of(Hungry, folder)
+    run = tiny.run(tiny.config(), "hungry")
     run.train(last_stage=0)
     assert lines_of(run)[-1]["micro_batch_size"] == 2
-    plain = lab_of(Plain, folder)
+    plain = tiny_runs_of(Plain, folder)
     asked = plain.run(plain.config(micro_batch_size=2), "asked")
     asked.train(last_stage=0)
     assert lines_of(asked)[-1]["weights"] == lines_of(run)[-1]["weights"]
@@ -150,8 +150,8 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
 
 def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
     """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has no word."""
-    lab = lab_of(TooLarge, folder)
-    run = lab.run(lab.config(), "no-row")
+    tiny = tiny_runs_of(TooLarge, folder)
+    run = tiny.run(tiny.config(), "no-row")
     with pytest.raises(ConfigError, match=r"model of stage 0 and one row .*: take a smaller model"):
         run.train()
     failed = last_line(run.store.run_file(run.config), "failed")
@@ -160,8 +160,8 @@ def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
 
 def test_of_several_processes_one_says_how_many_rows_to_ask_for(folder: Path) -> None:
     """Oracle: two processes have four of eight rows each, of which half are asked for; no work is lost or repeated."""
-    lab = lab_of(Hungry, folder)
-    run = lab.run(lab.config(), "pair")
+    tiny = tiny_runs_of(Hungry, folder)
+    run = tiny.run(tiny.config(), "pair")
     run.world = World(0, 2, torch.device("cpu"))
     with (
         patch.object(World, "_reduce", lambda self, values, how: list(values)),
@@ -179,11 +179,11 @@ def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> 
     """Oracle: torch's own switch, inside and afterwards. A run without them has the key that it had before there were
     any; here they are the same algorithms, so weights agree."""
     assert "deterministic" not in Training().model_dump() and Training(deterministic=True).model_dump()["deterministic"]
-    lab = lab_of(Strict, folder)
-    run = lab.run(lab.config(deterministic=True), "strict")
+    tiny = tiny_runs_of(Strict, folder)
+    run = tiny.run(tiny.config(deterministic=True), "strict")
     run.train(last_stage=0)
     assert not torch.are_deterministic_algorithms_enabled()
-    plain = lab_of(Plain, folder)
+    plain = tiny_runs_of(Plain, folder)
     loose = plain.run(plain.config(), "whole")
     loose.train(last_stage=0)
     assert loose.keys[0] != run.keys[0] and loose.config.id != run.config.id
@@ -195,10 +195,10 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
 
     Somebody on another machine takes the stage after its first record, and gives it back when this run comes to wait.
     """
-    lab = lab_of(Plain, folder)
-    alone = lab.run(lab.config(), "whole")
+    tiny = tiny_runs_of(Plain, folder)
+    alone = tiny.run(tiny.config(), "whole")
     alone.train(last_stage=0)
-    run = lab.run(lab.config(), "taken")
+    run = tiny.run(tiny.config(), "taken")
     stage = run.store.stage(run.keys[0])
     known: list[int] = []  # numbers of records when it was taken, and when it was given back
 
@@ -225,26 +225,26 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
 
 def test_a_failure_is_over_when_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: what `status` and tables read: after a retry that was stopped there is no failure."""
-    lab = lab_of(Breaks, folder, file=str(folder / "broken"))
-    config = lab.config()
+    tiny = tiny_runs_of(Breaks, folder, file=str(folder / "broken"))
+    config = tiny.config()
     (folder / "broken").touch()
     with pytest.raises(ValueError, match="broken"):
-        lab.run(config, "breaks").train()
+        tiny.run(config, "breaks").train()
     [records] = load_runs(folder / "breaks", config.suite)
     assert records.failure and "broken" in records.failure.error
     monkeypatch.setattr(time, "time", lambda: 0.0)  # the machine's clock was set back: the next failure is told, too
     with pytest.raises(ValueError, match="broken"):
-        lab.run(config, "breaks").train()
+        tiny.run(config, "breaks").train()
     [records] = load_runs(folder / "breaks", config.suite)
     assert records.failure and records.failure.time == 0.0
     monkeypatch.undo()
     (folder / "broken").unlink()
     calls = iter(range(100))
     with pytest.raises(Stopped):
-        lab.run(config, "breaks", lambda: next(calls) == 3).train()
+        tiny.run(config, "breaks", lambda: next(calls) == 3).train()
     [records] = load_runs(folder / "breaks", config.suite)
     assert records.failure is None
-    run = lab.run(config, "breaks")
+    run = tiny.run(config, "breaks")
     run.train(last_stage=0)
     [resumed] = [line for line in lines_of(run) if line["kind"] == "resumed"]
     assert resumed["charged"]["steps"] == 4

@@ -17,7 +17,7 @@ import torch
 
 import methods
 from benchmark.errors import UserError
-from benchmark.instruments.conformance import ALONE, Lab
+from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
 from benchmark.models import load, weights_hash
@@ -78,8 +78,8 @@ def spoil(study: Path, change: Callable[[dict], None]) -> None:
 
 def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
     """Oracle: the hash of what is loaded from its folder, and of it alone: one bit of one number changes it."""
-    lab = Lab("naive", methods.build, tmp_path)
-    run = lab.run(lab.config(), "run")
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    run = tiny.run(tiny.config(), "run")
     run.train(last_stage=0)
     folder = run.store.stage(run.keys[0])
     [done] = [line for line in read_lines(folder / "records.jsonl") if line["kind"] == "done"]

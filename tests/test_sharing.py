@@ -16,15 +16,15 @@ from safetensors.torch import save_file
 import run_all
 from benchmark.files import whole_folder
 from benchmark.models.transformer import naming_damage
-from tests.support.slurm_lab import Lab, write_texts
+from tests.support.suite_folder import SuiteFolder, write_texts
 
 OTHER = 4711  # a user's number
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
+def tiny(tmp_path: Path) -> SuiteFolder:
     write_texts(tmp_path)
-    return Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
+    return SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
 
 
 @contextmanager
@@ -36,12 +36,12 @@ def with_umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def test_who_looks_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+def test_who_looks_leaves_nothing(tiny: SuiteFolder, tmp_path: Path) -> None:
     """Oracle: no file: one that a umask of 022 had made would keep others from preparing."""
     for words in ("status", "cancel", "run --dry-run"):
-        assert lab.call(*words.split()) == 0 and not list(lab.runs.iterdir())
-    assert run_all.main(["report", str(lab.file), "--runs", str(lab.runs), "--out", str(tmp_path / "report")]) == 0
-    assert not list(lab.runs.iterdir())
+        assert tiny.call(*words.split()) == 0 and not list(tiny.runs.iterdir())
+    assert run_all.main(["report", str(tiny.file), "--runs", str(tiny.runs), "--out", str(tmp_path / "report")]) == 0
+    assert not list(tiny.runs.iterdir())
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])

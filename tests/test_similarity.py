@@ -16,14 +16,14 @@ from torch import Tensor, nn
 import methods
 from analysis import model_similarity
 from benchmark.data.tokenizer import MASK, Vocabulary
-from benchmark.instruments.conformance import Lab, tiny_config
+from benchmark.instruments.conformance import TinyRuns, tiny_config
 from benchmark.models import build, load
 from benchmark.models.growth import grow
 from benchmark.settings.suite import Data, RunConfig
 from benchmark.training.learner import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream
-from tests.support import slurm_lab
+from tests.support import suite_folder
 from tests.support.record_lines import read_lines
 from tests.support.texts import tiny_corpus
 
@@ -142,8 +142,8 @@ CHAINS = ("elle", "pnn", "naive", "lora", "scratch")
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Lab:
-    return Lab("naive", methods.build, tmp_path_factory.mktemp("similarity"))
+def tiny(tmp_path_factory) -> TinyRuns:
+    return TinyRuns("naive", methods.build, tmp_path_factory.mktemp("similarity"))
 
 
 def config_of(method: str, architecture: str) -> RunConfig:
@@ -163,12 +163,12 @@ def config_of(method: str, architecture: str) -> RunConfig:
 
 
 @pytest.fixture(scope="module", params=["gpt", "bert"])
-def runs(request, lab) -> dict[str, Run]:
+def runs(request, tiny) -> dict[str, Run]:
     """One run of each method, measured; of BERT only those whose models read each domain in another way."""
     made = {}
     for method in CHAINS if request.param == "gpt" else ("elle", "pnn"):
         config = config_of(method, request.param)
-        made[method] = lab.run(config, "runs")
+        made[method] = tiny.run(config, "runs")
         made[method].train()
         for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):
             measure(config, made[method].store)
@@ -261,12 +261,12 @@ TABLES = 'tables=["representational_similarity","attention_patterns"]'
 
 
 @pytest.fixture
-def suite(tmp_path) -> slurm_lab.Lab:
-    slurm_lab.write_texts(tmp_path)
-    return slurm_lab.Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "elle" }')
+def suite(tmp_path) -> suite_folder.SuiteFolder:
+    suite_folder.write_texts(tmp_path)
+    return suite_folder.SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }', '{ method = "elle" }')
 
 
-def test_a_run_measures_what_its_tables_need(suite: slurm_lab.Lab) -> None:
+def test_a_run_measures_what_its_tables_need(suite: suite_folder.SuiteFolder) -> None:
     """Oracle: two models of Naive and two of ELLE, of which the second ones have an ancestor; two reports are equal."""
     small = ["--set", "budget.amount=3"]
     assert suite.call("run", *small, "--set", 'tables=["main_pretraining"]') == 0

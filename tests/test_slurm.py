@@ -25,11 +25,11 @@ from benchmark.jobs.executors.slurm.job import TIME_OVER
 from tests.support import processes
 from tests.support.record_lines import read_lines
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import (
-    Lab,
+from tests.support.suite_folder import (
+    SuiteFolder,
     assert_as_if_undisturbed,
     needs_slurm,
-    new_lab,
+    new_suite_folder,
     processes_of,
     queue,
     scontrol,
@@ -43,40 +43,40 @@ from tests.support.thorough import only_thorough
 pytestmark = needs_slurm
 
 
-def preempt(lab: Lab) -> None:
+def preempt(tiny: SuiteFolder) -> None:
     """A job of a partition that goes before takes both nodes."""
-    urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={lab.folder}/urgent"]
+    urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={tiny.folder}/urgent"]
     subprocess.run(urgent, check=True, capture_output=True)
 
 
-def longest_off_the_clock(lab: Lab, row: str) -> float:
+def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
     """The most seconds that passed and were not charged between two evaluations, before the run was queued again."""
-    lines = itertools.takewhile(lambda line: line["kind"] != "resumed", lab.stage(row))
+    lines = itertools.takewhile(lambda line: line["kind"] != "resumed", tiny.stage(row))
     told = [(line["time"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"]
     return max((now - then) - (after - before) for (then, before), (now, after) in itertools.pairwise(told))
 
 
 @pytest.fixture(scope="module")
-def sweep(cluster, texts, tmp_path_factory) -> Iterator[Lab]:
+def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
     """A whole suite, from text to tables, Python in something like a container. One run reaches its time limit, one
     fails, one dies without a word."""
-    with new_lab(tmp_path_factory.mktemp("sweep"), texts, prepared=False) as lab:
+    with new_suite_folder(tmp_path_factory.mktemp("sweep"), texts, prepared=False) as tiny:
         rows = ('{ method = "naive" }', '{ method = "er" }', "limited", "trips", "dies")
-        lab.write(*rows, slurm=f"{lab.runtime()}signal_delay_s = 50")
+        tiny.write(*rows, slurm=f"{tiny.runtime()}signal_delay_s = 50")
         for row, what in {"limited": "slow", "trips": "trip 0", "dies": "die"}.items():
-            lab.tell(row, what)
-        lab.submit()
-        lab.wait_for_mid_stage("limited")
-        job = lab.job("limited")
+            tiny.tell(row, what)
+        tiny.submit()
+        tiny.wait_for_mid_stage("limited")
+        job = tiny.job("limited")
         scontrol("update", f"JobId={job}", "EndTime=now+60")  # Slurm looks every 30 s, and signals 50 s before
         wait_until(lambda: queue()[job].waits)
         scontrol("update", f"JobId={job}", "TimeLimit=60")
-        lab.let_go("limited")
-        lab.wait_for_endings()
-        yield lab
+        tiny.let_go("limited")
+        tiny.wait_for_endings()
+        yield tiny
 
 
-def test_one_failure_stops_no_other(sweep: Lab) -> None:
+def test_one_failure_stops_no_other(sweep: SuiteFolder) -> None:
     assert {row: state.state for row, state in sweep.states().items()} == {
         "Naive": "done",
         "ER": "done",
@@ -88,7 +88,7 @@ def test_one_failure_stops_no_other(sweep: Lab) -> None:
     assert all(row in table for row in ("Naive", "ER", "limited"))
 
 
-def test_a_failure_is_told(sweep: Lab, capsys) -> None:
+def test_a_failure_is_told(sweep: SuiteFolder, capsys) -> None:
     """Oracle: the traceback in the record; where the run said no word, how Slurm saw it end."""
     [failed] = [line for line in sweep.run_lines("trips") if line["kind"] == "failed"]
     assert "paced.py" in failed["traceback"] and failed["stage"] == 1
@@ -99,7 +99,7 @@ def test_a_failure_is_told(sweep: Lab, capsys) -> None:
     assert "its job ended (FAILED); 1 of 2 stages done" in told
 
 
-def test_shared_stages_come_first_and_once(sweep: Lab) -> None:
+def test_shared_stages_come_first_and_once(sweep: SuiteFolder) -> None:
     """Oracle: the waves by hand: data, the first stage of all five, each of them, the tables; each an array."""
     assert [(wave["kind"], len(wave["units"])) for wave in sweep.waves()] == [
         ("prepare", 1),
@@ -111,12 +111,12 @@ def test_shared_stages_come_first_and_once(sweep: Lab) -> None:
     assert {sweep.keys(row)[0] for row in sweep.states()} == {sweep.keys("Naive")[0]}
 
 
-def test_a_time_limit_costs_nothing(sweep: Lab) -> None:
+def test_a_time_limit_costs_nothing(sweep: SuiteFolder) -> None:
     """Oracle: an undisturbed run, bit for bit."""
     assert_as_if_undisturbed(sweep, "limited", resumed=1)
 
 
-def test_what_is_done_is_not_submitted(sweep: Lab, capsys) -> None:
+def test_what_is_done_is_not_submitted(sweep: SuiteFolder, capsys) -> None:
     """Failed runs only when asked; then they take no stage twice."""
     before = len(sweep.waves())
     sweep.submit()
@@ -134,194 +134,194 @@ def test_what_is_done_is_not_submitted(sweep: Lab, capsys) -> None:
     assert sweep.count("trips", "stage", index=0) == 1
 
 
-def test_preemption_of_several_runs_in_a_job_and_changed_code(lab: Lab) -> None:
+def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder) -> None:
     """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: undisturbed runs.
 
     The job trains three runs, two at a time; one that fails ends no other, and is not tried again. Before, Slurm
     suspends it for four seconds. Oracle of what is charged: the wall clock between the two evaluations around them.
     """
     bundle = "runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2"
-    lab.write("x", "y", "trips", slurm=f'partition = "preemptible"\n{bundle}').tell("trips", "trip 0")
+    tiny.write("x", "y", "trips", slurm=f'partition = "preemptible"\n{bundle}').tell("trips", "trip 0")
     for row in ("x", "y"):
-        lab.tell(row, "slow")
-    lab.submit()
-    lab.wait_for_mid_stage("x", "y")
-    job = lab.job("x")
-    assert {lab.job(row) for row in ("x", "y", "trips")} == {job}
-    waits = lab.states()["trips"]
+        tiny.tell(row, "slow")
+    tiny.submit()
+    tiny.wait_for_mid_stage("x", "y")
+    job = tiny.job("x")
+    assert {tiny.job(row) for row in ("x", "y", "trips")} == {job}
+    waits = tiny.states()["trips"]
     assert waits.state == "waiting" and "its job trains others first" in waits.detail
     scontrol("suspend", job)
-    wait_until(lambda: lab.states()["x"].detail.startswith("suspended; "))
+    wait_until(lambda: tiny.states()["x"].detail.startswith("suspended; "))
     time.sleep(4)
     scontrol("resume", job)
-    counts = {row: lab.count(row, "evaluation") for row in ("x", "y")}
-    wait_until(lambda: all(lab.count(row, "evaluation") > count for row, count in counts.items()))
-    preempt(lab)
+    counts = {row: tiny.count(row, "evaluation") for row in ("x", "y")}
+    wait_until(lambda: all(tiny.count(row, "evaluation") > count for row, count in counts.items()))
+    preempt(tiny)
     wait_until(lambda: job in queue() and queue()[job].waits)
-    lab.let_go("x")
-    lab.let_go("y")
-    (lab.folder / "code" / "benchmark" / "training" / "stage.py").write_text("this is no Python")
+    tiny.let_go("x")
+    tiny.let_go("y")
+    (tiny.folder / "code" / "benchmark" / "training" / "stage.py").write_text("this is no Python")
     for row in ("x", "y"):
-        lab.wait_for(row, "done")
-        assert lab.job(row) == job
-        assert_as_if_undisturbed(lab, row, resumed=1)
-        assert longest_off_the_clock(lab, row) > 3
-        hardware = lab.stage(row)[0]["provenance"]["hardware"]
+        tiny.wait_for(row, "done")
+        assert tiny.job(row) == job
+        assert_as_if_undisturbed(tiny, row, resumed=1)
+        assert longest_off_the_clock(tiny, row) > 3
+        hardware = tiny.stage(row)[0]["provenance"]["hardware"]
         assert (hardware["side_by_side"], hardware.get("threads", 1)) == (2, 1)
-    assert "tripped" in lab.wait_for("trips", "failed").detail
-    lab.wait_for_endings(job)
+    assert "tripped" in tiny.wait_for("trips", "failed").detail
+    tiny.wait_for_endings(job)
     assert commands.endings([job]) == {job: "COMPLETED"}
 
 
 @only_thorough
-def test_preemption_that_cancels_at_once(lab: Lab) -> None:
+def test_preemption_that_cancels_at_once(tiny: SuiteFolder) -> None:
     """A job without a grace time (PreemptMode=CANCEL, GraceTime=0) has Slurm's KillWait, here five seconds, to save and
     to queue itself again; Python runs in something like a container. Oracle: an undisturbed run, bit for bit."""
-    lab.write("x", slurm=f'{lab.runtime()}partition = "preemptible"').tell("x", "slow")
+    tiny.write("x", slurm=f'{tiny.runtime()}partition = "preemptible"').tell("x", "slow")
     scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL", "GraceTime=0")
     try:
-        lab.submit()
-        lab.wait_for_mid_stage("x")
-        job = lab.job("x")
-        preempt(lab)
+        tiny.submit()
+        tiny.wait_for_mid_stage("x")
+        job = tiny.job("x")
+        preempt(tiny)
         wait_until(lambda: queue()[job].waits)
     finally:
         scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE", "GraceTime=10")
-    lab.let_go("x")
-    lab.wait_for("x", "done")
-    assert lab.job("x") == job and "DUE TO PREEMPTION" in lab.log(job).read_text()
-    assert_as_if_undisturbed(lab, "x", resumed=1)
+    tiny.let_go("x")
+    tiny.wait_for("x", "done")
+    assert tiny.job("x") == job and "DUE TO PREEMPTION" in tiny.log(job).read_text()
+    assert_as_if_undisturbed(tiny, "x", resumed=1)
 
 
 @only_thorough
-def test_a_lost_node(lab: Lab, cluster: SlurmCluster) -> None:
+def test_a_lost_node(tiny: SuiteFolder, cluster: SlurmCluster) -> None:
     """It dies with all that runs on it; Slurm starts the run elsewhere. Oracle: an undisturbed run."""
-    lab.write("x").tell("x", "slow")
-    lab.submit()
-    lab.wait_for_mid_stage("x")
-    node = lab.states()["x"].job.node
+    tiny.write("x").tell("x", "slow")
+    tiny.submit()
+    tiny.wait_for_mid_stage("x")
+    node = tiny.states()["x"].job.node
     cluster.kill_node(node)
     try:
         scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
-        lab.let_go("x")
-        lab.wait_for("x", "done")
+        tiny.let_go("x")
+        tiny.wait_for("x", "done")
     finally:
         cluster.start_node(node)
         scontrol("update", f"NodeName={node}", "State=RESUME")
-    assert_as_if_undisturbed(lab, "x", resumed=1)
+    assert_as_if_undisturbed(tiny, "x", resumed=1)
 
 
-def test_two_nodes_of_two_processes(lab: Lab) -> None:
+def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
     """Equal to one process, up to rounding. One process that fails ends the job, and says why in the records.
 
     Models are scored by jobs of their own; of one that was not trained nothing is.
     """
     rows = ('{ method = "naive", set = { "budget.amount" = [5, 20], "model.dropout" = 0.0 } }', "trips")
     slurm_settings = "nodes = 2\nntasks_per_node = 2\narray_parallelism = 1"
-    lab.write(*rows, slurm=slurm_settings, tasks=write_task(lab.folder)).tell("trips", "trip 3")
-    lab.submit()
-    lab.wait_for("Naive", "done")
-    lab.wait_for("trips", "failed")
-    lab.wait_for_endings()
-    [score] = read_lines(lab.runs / "scores" / f"{lab.keys('Naive')[-1]}.jsonl")
-    assert score["task"] == "fish" and len(list((lab.runs / "scores").glob("*.jsonl"))) == 2  # and the baselines
-    [failed] = [line for line in lab.run_lines("trips") if line["kind"] == "failed"]
+    tiny.write(*rows, slurm=slurm_settings, tasks=write_task(tiny.folder)).tell("trips", "trip 3")
+    tiny.submit()
+    tiny.wait_for("Naive", "done")
+    tiny.wait_for("trips", "failed")
+    tiny.wait_for_endings()
+    [score] = read_lines(tiny.runs / "scores" / f"{tiny.keys('Naive')[-1]}.jsonl")
+    assert score["task"] == "fish" and len(list((tiny.runs / "scores").glob("*.jsonl"))) == 2  # and the baselines
+    [failed] = [line for line in tiny.run_lines("trips") if line["kind"] == "failed"]
     assert "tripped" in failed["traceback"]
-    assert lab.stage("Naive")[0]["provenance"]["world_size"] == 4
-    expected = lab.undisturbed("Naive")
+    assert tiny.stage("Naive")[0]["provenance"]["world_size"] == 4
+    expected = tiny.undisturbed("Naive")
     for name, tensor in expected.weights("Naive").items():
-        torch.testing.assert_close(lab.weights("Naive")[name], tensor, rtol=1e-3, atol=1e-5)
-    assert lab.stage("Naive")[-2]["perplexity"] == pytest.approx(expected.stage("Naive")[-2]["perplexity"], rel=1e-4)
+        torch.testing.assert_close(tiny.weights("Naive")[name], tensor, rtol=1e-3, atol=1e-5)
+    assert tiny.stage("Naive")[-2]["perplexity"] == pytest.approx(expected.stage("Naive")[-2]["perplexity"], rel=1e-4)
 
 
-def test_who_submits_may_die_and_cancel(lab: Lab, cluster: SlurmCluster, capsys) -> None:
+def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster, capsys) -> None:
     """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on.
 
     A controller that does not answer ends nothing: `run` and `cancel` are errors, and `status` knows what is recorded.
     """
-    lab.write("x").tell("x", "slow")
-    words = [sys.executable, "run_all.py", *lab.arguments("run", "--executor", "slurm")]
-    process = subprocess.Popen(words, cwd=lab.folder / "code", start_new_session=True)
-    wait_until(lambda: lab.waves())
+    tiny.write("x").tell("x", "slow")
+    words = [sys.executable, "run_all.py", *tiny.arguments("run", "--executor", "slurm")]
+    process = subprocess.Popen(words, cwd=tiny.folder / "code", start_new_session=True)
+    wait_until(lambda: tiny.waves())
     os.killpg(process.pid, signal.SIGKILL)  # before it has submitted the report
     process.wait()
-    lab.wait_for_mid_stage("x")
-    assert lab.states()["x"].state == "running"
+    tiny.wait_for_mid_stage("x")
+    assert tiny.states()["x"].state == "running"
     with silent(cluster):
-        assert lab.call("status") == 3
-        assert lab.states()["x"].state == "unknown" and lab.call("cancel") == 2
-        assert lab.submit() == 2 and "`squeue " in capsys.readouterr().err
-    job, waves = lab.job("x"), lab.waves()
-    assert lab.states()["x"].state == "running"
-    assert lab.submit() == 0 and lab.waves()[: len(waves)] == waves and lab.job("x") == job
-    assert lab.call("cancel") == 0
-    assert "1 of 2 stages done" in lab.wait_for("x", "interrupted").detail
-    assert "saved, and ended by SIGTERM" in lab.log(job).read_text()
-    lab.let_go("x")
-    lab.submit()
-    lab.wait_for("x", "done")
-    assert lab.job("x") != job
-    assert_as_if_undisturbed(lab, "x", resumed=1)
+        assert tiny.call("status") == 3
+        assert tiny.states()["x"].state == "unknown" and tiny.call("cancel") == 2
+        assert tiny.submit() == 2 and "`squeue " in capsys.readouterr().err
+    job, waves = tiny.job("x"), tiny.waves()
+    assert tiny.states()["x"].state == "running"
+    assert tiny.submit() == 0 and tiny.waves()[: len(waves)] == waves and tiny.job("x") == job
+    assert tiny.call("cancel") == 0
+    assert "1 of 2 stages done" in tiny.wait_for("x", "interrupted").detail
+    assert "saved, and ended by SIGTERM" in tiny.log(job).read_text()
+    tiny.let_go("x")
+    tiny.submit()
+    tiny.wait_for("x", "done")
+    assert tiny.job("x") != job
+    assert_as_if_undisturbed(tiny, "x", resumed=1)
 
 
 @only_thorough
-def test_a_controller_that_is_silent_when_a_job_is_to_be_queued_again(lab: Lab, cluster: SlurmCluster) -> None:
+def test_a_controller_that_is_silent_when_a_job_is_to_be_queued_again(tiny: SuiteFolder, cluster: SlurmCluster) -> None:
     """The job gets the signal of its time limit by `kill`, asks twice in vain, and then is heard. Oracle: its log, and
     an undisturbed run, bit for bit; it is queued again once."""
-    lab.write("x").tell("x", "slow")
-    lab.submit()
-    lab.wait_for_mid_stage("x")
-    job = lab.job("x")
-    log = lab.log(job)
+    tiny.write("x").tell("x", "slow")
+    tiny.submit()
+    tiny.wait_for_mid_stage("x")
+    job = tiny.job("x")
+    log = tiny.log(job)
     with silent(cluster):
         for pid in tasks_of(job):
             os.kill(pid, TIME_OVER)
         wait_until(lambda: log.read_text().count("asking again in 5 s") == 2)
     wait_until(lambda: job in queue() and queue()[job].waits)
-    lab.let_go("x")
-    lab.wait_for("x", "done")
-    assert lab.job("x") == job
-    assert_as_if_undisturbed(lab, "x", resumed=1)
+    tiny.let_go("x")
+    tiny.wait_for("x", "done")
+    assert tiny.job("x") == job
+    assert_as_if_undisturbed(tiny, "x", resumed=1)
 
 
-def test_gpus_are_asked_for_and_seen(lab: Lab) -> None:
+def test_gpus_are_asked_for_and_seen(tiny: SuiteFolder) -> None:
     """The cluster's GPUs are made up: Slurm gives one, and the job says that torch finds none rather than go on."""
-    lab.write("x", slurm="gpus_per_node = 1\nnodes = 1")
-    lab.submit()
-    job = lab.wait_for("x", "failed").job
+    tiny.write("x", slurm="gpus_per_node = 1\nnodes = 1")
+    tiny.submit()
+    job = tiny.wait_for("x", "failed").job
     assert job and "torch finds none" in Path(job.log).read_text()
 
 
-def test_killed_jobs_that_train_nothing_are_done_by_the_next(lab: Lab, capsys) -> None:
+def test_killed_jobs_that_train_nothing_are_done_by_the_next(tiny: SuiteFolder, capsys) -> None:
     """A score and a measure are killed, before a teardown that succeeds. Oracle: Slurm calls them failed, and the next
     `run` with --retry-failed submits them alone, and a report."""
-    lab.write('{ method = "naive" }', tasks=write_task(lab.folder), slurm='teardown = ["true"]')
-    lab.file.write_text(lab.file.read_text().replace("main_pretraining", "representational_similarity"))
-    lab.submit()
+    tiny.write('{ method = "naive" }', tasks=write_task(tiny.folder), slurm='teardown = ["true"]')
+    tiny.file.write_text(tiny.file.read_text().replace("main_pretraining", "representational_similarity"))
+    tiny.submit()
     for kind in ("score", "measure"):
-        [job] = lab.ids(kind).values()
+        [job] = tiny.ids(kind).values()
         wait_until(partial(tasks_of, job))
         processes.kill(processes_of(job))
-    lab.wait_for_endings()
-    assert lab.call("status") == 1
+    tiny.wait_for_endings()
+    assert tiny.call("status") == 1
     assert capsys.readouterr().out.count("its job ended (FAILED)") == 2
-    before = len(lab.waves())
-    lab.submit("--retry-failed")
-    assert [wave["kind"] for wave in lab.waves()[before:]] == ["score", "measure", "report"]
-    lab.wait_for_endings()
-    assert lab.call("status") == 0 and "1 of 1 scores" in capsys.readouterr().out
-    assert list((lab.runs / "similarity").glob("*.jsonl"))
+    before = len(tiny.waves())
+    tiny.submit("--retry-failed")
+    assert [wave["kind"] for wave in tiny.waves()[before:]] == ["score", "measure", "report"]
+    tiny.wait_for_endings()
+    assert tiny.call("status") == 0 and "1 of 1 scores" in capsys.readouterr().out
+    assert list((tiny.runs / "similarity").glob("*.jsonl"))
 
 
 def test_preparation_goes_on_where_its_limit_stopped_it(cluster, texts: Path, tmp_path: Path) -> None:
     """Its job is told that its time is over, and queues itself again. Oracle: it is done by the same job."""
-    with new_lab(tmp_path, texts, prepared=False) as lab:
-        lab.write("x").submit()
-        [job] = lab.ids("prepare").values()
-        wait_until(lambda: tasks_of(job) and list((lab.runs / "data").rglob("*")))
+    with new_suite_folder(tmp_path, texts, prepared=False) as tiny:
+        tiny.write("x").submit()
+        [job] = tiny.ids("prepare").values()
+        wait_until(lambda: tasks_of(job) and list((tiny.runs / "data").rglob("*")))
         subprocess.run(["scancel", f"--signal={TIME_OVER.name[3:]}", job], check=True)
-        lab.wait_for("x", "done")
-        assert list(lab.ids("prepare").values()) == [job]
+        tiny.wait_for("x", "done")
+        assert list(tiny.ids("prepare").values()) == [job]
 
 
 def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:

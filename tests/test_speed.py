@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import methods
 from benchmark.instruments import speed
-from benchmark.instruments.conformance import ALONE, STEPS, Lab
+from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns
 from benchmark.instruments.speed import Cost, measure, table
 from benchmark.models import load, transformer
 from benchmark.settings.base import ConfigError
@@ -44,10 +44,10 @@ def analytic_flops(config: RunConfig, vocabulary: int, rows: int) -> float:
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> None:
     """Oracle: the count by hand, within 1%, with fused (no dropout) and unfused attention."""
-    lab = Lab("naive", methods.build, tmp_path)
-    config = lab.config(architecture)
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    config = tiny.config(architecture)
     config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": dropout})})
-    run = lab.run(config, "run")
+    run = tiny.run(config, "run")
     stage = trainable_stage(config, 0, run.stream)
     model = stage.build(config.model.ladder[0])
     inputs = StageInputs(config, stage, run.stream, LifelongMethod(), model, ALONE)
@@ -97,9 +97,9 @@ def test_only_predicted_positions_are_projected(architecture: str, at_once: bool
     decoder itself, and in the loss that never has all logits at once."""
     if not at_once:
         monkeypatch.setattr(transformer, "FEW_LOGITS", 0)
-    lab = Lab("naive", methods.build, tmp_path)
-    config = lab.config(architecture)
-    _, stage = next(speed.stages(config, methods.build, lab.run(config, "run").stream, ALONE))
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    config = tiny.config(architecture)
+    _, stage = next(speed.stages(config, methods.build, tiny.run(config, "run").stream, ALONE))
     calls: list[int] = []
     decoder = stage.inputs.model.network.get_output_embeddings()
     decoder.register_forward_hook(lambda module, given, logits: calls.append(logits.shape[:-1].numel()))
@@ -116,9 +116,9 @@ def test_only_predicted_positions_are_projected(architecture: str, at_once: bool
 def test_flops_see_all_that_a_method_does(name: str, first: float, second: float | None, tmp_path) -> None:
     """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds the first one's
     forward pass without its head, and at each level a D x D map with its weights' gradient."""
-    lab = Lab(name, methods.build, tmp_path)
-    config = lab.config("bert")
-    run = lab.run(config, "run")
+    tiny = TinyRuns(name, methods.build, tmp_path)
+    config = tiny.config("bert")
+    run = tiny.run(config, "run")
     naive = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
     stages = speed.stages(config, methods.build, run.stream, ALONE)
     flops = []
@@ -147,9 +147,9 @@ def with_budget(config: RunConfig, **budget) -> RunConfig:
 def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit: the stop and the
     learning rate of each step are the same."""
-    lab = Lab("er", methods.build, tmp_path)
-    config = lab.config()
-    steps = lab.run(config, "steps")
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    config = tiny.config()
+    steps = tiny.run(config, "steps")
     steps.train(last_stage=1)
     cost = {
         "tokens": config.training.batch_size * config.data.text_length,
@@ -161,7 +161,7 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
         budget["reference"] = str(tmp_path / "times.json")
         row = RowTimes("er", {}, settings_of(config), (StageTimes(0.0, {"adapt": cost}),) * 3)
         step_times.write(tmp_path / "times.json", [row], ALONE.hardware())
-    run = lab.run(with_budget(config, **budget), unit)
+    run = tiny.run(with_budget(config, **budget), unit)
     run.train(last_stage=1)
     for stage in range(2):
         assert spent(run, stage)["steps"] == STEPS
@@ -174,11 +174,11 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
 def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     """Oracle: 10 s less 4 s of growth are six steps of 1 s in the second stage; a method that does more in a step, or
     is slower, gets fewer."""
-    lab = Lab("er", methods.build, tmp_path)
+    tiny = TinyRuns("er", methods.build, tmp_path)
     times = (StageTimes(0.0, {"adapt": 2.0}), StageTimes(4.0, {"adapt": 1.0}), StageTimes(0.0, {"adapt": 1.0}))
-    config = with_budget(lab.config(), unit="reference", amount=10, reference=str(tmp_path / "times.json"))
+    config = with_budget(tiny.config(), unit="reference", amount=10, reference=str(tmp_path / "times.json"))
     step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], ALONE.hardware())
-    run = lab.run(config, "run")
+    run = tiny.run(config, "run")
     run.train(last_stage=1)
     assert [spent(run, stage)["steps"] for stage in range(2)] == [5, 6]
     assert [spent(run, stage)["reference"] for stage in range(2)] == [10.0, 10.0]
@@ -192,7 +192,9 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
 def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     """Oracle: the message names the file, what is missing or differs, and the cure."""
     path = tmp_path / "times.json"
-    config = with_budget(Lab("er", methods.build, tmp_path).config(), unit="reference", amount=1, reference=str(path))
+    config = with_budget(
+        TinyRuns("er", methods.build, tmp_path).config(), unit="reference", amount=1, reference=str(path)
+    )
     with pytest.raises(ConfigError, match=r"times\.json is no table.*run_all\.py speed conformance --reference"):
         stage_times(config, 0)
     rows = [RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 1.0}),))]
@@ -232,9 +234,9 @@ def test_a_stepper_takes_the_steps_of_the_loop(tmp_path, monkeypatch) -> None:
     method = Recorded()
     step = torch.optim.AdamW.step
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: (method.calls.append("step"), step(self))[1])
-    lab = Lab("recorded", lambda name, options: method, tmp_path)
-    config = lab.config(micro_batch_size=3, clip=1.0)
-    run = lab.run(config, "run")
+    tiny = TinyRuns("recorded", lambda name, options: method, tmp_path)
+    config = tiny.config(micro_batch_size=3, clip=1.0)
+    run = tiny.run(config, "run")
     run.train(last_stage=1)
     look, adapt = method.calls[method.calls.index("observe [3, 3, 2]")], method.calls[-5:]
     stage = trainable_stage(config, 1, run.stream)
@@ -250,9 +252,9 @@ def test_a_stepper_takes_the_steps_of_the_loop(tmp_path, monkeypatch) -> None:
 
 def test_a_stage_begins_with_what_the_method_remembers(tmp_path) -> None:
     """Oracle: as in a run, each stage has a new method with the `state` of the one before."""
-    lab = Lab("recorded", lambda name, options: Recorded(), tmp_path)
-    run = lab.run(lab.config(), "run")
-    prepared = speed.stages(lab.config(), lab.build, run.stream, ALONE)
+    tiny = TinyRuns("recorded", lambda name, options: Recorded(), tmp_path)
+    run = tiny.run(tiny.config(), "run")
+    prepared = speed.stages(tiny.config(), tiny.build, run.stream, ALONE)
     (_, first) = next(prepared)
     first.inputs.method.calls.append("first stage")  # type: ignore[attr-defined]
     (_, second) = next(prepared)
@@ -262,10 +264,10 @@ def test_a_stage_begins_with_what_the_method_remembers(tmp_path) -> None:
 def test_costs_of_a_suite(tmp_path) -> None:
     """Oracle: the FLOPs of the tests above. Of the times only what cannot depend on the machine: they are there for
     each phase of each stage, and rows that share a stage have the same."""
-    lab = Lab("naive", methods.build, tmp_path)
-    configs = [lab.config().model_copy(update={"method": name, "row": name}) for name in ("naive", "agem", "ewc")]
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    configs = [tiny.config().model_copy(update={"method": name, "row": name}) for name in ("naive", "agem", "ewc")]
     said: list[str] = []
-    corpus = lab.run(configs[0], "run").corpus
+    corpus = tiny.run(configs[0], "run").corpus
     costs, rows = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1, say=said.append)
     phases = [(cost.row, cost.stage, cost.phase) for cost in costs]
     assert phases[:6] == [(row, stage, "adapt") for row in ("naive", "agem") for stage in range(3)]

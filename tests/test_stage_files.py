@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmark.errors import UserError
-from benchmark.instruments.conformance import Lab
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.training.method import LifelongMethod, Phase
 
 
@@ -39,8 +39,8 @@ class CarriesOn(Remembers):
 )
 def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], file: str, tmp_path: Path) -> None:
     """Oracle: the file, put back: with it the same run goes on; without it or with half of it nothing is trained."""
-    lab = Lab("remembers", lambda name, options: method(), tmp_path)
-    run = lab.run(lab.config(), "run")
+    tiny = TinyRuns("remembers", lambda name, options: method(), tmp_path)
+    run = tiny.run(tiny.config(), "run")
     run.train(last_stage=0)
     memory = run.store.stage(run.keys[0]) / file
     content = memory.read_bytes()
@@ -57,8 +57,8 @@ def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], f
 @pytest.mark.parametrize("content", [[1], {}, {"position": 7}])
 def test_what_is_no_checkpoint_is_named_with_the_cure(content: object, tmp_path: Path) -> None:
     """Oracle: the file and what to do with it; without it the stage is trained from its beginning."""
-    lab = Lab("remembers", lambda name, options: Remembers(), tmp_path)
-    run = lab.run(lab.config(), "run")
+    tiny = TinyRuns("remembers", lambda name, options: Remembers(), tmp_path)
+    run = tiny.run(tiny.config(), "run")
     path = run.store.stage(run.keys[0]) / "checkpoint.pt"
     path.parent.mkdir(parents=True)
     torch.save(content, path)

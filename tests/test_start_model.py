@@ -26,7 +26,7 @@ import methods
 import run_all
 from analysis.study import header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
-from benchmark.instruments.conformance import ALONE, Lab, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, set_start_model
@@ -89,8 +89,8 @@ STARTED = ["naive", "elle", "elle_exact", "ewc", "agem", "pnn", "lora", "er_larg
 def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) -> None:
     """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are loaded back."""
     start = published(tmp_path / "start", kind)
-    lab = Lab(method, methods.build, tmp_path)
-    run = lab.run(config_of(method, start, ladder=LARGER), "store")
+    tiny = TinyRuns(method, methods.build, tmp_path)
+    run = tiny.run(config_of(method, start, ladder=LARGER), "store")
     run.train()
     records = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
@@ -113,7 +113,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
 def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path) -> None:
     """Oracle: plain transformers on the same rows: `<|endoftext|>`, then the text."""
     start = published(tmp_path / "start", "gpt")
-    run = Lab("naive", methods.build, tmp_path).run(config_of("naive", start), "store")
+    run = TinyRuns("naive", methods.build, tmp_path).run(config_of("naive", start), "store")
     network = AutoModelForCausalLM.from_pretrained(start).eval()
     end = network.config.eos_token_id
     text = torch.from_numpy(run.corpus.domains[0].valid.astype("int64"))
@@ -130,10 +130,10 @@ def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path)
 
 def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
     """Oracle: the same files in another folder; then one weight differs."""
-    lab = Lab("naive", methods.build, tmp_path)
+    tiny = TinyRuns("naive", methods.build, tmp_path)
     here, there = (published(tmp_path / name, "gpt") for name in ("here", "there"))
     other = published(tmp_path / "other", "gpt", n_layer=2)
-    first, same, different = (lab.run(config_of("naive", folder), "store") for folder in (here, there, other))
+    first, same, different = (tiny.run(config_of("naive", folder), "store") for folder in (here, there, other))
     assert first.keys == same.keys and first.config.id == same.config.id
     assert not set(first.keys) & set(different.keys) and first.config.id != different.config.id
 

@@ -20,7 +20,7 @@ from benchmark.jobs.state import Survey
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from tests.support import synthetic
-from tests.support.slurm_lab import Lab, write_texts
+from tests.support.suite_folder import SuiteFolder, write_texts
 
 ROOT = Path(__file__).parent.parent
 COMPUTES = {"torch", "transformers", "sklearn", "scipy", "pandas", "matplotlib", "joblib", "submitit"}
@@ -56,21 +56,23 @@ def test_a_python_without_packages_is_told_which_has_them() -> None:
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory) -> Lab:
+def tiny(tmp_path_factory) -> SuiteFolder:
     """Two runs are trained and share a stage, one is not; the text is tokenised, so that real keys are needed."""
     folder = tmp_path_factory.mktemp("startup")
     write_texts(folder)
-    lab = Lab(folder / "lab", folder).write('{ method = "naive" }', '{ method = "er" }', '{ method = "elle" }')
-    assert lab.call("run", "--methods", "naive,er") == 0
-    return lab
+    tiny = SuiteFolder(folder / "tiny", folder).write(
+        '{ method = "naive" }', '{ method = "er" }', '{ method = "elle" }'
+    )
+    assert tiny.call("run", "--methods", "naive,er") == 0
+    return tiny
 
 
 @pytest.mark.parametrize(
     "command", [["status"], ["run", "--dry-run"], ["run", "--dry-run", "--executor", "slurm"]], ids=" ".join
 )
-def test_plans_wait_for_nothing(lab: Lab, command: list[str]) -> None:
+def test_plans_wait_for_nothing(tiny: SuiteFolder, command: list[str]) -> None:
     tables = 'tables=["representational_similarity", "main_downstream"]'
-    assert not heavy(COMMAND, *lab.arguments(*command), "--set", tables)
+    assert not heavy(COMMAND, *tiny.arguments(*command), "--set", tables)
 
 
 def test_methods_import_nothing_before_they_compute() -> None:
@@ -100,22 +102,22 @@ def opened() -> Iterator[Counter[Path]]:
     _counts.pop()
 
 
-def assert_opened_once(opened: Counter[Path], lab: Lab, files: int) -> None:
-    kept = [path for kind in ("stages", "suites") for path in (lab.runs / kind).rglob("*.jsonl")]
+def assert_opened_once(opened: Counter[Path], tiny: SuiteFolder, files: int) -> None:
+    kept = [path for kind in ("stages", "suites") for path in (tiny.runs / kind).rglob("*.jsonl")]
     assert {path: opened[path] for path in kept} == dict.fromkeys(kept, 1) and len(kept) == files
 
 
 @pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"], ["report"]], ids=" ".join)
-def test_each_file_of_records_is_opened_once(lab: Lab, command: list[str], opened: Counter[Path]) -> None:
+def test_each_file_of_records_is_opened_once(tiny: SuiteFolder, command: list[str], opened: Counter[Path]) -> None:
     """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
-    assert lab.call(*command) == 0
-    assert_opened_once(opened, lab, files=5)
+    assert tiny.call(*command) == 0
+    assert_opened_once(opened, tiny, files=5)
 
 
-def test_what_is_known_of_runs_goes_at_once(lab: Lab) -> None:
+def test_what_is_known_of_runs_goes_at_once(tiny: SuiteFolder) -> None:
     """Oracle: Python's own count of references, without its collector, which would walk over all runs at the end."""
-    suite = load_suite(str(lab.file))
-    survey = Survey(suite, lab.configs(), methods.build, Store(lab.runs))
+    suite = load_suite(str(tiny.file))
+    survey = Survey(suite, tiny.configs(), methods.build, Store(tiny.runs))
     assert len(survey.states()) == 3
     known = weakref.ref(survey)
     gc.disable()
@@ -129,18 +131,18 @@ def test_what_is_known_of_runs_goes_at_once(lab: Lab) -> None:
 def test_so_it_is_where_a_status_compares_wall_times(tmp_path: Path, opened: Counter[Path], capsys) -> None:
     """Oracle: the same count, of two runs of two stages under a budget in seconds."""
     write_texts(tmp_path)
-    lab = Lab(tmp_path / "lab", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
-    lab.file.write_text(lab.file.read_text().replace('unit = "steps"', 'unit = "seconds"'))
-    for config in lab.configs():
-        synthetic.write_as(lab.runs, config, [f"{config.method}{i}" for i in range(2)], finished=2)
+    tiny = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
+    tiny.file.write_text(tiny.file.read_text().replace('unit = "steps"', 'unit = "seconds"'))
+    for config in tiny.configs():
+        synthetic.write_as(tiny.runs, config, [f"{config.method}{i}" for i in range(2)], finished=2)
     for text in tmp_path.glob("*.jsonl"):
         text.unlink()  # records are believed where their text is not here
     opened.clear()
-    assert lab.call("status") == 0 and "2 done" in capsys.readouterr().out
-    assert_opened_once(opened, lab, files=6)
+    assert tiny.call("status") == 0 and "2 done" in capsys.readouterr().out
+    assert_opened_once(opened, tiny, files=6)
 
 
-def test_a_report_makes_its_frames_once(lab: Lab, monkeypatch) -> None:
+def test_a_report_makes_its_frames_once(tiny: SuiteFolder, monkeypatch) -> None:
     """Oracle: how often the records of the runs are gone through, for all tables and figures that there are."""
     walked = []
     walk = vars(study.Study)["evaluations"].func
@@ -148,5 +150,5 @@ def test_a_report_makes_its_frames_once(lab: Lab, monkeypatch) -> None:
     counted.__set_name__(study.Study, "evaluations")
     monkeypatch.setattr(study.Study, "evaluations", counted)
     names = ", ".join(f'"{name}"' for name in paper_tables.names())
-    assert lab.call("report", "--set", f"tables=[{names}]") == 0
+    assert tiny.call("report", "--set", f"tables=[{names}]") == 0
     assert len(walked) == 1 and gc.isenabled()

@@ -11,51 +11,55 @@ import pytest
 
 from benchmark import records
 from benchmark.locks import LeaseLost
-from tests.support.slurm_lab import Lab
+from tests.support.suite_folder import SuiteFolder
 
 
 @pytest.fixture
-def lab(tmp_path, texts) -> Lab:
-    return Lab(tmp_path, texts).write('{ method = "naive" }', '{ method = "er" }')
+def tiny(tmp_path, texts) -> SuiteFolder:
+    return SuiteFolder(tmp_path, texts).write('{ method = "naive" }', '{ method = "er" }')
 
 
 @pytest.mark.parametrize("place", ["Run.__init__", "Run._precision"])
-def test_what_fails_before_a_first_stage_is_told_and_tried_again(lab: Lab, monkeypatch, capsys, place: str) -> None:
+def test_what_fails_before_a_first_stage_is_told_and_tried_again(
+    tiny: SuiteFolder, monkeypatch, capsys, place: str
+) -> None:
     """Oracle: as of what fails in a stage: the state, its reason, and the words for what tries it again."""
 
     def fails(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    lab.write('{ method = "naive" }')
-    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[2, 2]"))
-    shutil.copytree(lab.texts / "prepared" / "runs" / "data", lab.runs / "data")
+    tiny.write('{ method = "naive" }')
+    tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[2, 2]"))
+    shutil.copytree(tiny.texts / "prepared" / "runs" / "data", tiny.runs / "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"benchmark.training.run.{place}", fails)
-        assert lab.call("run") == 1
+        assert tiny.call("run") == 1
     said = capsys.readouterr().err
-    [file] = (lab.runs / "suites" / "tiny").glob("naive-s0-*.jsonl")
+    [file] = (tiny.runs / "suites" / "tiny").glob("naive-s0-*.jsonl")
     assert "1 failed" in said and str(file.parent) in said and "no room" in file.read_text()
-    assert lab.call("status") == 1
+    assert tiny.call("status") == 1
     told = capsys.readouterr().out
     assert "naive-s0  failed" in told and "MemoryError: no room" in told and "with --retry-failed" in told
-    assert lab.call("run", "--retry-failed") == 0
-    assert lab.states()["Naive"].state == "done"
+    assert tiny.call("run", "--retry-failed") == 0
+    assert tiny.states()["Naive"].state == "done"
 
 
-def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(lab: Lab, monkeypatch) -> None:
+def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(tiny: SuiteFolder, monkeypatch) -> None:
     """Oracle: as in a stage: the run may be the other's by now, and has not failed."""
 
     def loses(*_: object, **__: object) -> None:
         raise LeaseLost("silent for too long")
 
-    lab.write('{ method = "naive" }')
-    shutil.copytree(lab.texts / "prepared" / "runs" / "data", lab.runs / "data")
+    tiny.write('{ method = "naive" }')
+    shutil.copytree(tiny.texts / "prepared" / "runs" / "data", tiny.runs / "data")
     monkeypatch.setattr("benchmark.training.run.Run.__init__", loses)
-    assert lab.call("run") == 1
-    assert lab.states()["Naive"].state == "todo"
+    assert tiny.call("run") == 1
+    assert tiny.states()["Naive"].state == "todo"
 
 
-def test_what_fails_before_a_first_stage_is_told_where_no_record_can_be_written(lab: Lab, monkeypatch, capsys) -> None:
+def test_what_fails_before_a_first_stage_is_told_where_no_record_can_be_written(
+    tiny: SuiteFolder, monkeypatch, capsys
+) -> None:
     """Oracle: the failure's own words, in the line of the run; a full disk took their place, and the line."""
 
     def fails(*_: object, **__: object) -> None:
@@ -64,18 +68,18 @@ def test_what_fails_before_a_first_stage_is_told_where_no_record_can_be_written(
     def full(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    lab.write('{ method = "naive" }')
-    shutil.copytree(lab.texts / "prepared" / "runs" / "data", lab.runs / "data")
+    tiny.write('{ method = "naive" }')
+    shutil.copytree(tiny.texts / "prepared" / "runs" / "data", tiny.runs / "data")
     monkeypatch.setattr("benchmark.training.run.Run.__init__", fails)
     monkeypatch.setattr(records, "append", full)
-    assert lab.call("run") == 1
+    assert tiny.call("run") == 1
     assert "failed: no room" in capsys.readouterr().err
 
 
-def test_braces_on_the_command_line_are_text(lab: Lab, capsys) -> None:
+def test_braces_on_the_command_line_are_text(tiny: SuiteFolder, capsys) -> None:
     """Oracle: the words that were given, as a shell takes them, in the command that status names next."""
     given = '--set=title="{0} {x} {"', "--set=tasks=[{name='t', domain='sea', train='x', dev='x', test='x'}]"
-    assert lab.call("status", *given) == 0
+    assert tiny.call("status", *given) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
     words = shlex.split(line.partition("`")[2].rpartition("`")[0])
     assert [f"--set={word}" for word in words if word.startswith(("title", "tasks"))] == list(given)

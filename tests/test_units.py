@@ -13,7 +13,7 @@ import run_all
 from analysis import figures
 from analysis.page import page
 from analysis.study import Study
-from benchmark.instruments.conformance import ALONE, STEPS, Lab
+from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns
 from benchmark.records import CoreShare, DoneLine, EvaluationLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -161,11 +161,11 @@ def test_every_unit_is_recorded_under_every_budget(unit, tmp_path):
     """Oracle: a GPT's matrix products by hand, to the last one. A row of T columns takes 12 D^2 T + 2 T^2 D
     multiplications a layer and V D for each of the T - 1 that predict; with additions and the backward pass six times
     as many operations."""
-    lab = Lab("naive", methods.build, tmp_path)
-    config = lab.config()
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    config = tiny.config()
     rows, text, d = config.training.batch_size, config.data.text_length, config.model.ladder[0].hidden_size
     columns = text + 1
-    vocabulary = lab.run(config, "run").corpus.vocabulary.text
+    vocabulary = tiny.run(config, "run").corpus.vocabulary.text
     flops = 6 * rows * (12 * d * d * columns + 2 * columns * columns * d + text * d * vocabulary)
     costs = {"seconds": 1e-6, "steps": 1, "tokens": rows * text, "flops": flops, "reference": 0.25}
     budget = {"unit": unit, "amount": STEPS * costs[unit]}
@@ -173,7 +173,7 @@ def test_every_unit_is_recorded_under_every_budget(unit, tmp_path):
         times = RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
         step_times.write(tmp_path / "times.json", [times], ALONE.hardware())
         budget["reference"] = str(tmp_path / "times.json")
-    run = lab.run(config.model_copy(update={"budget": Budget.model_validate(budget)}), unit)
+    run = tiny.run(config.model_copy(update={"budget": Budget.model_validate(budget)}), unit)
     run.train(last_stage=0)
     lines = read_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     for line in (line for line in lines if line["kind"] in ("evaluation", "done")):
@@ -199,7 +199,7 @@ def test_no_other_file_asks_for_a_unit_by_name() -> None:
 
 def test_a_phase_that_costs_nothing_is_refused(tmp_path) -> None:
     """Oracle: it would never end, since FLOPs are all that is counted; under steps it ends."""
-    lab = Lab("idles", lambda name, options: Idles(), tmp_path)
-    config = lab.config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
+    tiny = TinyRuns("idles", lambda name, options: Idles(), tmp_path)
+    config = tiny.config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
     with pytest.raises(ConfigError, match="a step of phase 'idle' costs no flops, so the phase would never end"):
-        lab.run(config, "run").train(last_stage=0)
+        tiny.run(config, "run").train(last_stage=0)

@@ -19,7 +19,7 @@ from submitit.core.utils import CommandFunction, FailedJobError
 from benchmark.jobs import executors
 from benchmark.jobs.executors.slurm import commands
 from benchmark.locks import Lease
-from tests.support.slurm_lab import Lab, write_task, write_texts
+from tests.support.suite_folder import SuiteFolder, write_task, write_texts
 
 ROWS = '{ method = "naive" }', '{ method = "er" }'
 TABLES = 'tables=["representational_similarity"]'
@@ -108,9 +108,9 @@ class FakeSlurm:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
+def tiny(tmp_path: Path) -> SuiteFolder:
     write_texts(tmp_path)
-    return Lab(tmp_path / "lab", tmp_path).write(*ROWS)
+    return SuiteFolder(tmp_path / "tiny", tmp_path).write(*ROWS)
 
 
 @pytest.fixture
@@ -118,70 +118,70 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return FakeSlurm(tmp_path / "bin", monkeypatch)
 
 
-def waves(lab: Lab, **overrides: object) -> list[tuple[str, list[str]]]:
+def waves(tiny: SuiteFolder, **overrides: object) -> list[tuple[str, list[str]]]:
     """The plan's waves by their kinds, and the names of their units."""
-    return [(wave.kind, [unit.name for unit in wave.units]) for wave in lab.plan(overrides).waves]
+    return [(wave.kind, [unit.name for unit in wave.units]) for wave in tiny.plan(overrides).waves]
 
 
-def test_waves_are_as_in_the_docs(lab: Lab) -> None:
+def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
     """Oracle: by hand, of two runs that share their first stage; then of what is left when one is trained."""
-    lab.write(*ROWS, tasks=write_task(lab.folder))
-    assert waves(lab, tables=["representational_similarity"]) == [
+    tiny.write(*ROWS, tasks=write_task(tiny.folder))
+    assert waves(tiny, tables=["representational_similarity"]) == [
         ("prepare", ["tiny:prepare-naive-s0"]),
         ("stages", ["tiny:wood-of-naive-s0"]),
         ("train", ["tiny:naive-s0", "tiny:er-s0"]),
         ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
         ("measure", ["tiny:measure-naive-s0", "tiny:measure-er-s0"]),
     ]
-    assert lab.call("run", "--methods", "naive", "--set", "tasks=[]") == 0
-    assert waves(lab) == [
+    assert tiny.call("run", "--methods", "naive", "--set", "tasks=[]") == 0
+    assert waves(tiny) == [
         ("train", ["tiny:er-s0"]),
         ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
     ]
-    assert lab.call("run", "--set", TABLES) == 0
-    assert waves(lab, tables=["representational_similarity"]) == []
+    assert tiny.call("run", "--set", TABLES) == 0
+    assert waves(tiny, tables=["representational_similarity"]) == []
 
 
-def test_shared_stages_are_a_tree(lab: Lab) -> None:
+def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
     """Oracle: by hand: of four runs all share the first stage, and two the second, in a wave of its own."""
     three = "[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]"
-    text = lab.file.read_text().replace("[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]", three)
+    text = tiny.file.read_text().replace("[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]", three)
     text = text.replace("amount = [40, 200]", "amount = 5").replace(
-        "\n]\nrows", f'\n  {{ name = "sky", train = ["{lab.texts}/sea.jsonl"] }},\n]\nrows'
+        "\n]\nrows", f'\n  {{ name = "sky", train = ["{tiny.texts}/sea.jsonl"] }},\n]\nrows'
     )
     rates = '"training.learning_rate" = [5e-4, 5e-4, 1e-3]'
     rows = ['{ method = "naive" }', f'{{ name = "late", method = "naive", set = {{ {rates} }} }}', *ROWS[1:]]
-    lab.file.write_text(re.sub(r"^rows = .*$", f"rows = [{', '.join(rows)}]", text, flags=re.MULTILINE))
-    assert waves(lab)[1:] == [
+    tiny.file.write_text(re.sub(r"^rows = .*$", f"rows = [{', '.join(rows)}]", text, flags=re.MULTILINE))
+    assert waves(tiny)[1:] == [
         ("stages", ["tiny:wood-of-naive-s0"]),
         ("stages", ["tiny:wood+sea-of-naive-s0"]),
         ("train", ["tiny:naive-s0", "tiny:late-s0", "tiny:er-s0"]),
     ]
 
 
-def test_a_file_adds_an_executor(lab: Lab, monkeypatch, capsys) -> None:
+def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: the plan: no other file of the project is touched."""
-    (lab.folder / "toy.py").write_text(TOY)
+    (tiny.folder / "toy.py").write_text(TOY)
     inside = executors.names()
-    monkeypatch.setattr(executors, "__path__", [*executors.__path__, str(lab.folder)])
+    monkeypatch.setattr(executors, "__path__", [*executors.__path__, str(tiny.folder)])
     assert executors.names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
-    assert lab.call("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds") == 0
+    assert tiny.call("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds") == 0
     told = capsys.readouterr().out
     assert "  toy: tiny:wood-of-naive-s0\n  toy: tiny:naive-s0\n" in told
     assert f"{480 * 3 / 3600:,.1f} GPU-hours" in told
-    assert lab.call("run", "--executor", "toy") == 0
-    table = (lab.folder / "report" / "tiny" / "main_pretraining.md").read_text()
+    assert tiny.call("run", "--executor", "toy") == 0
+    table = (tiny.folder / "report" / "tiny" / "main_pretraining.md").read_text()
     assert "Naive" in table and "ER" in table and "--" not in table.split("Naive")[1].split("\n")[0]
-    assert {state.state for state in lab.states().values()} == {"done"}
+    assert {state.state for state in tiny.states().values()} == {"done"}
     del sys.modules[f"{executors.__name__}.toy"]
 
 
-def test_each_wave_is_an_array_that_waits_for_the_one_before(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+def test_each_wave_is_an_array_that_waits_for_the_one_before(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: the batch scripts: kinds, tasks and dependencies; a second `run` submits nothing, and one with a row more
     what is that row's, after what is under way."""
-    lab.write(*ROWS, tasks=write_task(lab.folder))
-    assert lab.submit() == 0 and slurm.calls["sbatch"] == 5
-    assert [(wave["kind"], len(wave["units"])) for wave in lab.waves()] == [
+    tiny.write(*ROWS, tasks=write_task(tiny.folder))
+    assert tiny.submit() == 0 and slurm.calls["sbatch"] == 5
+    assert [(wave["kind"], len(wave["units"])) for wave in tiny.waves()] == [
         ("prepare", 1),
         ("stages", 1),
         ("train", 2),
@@ -192,87 +192,87 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(lab: Lab, slurm: Fa
     assert [array.after for _, array in arrays] == [(), ("100",), ("101",), ("102",), ("103",)]
     assert [len(array.tasks) for _, array in arrays] == [0, 0, 2, 2, 0]
     assert all("#SBATCH --requeue\n" in array.text and "wckey" not in array.text for _, array in arrays)
-    assert lab.submit() == 0 and slurm.calls["sbatch"] == 5 and "nothing to submit" in capsys.readouterr().out
-    assert {state.state for state in lab.states().values()} == {"waiting"}
-    lab.write(*ROWS, '{ method = "mas" }', tasks=write_task(lab.folder))
-    assert lab.submit() == 0
-    new = [slurm.arrays[wave["id"]] for wave in lab.waves()[5:]]
-    assert [wave["kind"] for wave in lab.waves()[5:]] == ["train", "score", "report"]
+    assert tiny.submit() == 0 and slurm.calls["sbatch"] == 5 and "nothing to submit" in capsys.readouterr().out
+    assert {state.state for state in tiny.states().values()} == {"waiting"}
+    tiny.write(*ROWS, '{ method = "mas" }', tasks=write_task(tiny.folder))
+    assert tiny.submit() == 0
+    new = [slurm.arrays[wave["id"]] for wave in tiny.waves()[5:]]
+    assert [wave["kind"] for wave in tiny.waves()[5:]] == ["train", "score", "report"]
     assert set(new[0].after) == {"100", "101"} and set(new[1].after) == {"100", "101", "102", "105"}
 
 
-def test_arrays_are_as_large_as_the_cluster_takes(lab: Lab, slurm: FakeSlurm) -> None:
+def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
     """Oracle: by hand: ten runs in arrays of four, of each of which three at a time; on a site without arrays single
     jobs. None of them waits for another."""
     slurm.largest = 4
     seeds, cap = ("--seeds", "0,1,2,3,4"), ("--set", "slurm.array_parallelism=3")
-    assert lab.submit(*seeds, *cap) == 0
-    train = [slurm.arrays[wave["id"]] for wave in lab.waves() if wave["kind"] == "train"]
+    assert tiny.submit(*seeds, *cap) == 0
+    train = [slurm.arrays[wave["id"]] for wave in tiny.waves() if wave["kind"] == "train"]
     assert [(len(array.tasks), array.parallelism) for array in train] == [(4, 3), (4, 3), (2, 2)]
     assert len({array.after for array in train}) == 1
     slurm.ended |= dict.fromkeys(slurm.jobs, "CANCELLED")
     slurm.largest = 1
-    before = len(lab.waves())
-    assert lab.submit(*seeds, "--methods", "naive") == 0
-    single = [slurm.arrays[wave["id"]] for wave in lab.waves()[before:] if wave["kind"] == "train"]
+    before = len(tiny.waves())
+    assert tiny.submit(*seeds, "--methods", "naive") == 0
+    single = [slurm.arrays[wave["id"]] for wave in tiny.waves()[before:] if wave["kind"] == "train"]
     assert len(single) == 5 and not any(array.tasks for array in single) and len({array.after for array in single}) == 1
 
 
-def test_more_than_may_be_submitted_is_gone_on_with(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+def test_more_than_may_be_submitted_is_gone_on_with(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: MaxSubmitJobs lets four jobs of eight go; `run` says what is left, and later calls submit the rest."""
     slurm.most = 4
-    assert lab.submit("--seeds", "0,1") == 3
+    assert tiny.submit("--seeds", "0,1") == 3
     assert "! Slurm took no more: 4 units are left" in capsys.readouterr().out and len(slurm.jobs) == 4
-    assert lab.submit("--seeds", "0,1") == 2 and "none is submitted" in capsys.readouterr().err
+    assert tiny.submit("--seeds", "0,1") == 2 and "none is submitted" in capsys.readouterr().err
     slurm.most = 100
-    assert lab.submit("--seeds", "0,1") == 0
-    units = [unit for wave in lab.waves() for task in wave["units"] for unit in task]
+    assert tiny.submit("--seeds", "0,1") == 0
+    units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
     assert len(units) == len(set(units)) == 8
     slurm.refusal = "sbatch: error: invalid partition specified: nowhere"
-    assert lab.submit("--methods", "mas", "--set", 'methods=["mas"]') == 2
+    assert tiny.submit("--methods", "mas", "--set", 'methods=["mas"]') == 2
     assert "invalid partition" in capsys.readouterr().err
 
 
-def test_several_runs_in_a_job(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: by hand: ten runs, four a job; cores and GPUs of all processes in one; a run that waits for others of its
     job says so. A budget in seconds needs whole nodes."""
-    lab.write(*ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2")
-    assert lab.submit("--seeds", "0,1,2,3,4") == 0
-    [train] = [wave for wave in lab.waves() if wave["kind"] == "train"]
+    tiny.write(*ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2")
+    assert tiny.submit("--seeds", "0,1,2,3,4") == 0
+    [train] = [wave for wave in tiny.waves() if wave["kind"] == "train"]
     assert [len(task) for task in train["units"]] == [4, 4, 2]
     text = slurm.arrays[train["id"]].text
     assert all(f"#SBATCH --{word}\n" in text for word in ("ntasks-per-node=1", "cpus-per-task=6", "gres=gpu:2"))
     slurm.states[f"{train['id']}_0"] = "RUNNING"
-    assert "trains others first" in lab.states()["Naive"].detail
+    assert "trains others first" in tiny.states()["Naive"].detail
     seconds = ("--set", "budget.unit=seconds", "--set", "slurm.exclusive=false")
-    assert lab.submit(*seconds) == 2 and "leave slurm.exclusive out" in capsys.readouterr().err
+    assert tiny.submit(*seconds) == 2 and "leave slurm.exclusive out" in capsys.readouterr().err
     more = ("--seeds", "7", "--set", "slurm.runs_per_job=1", "--set", "slurm.ntasks_per_node=3")
-    assert lab.submit(*more) == 2 and "batch_size 8 cannot be split over 3 processes" in capsys.readouterr().err
+    assert tiny.submit(*more) == 2 and "batch_size 8 cannot be split over 3 processes" in capsys.readouterr().err
 
 
-def test_rows_ask_for_their_own(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+def test_rows_ask_for_their_own(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: the batch scripts: an array for the row that asks for more, and the dry run says what it asks for."""
-    lab.write(ROWS[0], '{ method = "er", set = { "slurm.nodes" = 2, "slurm.train.time" = 7 } }', slurm='mem = "4GB"')
-    assert lab.call("run", "--dry-run", "--executor", "slurm") == 0
+    tiny.write(ROWS[0], '{ method = "er", set = { "slurm.nodes" = 2, "slurm.train.time" = 7 } }', slurm='mem = "4GB"')
+    assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
     told = capsys.readouterr().out
     assert re.search(r"^  train: 1 jobs, nodes 2, .*mem 4GB, time 7", told, re.MULTILINE) or "nodes 2" in told
-    assert lab.submit() == 0
-    texts = [slurm.arrays[wave["id"]].text for wave in lab.waves() if wave["kind"] == "train"]
+    assert tiny.submit() == 0
+    texts = [slurm.arrays[wave["id"]].text for wave in tiny.waves() if wave["kind"] == "train"]
     assert [("--nodes=2" in text, "--time=7" in text) for text in texts] == [(False, False), (True, True)]
-    [shared] = [slurm.arrays[wave["id"]].text for wave in lab.waves() if wave["kind"] == "stages"]
+    [shared] = [slurm.arrays[wave["id"]].text for wave in tiny.waves() if wave["kind"] == "stages"]
     assert "--nodes=1" in shared
 
 
-def test_a_dry_run_submits_nothing_and_says_what_a_run_does(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+def test_a_dry_run_submits_nothing_and_says_what_a_run_does(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: what is submitted then; what is next when all is done."""
-    lab.file.write_text(lab.file.read_text().replace("[40, 200]", "[1, 1]"))
-    assert lab.call("run", "--dry-run", "--executor", "slurm") == 0
+    tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
+    assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
     told = capsys.readouterr().out
     assert not slurm.calls["sbatch"] and told.splitlines()[-1].endswith("does that, then renders the report")
     assert "1 to prepare, 1 to train what runs share, 2 to train" in told and "shared saves 1 steps" in told
-    assert lab.call("run", "--parallel", "1") == 0
+    assert tiny.call("run", "--parallel", "1") == 0
     capsys.readouterr()
-    assert lab.call("run", "--dry-run") == 0
+    assert tiny.call("run", "--dry-run") == 0
     assert re.fullmatch(r"next: `python run_all.py report .*` renders .*", capsys.readouterr().out.splitlines()[-1])
 
 
@@ -288,61 +288,63 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(lab: Lab, slurm: Fak
         ("", "COMPLETED", "todo", ""),
     ],
 )
-def test_states_of_jobs(lab: Lab, slurm: FakeSlurm, state: str, ended: str, expected: str, detail: str) -> None:
+def test_states_of_jobs(
+    tiny: SuiteFolder, slurm: FakeSlurm, state: str, ended: str, expected: str, detail: str
+) -> None:
     """Oracle: the rule: what is in the queue is under way; how it ended says whose fault that is."""
-    assert lab.submit() == 0
-    job = lab.job("ER")
+    assert tiny.submit() == 0
+    job = tiny.job("ER")
     slurm.states[job] = state
     slurm.ended |= {job: ended} if ended else {}
-    run = lab.states()["ER"]
+    run = tiny.states()["ER"]
     assert run.state == expected and detail in run.detail
 
 
-def test_no_answer_is_no_end(lab: Lab, slurm: FakeSlurm, monkeypatch, capsys, caplog) -> None:
+def test_no_answer_is_no_end(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, caplog) -> None:
     """Oracle: nothing is submitted or ended while nobody knows what is under way; `status` says what is recorded."""
-    assert lab.submit() == 0
+    assert tiny.submit() == 0
     calls = slurm.calls["sbatch"]
 
     def silent(*command: str) -> str:
         raise commands.SlurmError(f"`{command[0]}` failed")
 
     monkeypatch.setattr(commands, "ask", silent)
-    assert lab.submit() == 2 and lab.call("cancel") == 2 and slurm.calls["sbatch"] == calls
+    assert tiny.submit() == 2 and tiny.call("cancel") == 2 and slurm.calls["sbatch"] == calls
     capsys.readouterr()
-    assert lab.call("status") == 3 and "2 unknown" in capsys.readouterr().out and "`squeue` failed" in caplog.text
+    assert tiny.call("status") == 3 and "2 unknown" in capsys.readouterr().out and "`squeue` failed" in caplog.text
 
 
-def test_cancel_ends_the_jobs_of_a_suite(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: the queue; those of another suite go on."""
-    other = copy.copy(lab)
-    other.file = lab.file.with_stem("other")
-    other.file.write_text(lab.file.read_text())
-    assert lab.submit() == other.submit() == 0
-    assert lab.call("cancel", "--dry-run") == 0 and "5 jobs would be ended: 100, 101, 102_0" in capsys.readouterr().out
-    assert lab.call("cancel") == 0 and "ended 5 jobs" in capsys.readouterr().out
+    other = copy.copy(tiny)
+    other.file = tiny.file.with_stem("other")
+    other.file.write_text(tiny.file.read_text())
+    assert tiny.submit() == other.submit() == 0
+    assert tiny.call("cancel", "--dry-run") == 0 and "5 jobs would be ended: 100, 101, 102_0" in capsys.readouterr().out
+    assert tiny.call("cancel") == 0 and "ended 5 jobs" in capsys.readouterr().out
     assert {*slurm.jobs} == {*other.ids().values()}
-    assert {state.state for state in lab.states().values()} == {"interrupted"}
-    assert lab.call("cancel") == 0 and "no jobs to end" in capsys.readouterr().out
+    assert {state.state for state in tiny.states().values()} == {"interrupted"}
+    assert tiny.call("cancel") == 0 and "no jobs to end" in capsys.readouterr().out
 
 
-def test_who_submits_has_the_lock(lab: Lab, slurm: FakeSlurm, monkeypatch) -> None:
+def test_who_submits_has_the_lock(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch) -> None:
     """Oracle: whoever comes second waits for the first, and finds its jobs."""
     taken: list[bool] = []
     submit = slurm.submit
-    folder = lab.runs / "suites" / "tiny" / "jobs" / "slurm"
+    folder = tiny.runs / "suites" / "tiny" / "jobs" / "slurm"
     monkeypatch.setattr(
         slurm, "submit", lambda script: taken.append(Lease(folder / "lock").is_taken()) or submit(script)
     )
-    assert lab.submit() == 0 and all(taken) and len(taken) == 4 and not Lease(folder / "lock").is_taken()
+    assert tiny.submit() == 0 and all(taken) and len(taken) == 4 and not Lease(folder / "lock").is_taken()
 
 
-def test_logs_and_pickles_lie_where_others_do_not_write(lab: Lab, slurm: FakeSlurm, capsys) -> None:
+def test_logs_and_pickles_lie_where_others_do_not_write(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: the mode of their folder; what lies there is unpickled by jobs. Slurm is asked as outside of any job."""
-    assert lab.submit() == 0
-    [logs] = {path.parent for path in lab.runs.rglob("*_submitted.pkl")}
+    assert tiny.submit() == 0
+    [logs] = {path.parent for path in tiny.runs.rglob("*_submitted.pkl")}
     assert not logs.stat().st_mode & 0o022
     logs.chmod(0o777)
-    assert lab.submit("--methods", "naive", "--set", "budget.amount=3") == 2
+    assert tiny.submit("--methods", "naive", "--set", "budget.amount=3") == 2
     assert "may be written by others" in capsys.readouterr().err
 
 
@@ -356,7 +358,7 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
         commands.ask("no-such-program")
 
 
-def test_nothing_that_is_pickled_lives_in_main(lab: Lab, tmp_path: Path) -> None:
+def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path) -> None:
     """Oracle: the pickles that submitit leaves: a job's process has another `__main__`, and unpickles no code, or what
     is in a snapshot would not be what runs."""
     (tmp_path / "bin").mkdir()
@@ -364,18 +366,18 @@ def test_nothing_that_is_pickled_lives_in_main(lab: Lab, tmp_path: Path) -> None
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {says}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     subprocess.run(
-        [sys.executable, "run_all.py", *lab.arguments("run", "--executor", "slurm")],
+        [sys.executable, "run_all.py", *tiny.arguments("run", "--executor", "slurm")],
         cwd=Path(__file__).parent.parent,
         env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
         check=True,
         capture_output=True,
         timeout=120,
     )
-    pickles = list(lab.runs.rglob("*.pkl"))
+    pickles = list(tiny.runs.rglob("*.pkl"))
     assert len(pickles) == 5, "data, a shared stage, two runs, the report"
     for path in pickles:
         words = {argument for _, argument, _ in pickletools.genops(path.read_bytes()) if isinstance(argument, str)}
         assert "Task" in words and "benchmark.jobs.work" in words
         assert "__main__" not in words and not {word for word in words if "_make_function" in word}
-    [code] = (lab.runs / "code").iterdir()
+    [code] = (tiny.runs / "code").iterdir()
     assert (code / "paper_tables").is_dir() and (code / "COMMIT").exists()

@@ -1,6 +1,6 @@
 """The promises of the interface, as checks that any method must pass (`run_all.py check NAME`).
 
-Each check is a function of a `Lab`, a place to train tiny runs of one method: three small domains, models of a few
+Each check is a function of a `TinyRuns`, a place to train tiny runs of one method: three small domains, models of a few
 thousand weights, ten steps. It raises AssertionError with what was expected. The test suite runs the same checks on
 every file in `methods/`.
 """
@@ -54,7 +54,7 @@ def place_in(name: str, error: Exception) -> str:
     return f" ({Path(*Path(lines[-1].filename).parts[-2:])}:{lines[-1].lineno})" if lines else ""
 
 
-class Lab:
+class TinyRuns:
     """Trains tiny runs of the method `name`, as `build` makes it, in folders of its own below `folder`."""
 
     def __init__(self, name: str, build: Build, folder: Path) -> None:
@@ -128,9 +128,9 @@ class Killed(Exception):
     """Stands for SIGKILL: raised in the middle of a step, so nothing of the step is saved."""
 
 
-def options_are_documented(lab: Lab) -> None:
+def options_are_documented(tiny: TinyRuns) -> None:
     """Every option has a comment on its line, and a misspelt one is refused."""
-    method = type(lab.new_method())
+    method = type(tiny.new_method())
     source = "".join(inspect.getsource(base) for base in method.__mro__ if issubclass(base, LifelongMethod))
     for field in fields(method):  # type: ignore[arg-type]
         if field.init:
@@ -140,21 +140,21 @@ def options_are_documented(lab: Lab) -> None:
     assert not both, f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its predecessor's"
     assert inspect.getdoc(inspect.getmodule(method)), "the module has no docstring that cites the method's source"
     try:
-        lab.new_method({"no_such_option": 1})
+        tiny.new_method({"no_such_option": 1})
     except ConfigError as error:
         assert "no_such_option" in str(error)
     else:
         raise AssertionError("an unknown option was accepted")
 
 
-def phases_fill_each_stage(lab: Lab) -> None:
+def phases_fill_each_stage(tiny: TinyRuns) -> None:
     """The shares of a run's phases add up to its budget (a reference's to that of all stages so far); names differ.
 
     A stage that trains has rows of its new domain. What phases use of `stage.outlook` stands in `signature`, or stages
     of one stream would pass for another's.
     """
-    config = lab.config()
-    method = lab.new_method()
+    config = tiny.config()
+    method = tiny.new_method()
     spent = 0.0
     for index in range(len(config.domains)):
         stage = stage_of(config, index)
@@ -187,11 +187,11 @@ def _has_new_rows(phase: Phase) -> bool:
     return phase.trains and not texts.isdisjoint({"new", "seen"})
 
 
-def budget_is_kept_to_one_step(lab: Lab) -> None:
+def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
     """At the end of each phase at most one step more is spent than the phases so far may take."""
-    config = lab.config()
-    lab.undisturbed()
-    run = lab.run(config, "undisturbed-gpt")
+    config = tiny.config()
+    tiny.undisturbed()
+    run = tiny.run(config, "undisturbed-gpt")
     for key in run.keys:
         lines = run.store.stage_lines(key)
         [start], [done] = records.select_kind(lines, StageLine), records.select_kind(lines, DoneLine)
@@ -205,33 +205,33 @@ def budget_is_kept_to_one_step(lab: Lab) -> None:
             )
 
 
-def trains_the_same_twice(lab: Lab) -> None:
+def trains_the_same_twice(tiny: TinyRuns) -> None:
     """The same run in another folder ends with the same weights, bit for bit."""
     cure = "it draws numbers that nobody seeds, as numpy's and those of `random` are: take them from torch"
     _assert_close(
-        lab.undisturbed(), lab.weights(lab.config(), "again"), 0.0, "when the same run is trained again", cure
+        tiny.undisturbed(), tiny.weights(tiny.config(), "again"), 0.0, "when the same run is trained again", cure
     )
 
 
-def trains_under_every_budget(lab: Lab) -> None:
+def trains_under_every_budget(tiny: TinyRuns) -> None:
     """Under seconds, FLOPs and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
-    lab.undisturbed()
-    run = lab.run(lab.config(), "undisturbed-gpt")
+    tiny.undisturbed()
+    run = tiny.run(tiny.config(), "undisturbed-gpt")
     [done] = records.select_kind(run.store.stage_lines(run.keys[-1]), DoneLine)
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * done.charged["flops"])):
-        config = lab.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
+        config = tiny.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
         cure = "a stage may end with any step; learner.elapsed says what share of it is over"
-        _assert_finite(lab.weights(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}")
+        _assert_finite(tiny.weights(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}")
 
 
-def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
+def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
     """Killed in each phase of each stage and started again, the weights end bit-identical."""
-    expected = lab.undisturbed()
-    whole = lab.run(lab.config(), "undisturbed-gpt")
+    expected = tiny.undisturbed()
+    whole = tiny.run(tiny.config(), "undisturbed-gpt")
     done = [line for key in whole.keys for line in records.select_kind(whole.store.stage_lines(key), DoneLine)]
     ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
-    config = lab.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
+    config = tiny.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
     calls = 0
 
     def stop_here() -> bool:
@@ -244,7 +244,7 @@ def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
         return False
 
     while True:
-        run = lab.run(config, "killed", stop_here)
+        run = tiny.run(config, "killed", stop_here)
         try:
             run.train()
             break
@@ -255,42 +255,42 @@ def resumes_identically_from_a_kill_in_each_phase(lab: Lab) -> None:
     _assert_close(expected, weights_of(run), 0.0, "after kills", cure)
 
 
-def two_processes_equal_one(*labs: Lab) -> None:
+def two_processes_equal_one(*several: TinyRuns) -> None:
     """Two processes with half of each batch end with the weights of one, within 1e-6 (GPT, double precision).
 
     In single precision the order of sums alone makes up to 2e-5, in one process with half-size micro-batches too: Adam
-    amplifies rounding where a growing method's gradients are tiny. One pair trains all labs: it takes seconds to start.
+    amplifies rounding where a growing method's gradients are tiny. One pair trains all: it takes seconds to start.
     """
-    expected = [_in_double(lab, lab.config()) for lab in labs]
-    runs = [lab.run(lab.config(), "two") for lab in labs]  # links the tokenised text
-    torch.multiprocessing.spawn(_train_as_one_of_two, (free_port(), labs), nprocs=2)  # type: ignore
-    for lab, run, weights in zip(labs, runs, expected, strict=True):
+    expected = [_in_double(tiny, tiny.config()) for tiny in several]
+    runs = [tiny.run(tiny.config(), "two") for tiny in several]  # links the tokenised text
+    torch.multiprocessing.spawn(_train_as_one_of_two, (free_port(), several), nprocs=2)  # type: ignore
+    for tiny, run, weights in zip(several, runs, expected, strict=True):
         try:
             cure = "a process sees its own rows: add up what is of all with learner.world.add_up or .total"
-            _assert_close(weights, weights_of(run), 1e-6, f"{lab.name} in two processes", cure)
+            _assert_close(weights, weights_of(run), 1e-6, f"{tiny.name} in two processes", cure)
         except AssertionError:
-            config = lab.config()
+            config = tiny.config()
             rate = per_stage(config.training.learning_rate, 0) * (1 + 1e-15)
             cure = "rounding becomes a step: let no sign, threshold, order or division by nearly nothing decide"
-            what = f"{lab.name} in two processes, and in one where the last bits of the learning rate change"
-            _assert_close(weights, _in_double(lab, lab.config(learning_rate=rate)), 1e-6, what, cure)
+            what = f"{tiny.name} in two processes, and in one where the last bits of the learning rate change"
+            _assert_close(weights, _in_double(tiny, tiny.config(learning_rate=rate)), 1e-6, what, cure)
             raise
 
 
-def _in_double(lab: Lab, config: RunConfig) -> list[Weights]:
+def _in_double(tiny: TinyRuns, config: RunConfig) -> list[Weights]:
     torch.set_default_dtype(torch.float64)
     try:
-        return lab.weights(config, "double")
+        return tiny.weights(config, "double")
     finally:
         torch.set_default_dtype(torch.float32)
 
 
-def _train_as_one_of_two(rank: int, port: int, labs: Sequence[Lab]) -> None:
+def _train_as_one_of_two(rank: int, port: int, several: Sequence[TinyRuns]) -> None:
     be_one_of_two(rank, port)
     torch.set_default_dtype(torch.float64)
     with join() as world:
-        for lab in labs:
-            lab.run(lab.config(), "two", world=world).train()
+        for tiny in several:
+            tiny.run(tiny.config(), "two", world=world).train()
 
 
 def be_one_of_two(rank: int, port: int) -> None:
@@ -305,33 +305,33 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def compiled_equals_eager(lab: Lab) -> None:
+def compiled_equals_eager(tiny: TinyRuns) -> None:
     """The captured graph computes what the eager method computes, within 1e-5."""
-    compiled = lab.weights(lab.config(compile="aot_eager"), "compiled")
+    compiled = tiny.weights(tiny.config(compile="aot_eager"), "compiled")
     cure = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
-    _assert_close(lab.undisturbed(), compiled, 1e-5, "compiled", cure)
+    _assert_close(tiny.undisturbed(), compiled, 1e-5, "compiled", cure)
 
 
-def bf16_is_finite(lab: Lab) -> None:
+def bf16_is_finite(tiny: TinyRuns) -> None:
     """Under bf16 autocast all weights and perplexities are finite."""
-    config = lab.config(precision="bf16")
-    _assert_finite(lab.weights(config, "bf16"), "under bf16 autocast")
-    run = lab.run(config, "bf16")
+    config = tiny.config(precision="bf16")
+    _assert_finite(tiny.weights(config, "bf16"), "under bf16 autocast")
+    run = tiny.run(config, "bf16")
     lines = [line for key in run.keys for line in records.select_kind(run.store.stage_lines(key), EvaluationLine)]
     values = [value for line in lines for value in line.perplexity.values()]
     assert values and None not in values, "a perplexity is not finite"
 
 
-def every_architecture_learns(lab: Lab) -> None:
+def every_architecture_learns(tiny: TinyRuns) -> None:
     """A model of each architecture goes through all stages."""
     for name in architecture_names():
-        _assert_finite(lab.undisturbed(name), f"in {name}")
+        _assert_finite(tiny.undisturbed(name), f"in {name}")
 
 
-def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
+def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
     """Loaded from its folder, each stage's model has the perplexities in the records."""
-    lab.undisturbed()
-    run = lab.run(lab.config(), "undisturbed-gpt")
+    tiny.undisturbed()
+    run = tiny.run(tiny.config(), "undisturbed-gpt")
     for key in run.keys:
         lines = records.select_kind(run.store.stage_lines(key), EvaluationLine)
         evaluations = [line for line in lines if line.fraction == 1]
@@ -343,11 +343,11 @@ def checkpoints_compute_what_was_recorded(lab: Lab) -> None:
                 )
 
 
-def is_naive_where_it_says(lab: Lab) -> None:
+def is_naive_where_it_says(tiny: TinyRuns) -> None:
     """A method whose signature claims nothing for the first stage trains there what Naive trains, and later more."""
-    method, mine = lab.new_method(), lab.undisturbed()
-    naive = lab.weights(lab.config().model_copy(update={"method": "naive", "row": "naive"}), "naive")
-    if method.signature(stage_of(lab.config(), 0)) == {}:
+    method, mine = tiny.new_method(), tiny.undisturbed()
+    naive = tiny.weights(tiny.config().model_copy(update={"method": "naive", "row": "naive"}), "naive")
+    if method.signature(stage_of(tiny.config(), 0)) == {}:
         cure = "say in `signature` what the first stage does that Naive's does not"
         _assert_close(naive[:1], mine[:1], 0.0, "in the first stage", cure)
     if not method.may_be_naive:
@@ -360,17 +360,17 @@ def is_naive_where_it_says(lab: Lab) -> None:
         )
 
 
-def works_on_the_clock_alone(lab: Lab) -> None:
+def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     """Nothing is computed or left behind where no clock runs, no step costs more than its first, no thread works on.
 
     Free are building a method, its answers (`signature`, `options`, `phases`) and the warm-up before a phase; a step is
     charged by the FLOPs of the first one of its phase. What only a generator, a compiled extension, a file or another
     process holds is not seen: methods are code that is read. `verify --stage` asks the same of a study's methods.
     """
-    config = lab.config()
-    _refuse_work("building it", lab.new_method)
+    config = tiny.config()
+    _refuse_work("building it", tiny.new_method)
     others = _others()
-    for _, prepared in stages(config, lab.build, lab.run(config, "untrained").stream, ALONE):
+    for _, prepared in stages(config, tiny.build, tiny.run(config, "untrained").stream, ALONE):
         inputs, index = prepared.inputs, prepared.inputs.stage.index
         method, bare = inputs.method, stage_of(config, index)
 
@@ -394,7 +394,7 @@ def works_on_the_clock_alone(lab: Lab) -> None:
             assert not left, f"{where}: beside the loop there are {left}, which work on while the clock is paused"
 
 
-CHECKS: tuple[Callable[[Lab], None], ...] = (
+CHECKS: tuple[Callable[[TinyRuns], None], ...] = (
     options_are_documented,
     phases_fill_each_stage,
     budget_is_kept_to_one_step,
@@ -422,14 +422,14 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     passed, repeats = True, True
     say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over")
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(name, build, Path(folder))
+        tiny = TinyRuns(name, build, Path(folder))
         for promise in CHECKS:
             if promise in OF_TWO_RUNS and not repeats:
                 say(f"{promise.__name__.replace('_', ' '):59}left out: the same run differs from itself")
                 continue
             began = time.monotonic()
             try:
-                promise(lab)
+                promise(tiny)
                 verdict = "passed"
             except Exception as error:
                 passed, repeats = False, repeats and promise is not trains_the_same_twice

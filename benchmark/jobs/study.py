@@ -183,7 +183,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     the clock.
     """
     from benchmark.instruments.conformance import (
-        Lab,
+        TinyRuns,
         works_on_the_clock_alone,  # torch: not for a report alone
     )
     from benchmark.training.processes import join
@@ -212,7 +212,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         yield f"stage {key} of {config.id}: the same weights, {expected}, and {measured} perplexities"
         with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
         try:
-            works_on_the_clock_alone(Lab(config.method, with_options, Path(scratch) / "lab"))
+            works_on_the_clock_alone(TinyRuns(config.method, with_options, Path(scratch) / "tiny"))
         except AssertionError as error:
             raise ResultsError(f"{config.id}: {error}; mend methods/{config.method}.py, and train again") from None
         yield f"{config.method} works on the clock alone"

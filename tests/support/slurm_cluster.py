@@ -42,7 +42,7 @@ MARIADB_TABLES = Path("/usr/share/mysql/mysql_system_tables.sql")
 PATIENCE = 90.0  # seconds for a cluster to come up, or for processes to die
 
 SLURM_CONF = """\
-ClusterName=lab
+ClusterName=tiny
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmUser={user}
@@ -257,7 +257,7 @@ class Supervisor:
         accounting.write_text(SLURMDBD_CONF.format(**values))
         self._spawn("slurmdbd", "slurmdbd", "-D")
         self._wait_for(lambda: is_listening(accounting_port), "slurmdbd")
-        self._ask("sacctmgr", "-i", "add", "cluster", "lab")
+        self._ask("sacctmgr", "-i", "add", "cluster", "tiny")
         (self.run / "spool").mkdir()
         self._spawn("slurmctld", "slurmctld", "-D")
         self._wait_for(lambda: is_listening(controller_port), "slurmctld")

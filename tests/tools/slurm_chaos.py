@@ -36,10 +36,10 @@ from benchmark.jobs.executors import Job
 from benchmark.jobs.executors.slurm import PARTIAL
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import (
+from tests.support.suite_folder import (
     STEPS,
     WORDS,
-    Lab,
+    SuiteFolder,
     copy_code,
     processes_of,
     queue,
@@ -66,7 +66,7 @@ OTHERS = ("prepare", "score", "measure", "report")  # kinds of jobs that do not 
 
 
 class Chaos:
-    """A lab and what happens to its jobs: each kind of disturbance is given a job that trains."""
+    """A suite and what happens to its jobs: each kind of disturbance is given a job that trains."""
 
     def __init__(self, folder: Path, cluster: SlurmCluster, runs: int, runs_per_job: int, seed: int) -> None:
         self.chosen = random.Random(seed)
@@ -74,22 +74,22 @@ class Chaos:
         words = [*WORDS["sea"].split(), *map(str, range(300))]
         texts = [" ".join(self.chosen.choices(words, k=LONG)) for _ in range(LONG)]  # to be stopped in mid-text
         (folder / "sea.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        self.cluster, self.lab = cluster, Lab(folder / "lab", folder)
+        self.cluster, self.tiny = cluster, SuiteFolder(folder / "tiny", folder)
         self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
         self.left = False  # whether `run` is to be called again
         self.kinds = [self.tell, self.kill, self.lose_node, self.drain, self.preempt, self.preempt_by_cancelling]
         self.kinds += [self.suspend, self.silence, self.silence_of_accounts, self.cancel]
         self.rows = [f"r{number:02}" for number in range(runs)]
-        (folder / "lab" / "steps").mkdir()
-        settings = 'partition = "preemptible"\naccount = "lab"\narray_parallelism = 5'
+        (folder / "tiny" / "steps").mkdir()
+        settings = 'partition = "preemptible"\naccount = "tiny"\narray_parallelism = 5'
         if runs_per_job > 1:
             settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
-        self.lab.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.lab.folder))
-        text = self.lab.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
+        self.tiny.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.tiny.folder))
+        text = self.tiny.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
         text = text.replace("[data]", "[data]\nmax_valid_bytes = 5000")
-        self.lab.file.write_text(text.replace("main_pretraining", "representational_similarity"))
+        self.tiny.file.write_text(text.replace("main_pretraining", "representational_similarity"))
         for row in self.rows:
-            self.lab.tell(row, f"slow {STEP}")
+            self.tiny.tell(row, f"slow {STEP}")
         # row -> after how many of its twenty evaluations what happens to it
         kinds = self.chosen.sample(self.kinds, len(self.kinds))
         rows = self.chosen.sample(self.rows, max(round(DISTURBED * runs), min(runs, len(kinds))))
@@ -99,13 +99,13 @@ class Chaos:
 
     def row(self, number: int) -> str:
         name, rate = self.rows[number], RATES[number % len(RATES)]
-        options = f'gate = "{self.lab.gate(name)}", log = "{self.steps(name)}"'
+        options = f'gate = "{self.tiny.gate(name)}", log = "{self.steps(name)}"'
         rates = f'"training.learning_rate" = [5e-4, {rate}]'
         method = METHODS[number % len(METHODS)]
         return f'{{ name = "{name}", method = "{method}", options = {{ {options} }}, set = {{ {rates} }} }}'
 
     def steps(self, row: str) -> Path:
-        return self.lab.folder / "steps" / row
+        return self.tiny.folder / "steps" / row
 
     def run(self) -> None:
         scontrol("update", "PartitionName=preemptible", "State=DOWN")  # or who prepares is over before it can be killed
@@ -118,14 +118,14 @@ class Chaos:
         while queue() or self.left:
             self.submit_what_is_left()
             self.kill_others()
-            jobs = {unit: job for job in self.lab.jobs() if job.state == "running" for unit in job.units}
+            jobs = {unit: job for job in self.tiny.jobs() if job.state == "running" for unit in job.units}
             for row, (evaluations, disturb) in list(self.plan.items()):
-                job = jobs.get(self.lab.config(row).id)
-                if self.lab.count(row, "done"):  # too late: another's turn
-                    later = [name for name in self.rows if name not in self.plan and not self.lab.count(name, "done")]
+                job = jobs.get(self.tiny.config(row).id)
+                if self.tiny.count(row, "done"):  # too late: another's turn
+                    later = [name for name in self.rows if name not in self.plan and not self.tiny.count(name, "done")]
                     if later:
                         self.plan[self.chosen.choice(later)] = self.plan.pop(row)
-                elif job and self.lab.count(row, "evaluation") >= evaluations:
+                elif job and self.tiny.count(row, "evaluation") >= evaluations:
                     print(f"{row}: {disturb.__name__}", flush=True)
                     disturb(job)
                     self.happened[disturb.__name__] += 1
@@ -133,7 +133,7 @@ class Chaos:
                     break  # what was running may not be
             time.sleep(0.2)
         while True:  # with those whose process was killed
-            status = self.lab.submit("--retry-failed")
+            status = self.tiny.submit("--retry-failed")
             assert status in (0, PARTIAL), status
             wait_until(lambda: not queue(), PATIENCE)
             if status == 0:
@@ -142,7 +142,7 @@ class Chaos:
     def submit_what_is_left(self) -> None:
         """Call `run` again, some time after it could not submit all."""
         if self.left and time.monotonic() > self.called + AGAIN:
-            status = self.lab.submit()
+            status = self.tiny.submit()
             assert status in (0, REFUSED, PARTIAL), status
             self.happened["run_again"] += 1
             self.left, self.called = status != 0, time.monotonic()
@@ -152,14 +152,14 @@ class Chaos:
         both = [self.submitter(), self.submitter()]
         ends = [process.wait() for process in both]
         assert {*ends} <= {0, REFUSED, PARTIAL}, ends
-        units = Counter(unit for wave in self.lab.waves() for task in wave["units"] for unit in task)
+        units = Counter(unit for wave in self.tiny.waves() for task in wave["units"] for unit in task)
         assert all(count == 1 for unit, count in units.items() if unit != "report-all"), units
         self.left = 0 not in ends
         self.happened["two_submitters"] += 1
 
     def kill_others(self) -> None:
         """The process of one job of each kind that trains nothing dies; it is tried again at the end, as runs are."""
-        for job in self.lab.jobs() if self.others else ():
+        for job in self.tiny.jobs() if self.others else ():
             if job.kind in self.others and job.state == "running" and (pids := processes_of(job.id)):
                 print(f"{job.kind}: kill", flush=True)
                 processes.kill(pids)
@@ -168,24 +168,24 @@ class Chaos:
 
     def submitter(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "run_all.py", *self.lab.arguments("run", "--executor", "slurm")],
-            cwd=self.lab.folder.parent / "code",
+            [sys.executable, "run_all.py", *self.tiny.arguments("run", "--executor", "slurm")],
+            cwd=self.tiny.folder.parent / "code",
             start_new_session=True,
             stdout=subprocess.DEVNULL,
         )
 
     def kill_submitter(self, waves: int) -> None:
         """SIGKILL to who submits, when it has noted so many arrays; what it has not noted is done twice at worst."""
-        before = len(self.lab.waves())
+        before = len(self.tiny.waves())
         process = self.submitter()
-        wait_until(lambda: len(self.lab.waves()) >= before + waves or process.poll() is not None)
+        wait_until(lambda: len(self.tiny.waves()) >= before + waves or process.poll() is not None)
         time.sleep(self.chosen.uniform(0, 0.1))
         self.happened["kill_submitter"] += process.poll() is None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # with the sbatch that it waits for
         process.wait()
         time.sleep(1)
-        print(f"killed who submits: {len({*queue()} - {*self.lab.ids().values()})} jobs are not noted", flush=True)
+        print(f"killed who submits: {len({*queue()} - {*self.tiny.ids().values()})} jobs are not noted", flush=True)
 
     # What can happen to jobs
 
@@ -199,7 +199,7 @@ class Chaos:
 
     def cancel(self, job: Job) -> None:
         """All jobs are ended by `cancel`; the next `run` goes on."""
-        assert self.lab.call("cancel") == 0
+        assert self.tiny.call("cancel") == 0
         self.left = True
 
     def lose_node(self, job: Job) -> None:
@@ -244,19 +244,21 @@ class Chaos:
 
     def suspend(self, job: Job) -> None:
         """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
-        row = next(config.row for config in self.lab.configs() if config.id in job.units)
-        evaluations = self.lab.count(row, "evaluation")
+        row = next(config.row for config in self.tiny.configs() if config.id in job.units)
+        evaluations = self.tiny.count(row, "evaluation")
         # it trains next: what stands still between two pieces of training is off the clock anyway
         wait_until(
             lambda: (
-                self.lab.count(row, "evaluation") > evaluations or self.lab.count(row, "done") or job.id not in queue()
+                self.tiny.count(row, "evaluation") > evaluations
+                or self.tiny.count(row, "done")
+                or job.id not in queue()
             )
         )
         if subprocess.run(["scontrol", "suspend", job.id], check=False).returncode == 0:
-            state = self.lab.states()[row]
+            state = self.tiny.states()[row]
             assert state.state == "done" or state.detail.startswith("suspended"), state
-            if not self.lab.count(row, "done"):
-                self.stood_still[row] = self.lab.count(row, "resumed")
+            if not self.tiny.count(row, "done"):
+                self.stood_still[row] = self.tiny.count(row, "resumed")
             time.sleep(SILENCE)
             scontrol("resume", job.id)
 
@@ -277,13 +279,13 @@ class Chaos:
 
     def ended(self) -> set[str]:
         """The rows whose jobs are taken for dead."""
-        return {row for row, state in self.lab.states().items() if state.state in ("failed", "interrupted")}
+        return {row for row, state in self.tiny.states().items() if state.state in ("failed", "interrupted")}
 
     def stop_preparation(self) -> None:
         """The job that prepares is told in the middle of a text that its time is over; Slurm queues it again."""
-        domains = self.lab.runs / "data" / "domains"
+        domains = self.tiny.runs / "data" / "domains"
         wait_until(lambda: [*domains.glob(".*/*.bin")] and self.made())
-        [job] = self.lab.ids("prepare").values()
+        [job] = self.tiny.ids("prepare").values()
         self.made_before = self.made()
         subprocess.run(["scancel", "--signal=USR2", job], check=True)
         wait_until(lambda: queue()[job].waits)
@@ -291,23 +293,23 @@ class Chaos:
 
     def made(self) -> dict[Path, int]:
         """The texts that are tokenised, and when each of them was."""
-        paths = (self.lab.runs / "data" / "domains").glob("*/info.json")
+        paths = (self.tiny.runs / "data" / "domains").glob("*/info.json")
         return {path: path.stat().st_mtime_ns for path in paths if not path.parent.name.startswith(".")}
 
     # What must be so at the end
 
     def verify(self) -> None:
-        states = self.lab.states()
+        states = self.tiny.states()
         assert {state.state for state in states.values()} == {"done"}, states
         for row in self.rows:
-            assert self.lab.count(row, "done") == 1
-            assert [line["kind"] for line in self.lab.run_lines(row)].count("done") == 1
+            assert self.tiny.count(row, "done") == 1
+            assert [line["kind"] for line in self.tiny.run_lines(row)].count("done") == 1
         assert self.made_before.items() <= self.made().items(), "a text that was there was made anew"
-        assert not self.lab.plan().waves and not self.others, (self.lab.plan().waves, self.others)
-        assert list(self.lab.folder.rglob("representational_similarity.png")), "no report"
+        assert not self.tiny.plan().waves and not self.others, (self.tiny.plan().waves, self.others)
+        assert list(self.tiny.folder.rglob("representational_similarity.png")), "no report"
         for row, resumed in self.stood_still.items():
-            if self.lab.count(row, "resumed") == resumed:  # else a kill may have taken the note with it
-                assert self.lab.stage(row)[-1]["cores"]["stood_still"] > SILENCE - 1, row
+            if self.tiny.count(row, "resumed") == resumed:  # else a kill may have taken the note with it
+                assert self.tiny.stage(row)[-1]["cores"]["stood_still"] > SILENCE - 1, row
         self.verify_waste()  # first: the undisturbed runs take steps too
         self.verify_results()
 
@@ -315,17 +317,17 @@ class Chaos:
         """Rows with the same method and rate are the same run."""
         period = len(METHODS) * len(RATES)
         for first in range(min(period, len(self.rows))):
-            expected = self.lab.undisturbed(self.rows[first]).weights(self.rows[first])
+            expected = self.tiny.undisturbed(self.rows[first]).weights(self.rows[first])
             for row in self.rows[first::period]:
-                weights = self.lab.weights(row)
+                weights = self.tiny.weights(row)
                 assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.items()), row
 
     def verify_waste(self) -> None:
         executed = restarts = 0
         for row in self.rows:
-            lines = [line["kind"] for line in self.lab.stage(row)]
+            lines = [line["kind"] for line in self.tiny.stage(row)]
             began = lines.count("stage") + lines.count("resumed")
-            phases = len(self.lab.stage(row)[0]["phases"])
+            phases = len(self.tiny.stage(row)[0]["phases"])
             executed += self.steps(row).stat().st_size - began - (phases - 1)  # without the steps that warm up
             restarts += began - 1
         runs = len(self.rows)
@@ -350,9 +352,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, SlurmCluster(Path(name) / "cluster", cpus=4, more=limits) as cluster:
         folder, user = Path(name), pwd.getpwuid(os.getuid()).pw_name
         for words in (
-            ("account", "lab"),
+            ("account", "tiny"),
             ("account", "urgent"),
-            ("user", user, "account=lab", f"MaxSubmitJobs={MOST}"),
+            ("user", user, "account=tiny", f"MaxSubmitJobs={MOST}"),
             ("user", user, "account=urgent"),
         ):
             subprocess.run(["sacctmgr", "-i", "add", *words], check=True, stdout=subprocess.DEVNULL)

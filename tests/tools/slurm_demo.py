@@ -18,7 +18,7 @@ from benchmark.jobs.pool import physical_cores
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from tests.support.slurm_cluster import SlurmCluster
-from tests.support.slurm_lab import queue, wait_until
+from tests.support.suite_folder import queue, wait_until
 
 ROOT = Path(__file__).parents[2]
 RUNS, OUT = ROOT / "runs" / "slurm-demo", ROOT / "report" / "slurm-demo"

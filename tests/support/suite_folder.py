@@ -121,7 +121,7 @@ def submitting(code: Path) -> Iterator[None]:
         yield
 
 
-class Lab:
+class SuiteFolder:
     """Rows are named in `rows`; a row `x` of the method "paced" obeys the file `x.gate`."""
 
     def __init__(self, folder: Path, texts: Path, data: Path | None = None) -> None:
@@ -132,7 +132,7 @@ class Lab:
         if data:
             shutil.copytree(data, self.runs / "data")
 
-    def write(self, *rows: str, slurm: str = "", tasks: str = "") -> Lab:
+    def write(self, *rows: str, slurm: str = "", tasks: str = "") -> SuiteFolder:
         """A suite of these rows: `x` is of the method "paced"; others are given as TOML."""
         paced = '{{ name = "{row}", method = "paced", options = {{ gate = "{gate}" }} }}'
         tables = [row if "{" in row else paced.format(row=row, gate=self.gate(row)) for row in rows]
@@ -258,9 +258,9 @@ class Lab:
 
         wait_until(ended)
 
-    def undisturbed(self, row: str) -> Lab:
+    def undisturbed(self, row: str) -> SuiteFolder:
         """The same run in this process."""
-        other = Lab(self.folder / f"undisturbed-{row}", self.texts, data=self.runs / "data")
+        other = SuiteFolder(self.folder / f"undisturbed-{row}", self.texts, data=self.runs / "data")
         other.file.write_text(self.file.read_text())
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -270,11 +270,11 @@ class Lab:
 
 
 @contextlib.contextmanager
-def new_lab(folder: Path, texts: Path, prepared: bool = True) -> Iterator[Lab]:
+def new_suite_folder(folder: Path, texts: Path, prepared: bool = True) -> Iterator[SuiteFolder]:
     """`folder/code` is what will be submitted."""
-    lab = Lab(folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None)
+    tiny = SuiteFolder(folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None)
     with submitting(copy_code(folder / "code")):
-        yield lab
+        yield tiny
         subprocess.run(["scancel", "--me"], check=True)
         wait_until(lambda: not queue())
 
@@ -288,13 +288,13 @@ def queue() -> dict[str, commands.Queued]:
     return commands.queue([getpass.getuser()])
 
 
-def assert_as_if_undisturbed(lab: Lab, row: str, resumed: int) -> None:
+def assert_as_if_undisturbed(tiny: SuiteFolder, row: str, resumed: int) -> None:
     """It went on from a checkpoint so many times, and is equal to a run without that, bit for bit."""
-    expected = lab.undisturbed(row)
-    assert all(torch.equal(tensor, lab.weights(row)[name]) for name, tensor in expected.weights(row).items())
-    assert lab.stage(row)[-2]["perplexity"] == expected.stage(row)[-2]["perplexity"]
-    assert lab.stage(row)[-1]["charged"]["steps"] == STEPS
-    steps = [line["step"] for line in lab.stage(row) if line["kind"] == "resumed"]
+    expected = tiny.undisturbed(row)
+    assert all(torch.equal(tensor, tiny.weights(row)[name]) for name, tensor in expected.weights(row).items())
+    assert tiny.stage(row)[-2]["perplexity"] == expected.stage(row)[-2]["perplexity"]
+    assert tiny.stage(row)[-1]["charged"]["steps"] == STEPS
+    steps = [line["step"] for line in tiny.stage(row) if line["kind"] == "resumed"]
     assert len(steps) == resumed and all(0 < step < STEPS for step in steps)
 
 
