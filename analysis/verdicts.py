@@ -96,19 +96,27 @@ class Verdict:
         if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
             return "a run diverged"
         fewest = min(len(comparison.changes) for comparison in self.comparisons)
-        needed = fewest_seeds(self.tests)
-        return f"{fewest} of at least {needed} seeds" if fewest < needed else ""
+        needed = fewest_seeds(self._tests_of_the_weakest)
+        if fewest >= needed:
+            return ""
+        return f"{fewest} of at least {needed} seeds" + (" to refute" if fewest >= fewest_seeds(self.tests) else "")
 
     @property
     def decidable_from(self) -> float:
         """The smallest true distance from the bound that these seeds would have decided in four of five cases.
 
-        Of the weakest comparison alone: all of a claim hold at once less often. NaN where they decided, or could not.
+        Of the weakest comparison alone, on the side of the bound on which it is. NaN where they decided, or could not.
         """
         values = self.weakest.margin
         if self.state != "not decidable" or self.reason or len(values) < 2:
             return math.nan
-        return detectable(float(np.std(values, ddof=1)), len(values), self.tests)
+        return detectable(float(np.std(values, ddof=1)), len(values), self._tests_of_the_weakest)
+
+    @property
+    def _tests_of_the_weakest(self) -> int:
+        """What its p is corrected for: one of many comparisons may refute a claim by chance, but all must hold it."""
+        bounds = sum(len(comparison.excess) for comparison in self.comparisons)
+        return self.tests * (bounds if self.weakest.margin.mean() < 0 else 1)
 
 
 def weakest(comparisons: Sequence[Comparison]) -> Comparison:

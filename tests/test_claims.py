@@ -85,6 +85,20 @@ def test_what_other_claims_ask_counts():
     assert beside.state == "not decidable" and beside.reason == "3 of at least 5 seeds"
 
 
+def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
+    """Oracle: by hand; three rows against one are three comparisons, so six tests: 6 / 4**3 is above 5%,
+    6 / 4**4 below, and 2 / 4**3 would hold the claim. The power that is named is that of six tests, too."""
+    claim = Claim("t", "", ("ER",), ("Naive", "EWC", "MAS"))
+    er = [[1, value] for value in (15, 16, 14, 13)]
+    others = {name: [[1, 10]] * 4 for name in ("Naive", "EWC", "MAS")}
+    few = verdict(claim, numbers(ER=er[:3], **others))
+    assert few.state == "not decidable" and few.reason == "3 of at least 4 seeds to refute"
+    assert verdict(claim, numbers(ER=er, **others)).state == "not held"
+    near = verdict(claim, numbers(ER=[[1, value] for value in (10.5, 9.6, 10.6, 9.7)], **others))
+    spread = float(np.std(np.log([1.05, 0.96, 1.06, 0.97]), ddof=1))
+    assert near.reason == "" and near.decidable_from == pytest.approx(detectable(spread, 4, 6))
+
+
 def test_comparisons_are_paired_by_seed():
     """Oracle: by hand; ER is 10% below Naive with every seed although the seeds lie far apart."""
     ours = numbers(ER=[[1, 9], [1, 90], [1, 900], [1, 0.9]], Naive=[[1, 10], [1, 100], [1, 1000], [1, 1]])

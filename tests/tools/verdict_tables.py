@@ -26,6 +26,7 @@ from benchmark.settings.names import slug
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
 FINETUNINGS = 5
 SEEDS = range(2, 21)
+SHOWN = (3, 4, 5, 6, 8, 10, 15, 20)  # of these, in the tables
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 # what a row's values differ by between seeds; the scale is the standard deviation, or Cauchy's own
@@ -35,6 +36,10 @@ NOISE: dict[str, Draw] = {
     "Cauchy": lambda rng, shape: rng.standard_cauchy(size=shape),
     "rounded to one sd": lambda rng, shape: np.round(rng.normal(size=shape)),
     "every other seed stuck 20 sd off": lambda rng, shape: rng.normal(size=shape) + rng.choice([-10.0, 10.0], shape),
+}
+# and where half a standard deviation of each row comes from what all seeds share: an order, a memory, a test text
+SHARED: dict[str, Draw] = {
+    "Gaussian, half as much shared": lambda rng, shape: rng.normal(size=shape) + rng.normal(0, 0.5, shape[1:])
 }
 # name -> how far comparisons are from their bounds, and how far one in half of the claims is on the other side
 DIFFERENCES = {"tied": (0.0, 0.0), "weakly": (0.5, -0.5), "strongly": (5.0, -5.0), "all but one strongly": (5.0, 0.0)}
@@ -94,8 +99,9 @@ class Draws:
 
 def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
     """Draw so many cards of the most seeds; fewer seeds are the first of these."""
-    rng = np.random.default_rng([[*NOISE].index(noise), [*DIFFERENCES].index(difference)])
-    values = NOISE[noise](rng, (SEEDS[-1], cards, card.values))
+    kinds = NOISE | SHARED
+    rng = np.random.default_rng([[*kinds].index(noise), [*DIFFERENCES].index(difference)])
+    values = kinds[noise](rng, (SEEDS[-1], cards, card.values))
     ahead, behind = DIFFERENCES[difference]
     false = rng.random((len(card.sizes), cards)) < 0.5
     effects = []
@@ -152,15 +158,18 @@ def tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
     simulated = {" | ".join(pair): simulate(card, *pair, cards) for pair in both}
     yield table("noise | rows differ", {name: wrong for name, (wrong, _) in simulated.items()})
     yield table("noise", {noise: simulate(ONE_CLAIM, noise, "tied", 25 * cards)[0] for noise in NOISE})
+    yield table("noise", {noise: simulate(card, noise, "tied", cards)[0] for noise in SHARED})
     yield table("noise | rows differ", {name: right for name, (_, right) in simulated.items() if "tied" not in name})
     yield table("noise", {noise: np.array([coverage(noise, seeds, samples) for seeds in SEEDS]) for noise in NOISE})
 
 
 def table(head: str, rows: Mapping[str, Floats]) -> str:
-    """Percentages, a column each of SEEDS; " | " divides the first columns."""
-    lines = [f"| {head} | " + " | ".join(map(str, SEEDS)) + " |"]
-    lines.append("|" + " :-- |" * (head.count("|") + 1) + " --: |" * len(SEEDS))
-    lines += [f"| {name} | " + " | ".join(f"{100 * share:.1f}" for share in line) + " |" for name, line in rows.items()]
+    """Percentages, a column each of SHOWN; " | " divides the first columns."""
+    lines = [f"| {head} | " + " | ".join(map(str, SHOWN)) + " |"]
+    lines.append("|" + " :-- |" * (head.count("|") + 1) + " --: |" * len(SHOWN))
+    for name, line in rows.items():
+        shares = [f"{100 * line[SEEDS.index(seeds)]:.1f}" for seeds in SHOWN]
+        lines.append(f"| {name} | " + " | ".join(shares) + " |")
     return "\n".join(lines)
 
 
