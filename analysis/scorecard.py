@@ -155,10 +155,10 @@ def _describe_rules(ours: Mapping[str, Measurements], claims: int) -> list[str]:
         "Held: every comparison of the claim is significant. Not held: one is significantly the other way. Both are "
         f"corrected for all comparisons and {claims} claims, so that a card has a wrong verdict in "
         f"{'about' if claims == 1 else 'at most'} {ERRORS:.0%} of cases, if seeds are independent: what they "
-        "share, such as an order of domains, a memory or a test text, is not covered (docs/statistics.md). Effect, interval "
-        "and seeds are those of the weakest comparison, paired by pre-training seed and not corrected; Paper is the "
-        "weakest one in the printed numbers. Decidable from: the true distance from the bound at which these seeds "
-        f"would have decided the weakest comparison, taken alone, with probability {POWER:.0%}.",
+        "share, such as an order of domains, a memory or a test text, is not covered (docs/statistics.md). Effect, "
+        "interval and seeds are those of the weakest comparison, paired by pre-training seed and not corrected; Paper "
+        "is the weakest one in the printed numbers. Decidable from: the true distance from the bound at which these "
+        f"seeds would have decided the weakest comparison, taken alone, with probability {POWER:.0%}.",
         f"Claims on the best or lowest of all are judged against {', '.join(PAPER)}; after every domain or stage means "
         f"after {', '.join(titles)}.",
     ]
