@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,8 +79,10 @@ def style() -> Iterator[None]:
 def to_files(figure: Figure) -> dict[str, bytes]:
     """The figure as PDF and PNG, without anything that changes from one day to the next."""
     pdf, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-    figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a title's emoji, which the page shows
+        figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+        figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
     return {"pdf": pdf.getvalue(), "png": png.getvalue()}
 
 

@@ -96,7 +96,7 @@ def digest(value: Any) -> str:
 # Ranges of numbers, and what names may be
 
 BILLION = 1_000_000_000
-NAME = r"^[a-z][a-z0-9_]*$"
+NAME = r"^\w[\w-]*$"
 Rate = Annotated[float, Field(gt=0, le=100)]
 ShareOfPhase = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[float, Field(ge=0, lt=1)]

@@ -159,7 +159,7 @@ def _read(name: str) -> dict[str, Any]:
             "NAME.toml, which `run_all.py new-suite` writes"
         )
     try:
-        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"no suite {name[:255]!r}: {error.strerror}: give the path of a .toml file") from None
     except (ValueError, RecursionError) as error:
