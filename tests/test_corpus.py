@@ -7,11 +7,14 @@ import hashlib
 import inspect
 import json
 import os
+import socket
 import sys
 import types
 from collections import Counter
 from pathlib import Path
 
+import datasets
+import pandas
 import pytest
 import zstandard
 
@@ -94,6 +97,18 @@ def test_files_globs_and_folders_name_the_same_files(tmp_path, monkeypatch) -> N
     assert texts(read(domain(Path("a"), Path("b/*"), Path("c.jsonl")))[0]) == expected
 
 
+def test_a_link_to_a_folder_leads_there_once(tmp_path) -> None:
+    """Oracle: the two texts, each under one name, though links lead round in a circle."""
+    write(tmp_path / "elsewhere" / "b.JSONL", json_lines({"text": "linked"}))
+    write(tmp_path / "here" / "z" / "a.Txt", b"here")
+    (tmp_path / "here" / "a").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "here" / "b").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "here")
+    (tmp_path / "here" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    docs, skipped = read(domain(tmp_path / "here"))
+    assert texts(docs) == ["linked", "here"] and skipped == {"no regular file": 1}
+
+
 def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
     """Oracle: counted by hand; a folder is walked by the system's rules, and a pipe is waited for by nobody."""
     write(tmp_path / "a.jsonl", json_lines({"text": "x"}, {"text": ""}, {"text": " \n"}, {"text": None}, {"text": "x"}))
@@ -101,17 +116,20 @@ def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
     write(tmp_path / "c.txt", b"")
     write(tmp_path / "notes.md", b"x")
     write(tmp_path / ".hidden.txt", b"hidden")
-    write(tmp_path / ".hidden" / "a.txt", b"hidden")
+    write(tmp_path / "._a.txt", b"of a Mac")
+    write(tmp_path / ".ipynb_checkpoints" / "a.txt", b"hidden")
     os.mkfifo(tmp_path / "pipe.txt")
-    (tmp_path / "link").symlink_to(tmp_path / ".hidden")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket.txt"))
     docs, skipped = read(domain(tmp_path))
-    assert texts(docs) == ["x"]
+    assert texts(docs) == ["x"] == texts(read(domain(tmp_path / "**/*.txt"))[0])
     assert skipped == {
         "blank": 3,
         "duplicate": 2,
         "empty file": 1,
         "file of another format": 1,
-        "hidden or no regular file": 4,
+        "hidden": 3,
+        "no regular file": 2,
     }
 
 
@@ -124,7 +142,9 @@ ERRORS = {
     "not UTF-8, text": ("a.txt", b"one\ntwo\n\xe9 three\n", ": byte 0xe9 is not UTF-8"),
     "cut in a character": ("a.txt.gz", "one\né".encode()[:-1], ": byte 0xc3 is not UTF-8 (unexpected end of data)"),
     "surrogate": ("a.jsonl", b'{"text": "x\\ud800"}\n', ":1: character 1 is half of a surrogate pair (\\ud800)"),
-    "unknown format": ("a.csv", b"x", ": unknown format; the name of a file ends in one of .jsonl"),
+    "UTF-16": ("a.txt", "as Windows has it".encode("utf-16-le"), ": 17 of 34 characters are NUL: convert"),
+    "UTF-16 lines": ("a.jsonl", json_lines({"text": "x"}).decode().encode("utf-16-le"), ":1: not JSON (Expecting"),
+    "unknown format": ("a.tsv", b"x", ": unknown format; the name of a file ends in one of .jsonl"),
 }
 
 
@@ -135,6 +155,70 @@ def test_errors_name_file_and_line(tmp_path, name: str, content: bytes, message:
     with pytest.raises(DataError) as error:
         read(domain(path))
     assert str(error.value).startswith(f"{path}{message}")
+
+
+FIELDS = ("title", "meta.body")
+RECORDS = [{"id": i, "title": f"Title {i}", "meta": {"body": f'Body "{i}",\n東京.', "x": [i]}} for i in range(700)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "lines.json", "a.JSON.gz", "a.csv", "a.csv.zst", "a.parquet"])
+def test_a_record_is_the_same_in_every_format(tmp_path, name: str) -> None:
+    """Oracle: the titles and bodies that were written, by pandas and by pyarrow, a blank line between them."""
+    frame = pandas.DataFrame([{"title": r["title"], "meta.body": r["meta"]["body"]} for r in RECORDS])
+    if ".csv" in name:
+        content = frame.to_csv(index=False).encode()
+    elif name.endswith(".parquet"):
+        datasets.Dataset.from_list(RECORDS).to_parquet(tmp_path / name)
+    else:
+        content = json_lines(*RECORDS) if "a.j" not in name or name == "a.jsonl" else json.dumps(RECORDS).encode()
+    path = tmp_path / name if name.endswith(".parquet") else write(tmp_path / name, content)
+    expected = [f'Title {i}\n\nBody "{i}",\n東京.' for i in range(700)]
+    for spec in (path, tmp_path):
+        assert texts(read(domain(spec, text_field=FIELDS))[0]) == expected
+    with pytest.raises(DataError, match=r":[123]: no field 'meta.text'; there are "):
+        read(domain(path, text_field="meta.text"))
+
+
+def test_a_field_inside_may_be_null_and_tables_beside_documents_are_not_read(tmp_path) -> None:
+    """Oracle: by hand. A name with a dot goes before the field inside."""
+    rows = [{"meta": None}, {"meta": {"body": None}}, {"meta": {"body": "b"}}, {"meta": {}, "meta.body": "c"}]
+    write(tmp_path / "a.jsonl", json_lines(*rows))
+    write(tmp_path / "metadata.json", b"{}")
+    write(tmp_path / "table.csv", b"x")
+    docs, skipped = read(domain(tmp_path, text_field="meta.body"))
+    assert texts(docs) == ["b", "c"] and skipped == {"blank": 2, "file of another format": 2}
+
+
+def test_what_is_broken_is_skipped_and_named_where_the_domain_says_so(tmp_path) -> None:
+    """Oracle: the lines that were broken, by hand; what is odd in another field than the text is no error."""
+    odd = ['{"text": "a", "id": ' + "9" * 5000 + "}", '{"text": "b", "x": "\\ud800"}', '{"x": 1, "text": "c", "x": 2}']
+    bad = ['{"text": "d"', '{"text": "\\ud800"}', '["e"]', '{"text": 7}']
+    path = write(tmp_path / "a.jsonl", "\n".join([*odd, *bad, *['{"text": "f"'] * 20, '{"text": "g"}']).encode())
+    write(tmp_path / "b.txt", b"\xe9")
+    write(tmp_path / "c.csv", b'text\nh\n"i')
+    files = [tmp_path / name for name in ("a.jsonl", "b.txt", "c.csv")]
+    docs, skipped = read(domain(*files, on_error="skip"))
+    assert texts(docs) == ["a", "b", "c", "g", "h"]
+    named = [f"broken: {path}:{line}" for line in range(4, 14)]
+    assert skipped == {**dict.fromkeys(named, 1), "more that are broken": 14 + 2, "empty file": 1}
+    with pytest.raises(DataError, match=r"a\.jsonl:4: not JSON"):
+        read(domain(*files))
+
+
+@pytest.mark.parametrize("size", [1, 8, 19])
+def test_of_a_book_pages_are_held_out(tmp_path, size: int) -> None:
+    """Oracle: all text in its order, in pieces of lines, one held out; none is cut where documents are enough."""
+    book = "".join(f"This is line {i} of the book.\n" for i in range(8000))[: 12_000 * size]
+    for part in range(size):
+        write(tmp_path / f"{part:02}.txt", book[part * 12_000 :][:12_000].encode())
+    docs, _ = read(domain(tmp_path), valid_share=1e-9)
+    assert "".join(texts(docs)) == book
+    pages = len(docs)
+    assert 6 * size <= pages <= 8 * size and len(texts(docs, "valid")) == 1
+    write(tmp_path / "more.txt", b"x" * 100)
+    for part in range(size, 20):
+        write(tmp_path / f"{part:02}.txt", b"%d" % part)
+    assert len(texts(read(domain(tmp_path), valid_share=1e-9)[0])) == 21, "there are enough documents"
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.txt.gz", "a.txt.zst"])

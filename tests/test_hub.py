@@ -83,6 +83,11 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
         json_lines(papers / f"ComputerScience,2022-2022/train/Computer Science-2022.gz-000{part}.json.gz", rows)
     files = HubDataset(path=str(papers), files=("ComputerScience,2022-2022/train/*.json.gz",))
     assert read(files) == [f"paper {part} \u2028 {i}" for part in range(3) for i in (1, 2)]
+    parquet(papers / "tables/1.parquet", [{"meta": {"body": "of a table"}, "text": "no"}])
+    (papers / "tables/2.csv").write_text("title,text\nA,of a second\n")
+    tables = [HubDataset(path=str(papers), files=("tables/*.parquet",), text_field="meta.body")]
+    tables.append(HubDataset(path=str(papers), files=("tables/2.csv",), text_field=("title", "text")))
+    assert read(*tables) == ["of a table", "A\n\nof a second"]
     with pytest.raises(DataError, match="Couldn't cast"):
         read(HubDataset(path=str(papers), name="ComputerScience,2022-2022"))
     json_lines(tmp_path / "papers/raw/Books.jsonl", [{"text": "good", "images": []}, {"title": "no text"}])

@@ -12,21 +12,25 @@ import platform
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from benchmark.data import docstrings
 from benchmark.data.documents import (
+    FEW_DOCUMENTS,
+    PIECE,
     DataError,
     Document,
+    Row,
+    cut,
     find_files,
+    find_kind,
     fingerprint,
     naming_source,
-    parse_record,
-    parse_text_line,
+    parse_rows,
     read_file,
 )
 from benchmark.files import hash_of, whole_file
@@ -42,10 +46,28 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 
     Without validation files, the fingerprint of a text decides: `valid_share` of the documents are held out, the same
     ones whatever else the domain holds. Validation files are read first, so that their text is not trained on. The
-    upper end of the fingerprints is what the domain holds out of pre-training (`Domain.hold_out`).
+    upper end of the fingerprints is what the domain holds out of pre-training (`Domain.hold_out`). Where files hold so
+    few documents that all are on one side, pieces of them are held out, a book's pages.
 
     Raises DataError.
     """
+    documents = _split(domain, valid_share, skipped)
+    few = list(islice(documents, FEW_DOCUMENTS)) if domain.train and not domain.valid else []
+    if few and len(few) < FEW_DOCUMENTS and len({document.split for document in few}) == 1:
+        few = _hold_out_pieces(few, valid_share)
+    yield from chain(few, documents)
+
+
+def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[Document]:
+    """Documents cut small, of which those with the lowest fingerprints are for validation, one at least."""
+    texts = [(document, piece) for document in documents for piece in cut(document.text, PIECE) if piece.strip()]
+    pieces = [replace(document, text=piece, hashed=fingerprint(piece)) for document, piece in texts]
+    lowest = sorted({piece.hashed for piece in pieces})
+    end = lowest[max(1, round(valid_share * len(lowest))) - 1] if len(lowest) > 1 else -1
+    return [replace(piece, split="valid" if piece.hashed <= end else "train") for piece in pieces]
+
+
+def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
     for document in drop_repeats(domain, skipped):
         if document.split != "valid" and document.decides >= (1 - domain.hold_out) * 2**64:
             skipped["held out"] += 1
@@ -62,11 +84,6 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
             if not document.text.strip():
                 skipped["blank"] += 1
                 continue
-            try:
-                document.text.encode()
-            except UnicodeEncodeError as error:
-                half = f"half of a surrogate pair (\\u{ord(error.object[error.start]):x})"
-                raise DataError(f"{document.source}: character {error.start} is {half}: repair the text") from None
             hashed = fingerprint(document.text)
             if seen.add(hashed):
                 yield replace(document, hashed=hashed, decides=document.decides or hashed)
@@ -128,37 +145,38 @@ def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
         yield from documents
     for spec in domain.valid:
         for path in find_files(spec, skipped):
-            for document in read_file(path, domain.text_field, skipped):
+            for document in read_file(path, domain, skipped):
                 yield replace(document, split="valid")
     for spec in domain.train:
         for path in find_files(spec, skipped):
-            for document in read_file(path, domain.text_field, skipped):
+            for document in read_file(path, domain, skipped):
                 yield replace(document, split="train") if domain.valid else document
     for dataset in domain.datasets:
-        yield from _dataset(dataset)
+        rows = _rows(dataset)
+        yield from parse_rows(rows, dataset.text_field, domain.on_error, skipped)
 
 
-def _dataset(dataset: HubDataset) -> Iterator[Document]:
+def _rows(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
+    """The rows of a dataset, each with its place: records, or lines of files of JSON Lines."""
     try:
         from datasets import load_dataset
     except ImportError:
         raise DataError(f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
     asked = f"name {dataset.name!r}, revision {dataset.revision!r}, split {dataset.split!r}"
     with naming_source(f"dataset {dataset.path!r} ({', '.join(dataset.files) or asked})"):
+        lines = False
         if dataset.files:
             on_hub = f"hf://datasets/{dataset.path}@{dataset.revision or 'main'}"
             folder = dataset.path if os.path.isdir(dataset.path) else on_hub
             files = [f"{folder}/{name}" for name in dataset.files]
-            rows = load_dataset("text", data_files=files, split="train", streaming=True)
+            kind = find_kind(Path(files[0])).removeprefix(".")
+            lines = kind not in ("parquet", "csv")
+            rows = load_dataset("text" if lines else kind, data_files=files, split="train", streaming=True)
         else:
             given = {"revision": dataset.revision} if dataset.revision else {}
             rows = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True, **given)
         for number, row in enumerate(islice(_kept_on(rows), dataset.documents)):
-            place = f"{dataset.path}:{number}"
-            if dataset.files:
-                yield from parse_text_line(row["text"].encode(), dataset.text_field, place)
-            else:
-                yield from parse_record(row, dataset.text_field, place)
+            yield f"{dataset.path}:{number}", row["text"].encode() if lines else row
 
 
 def _kept_on(rows: Any) -> Iterator[Any]:

@@ -1,7 +1,8 @@
-"""Documents, and the files that they stand in: JSON Lines or plain text, as they are or packed with gzip or zstd."""
+"""Documents, and the files that they stand in: lines of JSON, plain text or tables, packed or as they are."""
 
 from __future__ import annotations
 
+import csv
 import glob
 import gzip
 import hashlib
@@ -21,15 +22,24 @@ from pathlib import Path
 from typing import IO, Any, Generic, Literal, NoReturn, TypeVar, cast
 
 from benchmark.errors import UserError
+from benchmark.settings.suite import Domain, OnError, TextField
 
 LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
 
 TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
+PIECE = 2000  # characters: what is held out of a text that is one document
 FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
 CHUNK = 2**18  # characters read at once
-JSON_LINES, PLAIN = (tuple(kind + packed for packed in ("", ".gz", ".zst")) for kind in (".jsonl", ".txt"))
-SUFFIXES = (*JSON_LINES, *PLAIN)
-NO_FILE = "hidden or no regular file"
+DOCUMENTS, TABLES = (".jsonl", ".txt"), (".json", ".csv", ".parquet")  # the kinds of files, by the ends of their names
+PACKED = (".gz", ".zst")
+KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
+HIDDEN, NO_FILE = "hidden", "no regular file"  # why something in a folder is no text
+NAMED = 10  # texts that are broken are named in what was skipped, so many of them
+BROKEN = "broken:"
+NULS = 0.25  # share of a text: ASCII in UTF-16 has twice as many
+CONVERT = "convert the file, e.g. with iconv"
+ROWS = 256  # of a table that are in memory at once
+csv.field_size_limit(2**31 - 1)  # bytes; else a column of 128 KiB is an error
 
 
 class DataError(UserError):
@@ -38,6 +48,14 @@ class DataError(UserError):
 
 class NotHere(DataError):
     """Text that this machine does not have."""
+
+
+class BrokenText(DataError):
+    """A document that is none. `place` says where it stands; domains with `on_error = "skip"` go on after it."""
+
+    def __init__(self, place: str, what: str) -> None:
+        super().__init__(f"{place}: {what}")
+        self.place = place
 
 
 @contextmanager
@@ -78,41 +96,40 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(hashlib.sha256(same.encode(errors="surrogatepass")).digest()[:8], "big")
 
 
-def parse_record(record: Any, text_field: str, place: str) -> Iterator[Document]:
-    """The text of a record, in pieces where it is long."""
-    text = text_of(record, text_field, place)
-    pieces = cut(text)
-    decides = fingerprint(text) if len(pieces) > 1 else 0
-    return (Document(piece, place, decides=decides) for piece in pieces)
-
-
-def cut(text: str) -> list[str]:
-    """`text` in pieces of at most LONGEST_DOCUMENT characters, each up to the end of a line, or else of a word."""
+def cut(text: str, longest: int = 0) -> list[str]:
+    """`text` in pieces of at most `longest` or LONGEST_DOCUMENT characters, each to the end of a line, else a word."""
+    longest = longest or LONGEST_DOCUMENT
     pieces = []
     start = 0
-    while len(text) - start > LONGEST_DOCUMENT:
-        stop = start + LONGEST_DOCUMENT
+    while len(text) - start > longest:
+        stop = start + longest
         end = text.rfind("\n", start, stop) + 1 or text.rfind(" ", start, stop) + 1 or stop
         pieces.append(text[start:end])
         start = end
     return [*pieces, text[start:]]
 
 
-def text_of(record: Any, text_field: str, place: str) -> str:
-    """The text of a record; null is no text, so it will count as blank."""
+def text_of(record: Any, text_field: TextField, place: str) -> str:
+    """The text of a record, that of several fields with a blank line between; null is none, and counts as blank."""
+    fields = (text_field,) if isinstance(text_field, str) else text_field
     if not isinstance(record, Mapping):
-        raise DataError(
-            f"{place}: a {type(record).__name__}, not an object with a field {text_field!r}: write one on each line"
-        )
-    if text_field not in record:
-        fields = ", ".join(map(str, record)) or "none"
-        raise DataError(f"{place}: no field {text_field!r}; there are {fields}: name the right one in text_field")
-    text = record[text_field]
-    if not isinstance(text, str | None):
-        raise DataError(
-            f"{place}: field {text_field!r} is a {type(text).__name__}, not text: name another in text_field"
-        )
-    return text or ""
+        what = f"not an object with a field {fields[0]!r}: write one on each line"
+        raise BrokenText(place, f"a {type(record).__name__}, {what}")
+    return "\n\n".join(filter(None, (_find_field(record, field, place) for field in fields)))
+
+
+def _find_field(record: Mapping[str, Any], field: str, place: str) -> str | None:
+    value: Any = record
+    for part in [field] if field in record else field.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            fields = ", ".join(map(str, record)) or "none"
+            raise BrokenText(place, f"no field {field!r}; there are {fields}: name the right one in text_field")
+        value = value[part]
+        if value is None:
+            return None
+    if not isinstance(value, str):
+        raise BrokenText(place, f"field {field!r} is a {type(value).__name__}, not text: name another in text_field")
+    return value
 
 
 Item = TypeVar("Item")
@@ -139,19 +156,33 @@ class Sample(Generic[Item]):
         return [item for _, _, _, item in sorted(self._kept, key=lambda kept: kept[1])]
 
 
+def find_kind(path: Path) -> str:
+    """How a file is read, by its name; empty for one that holds no text."""
+    name = path.name.lower()
+    for packing in PACKED:
+        name = name.removesuffix(packing)
+    return next((kind for kind in (*DOCUMENTS, *TABLES) if name.endswith(kind)), "")
+
+
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """The files that a file name, a folder or a glob stands for, sorted. Raises DataError where there are none.
 
-    Of a folder, what is hidden, no regular file or of another format is skipped and counted.
+    Of a folder, what is hidden, no regular file or of another format is skipped and counted; tables are of another
+    format beside documents.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
-        files = sorted(_walk_folder(path, skipped))
-        problem = f"the folder holds no file that ends in {', '.join(SUFFIXES)}: put some there, or correct the path"
+        inside = list(_walk_folder(path, skipped))
+        files = [file for file in inside if find_kind(file) in DOCUMENTS] or [
+            file for file in inside if find_kind(file)
+        ]
+        if len(files) < len(inside):
+            skipped["file of another format"] += len(inside) - len(files)
+        problem = f"the folder holds no file that ends in {KINDS}: put some there, or correct the path"
     elif path.is_file():
         files = [path]
     else:
-        matches = sorted(glob.glob(str(path), recursive=True))
+        matches = glob.glob(str(path), recursive=True)
         files = [Path(match) for match in matches if os.path.isfile(match)]
         if "**" not in spec and len(files) < len(matches):  # with it, folders are on the way to their files
             skipped[NO_FILE] += len(matches) - len(files)
@@ -160,9 +191,9 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     if not files:
         raise NotHere(f"{spec}: {problem}")
     for file in files:
-        if not file.name.endswith(SUFFIXES):
-            raise DataError(f"{file}: unknown format; the name of a file ends in one of {', '.join(SUFFIXES)}")
-    return files
+        if not find_kind(file):
+            raise DataError(f"{file}: unknown format; the name of a file ends in one of {KINDS}")
+    return sorted(files)
 
 
 def refuse(error: OSError) -> NoReturn:
@@ -171,66 +202,158 @@ def refuse(error: OSError) -> NoReturn:
 
 
 def _walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        entered = [name for name in folders if not name.startswith(".") and not os.path.islink(Path(place, name))]
-        if len(entered) < len(folders):
-            skipped[NO_FILE] += len(folders) - len(entered)
-        folders[:] = entered
-        for name in names:
-            file = Path(place, name)
-            if name.startswith(".") or not file.is_file():
-                skipped[NO_FILE] += 1
-            elif not name.endswith(SUFFIXES):
-                skipped["file of another format"] += 1
-            else:
-                yield file
+    """The files in a folder and in those inside it, each entered once, by a link where nothing else leads there."""
+    entered, waiting = set[tuple[int, int]](), [str(folder)]
+    while waiting:
+        for place, folders, names in os.walk(waiting.pop(0), onerror=refuse):
+            stat = os.stat(place)
+            if (stat.st_dev, stat.st_ino) in entered:
+                folders.clear()
+                continue
+            entered.add((stat.st_dev, stat.st_ino))
+            shown = sorted(name for name in folders if not name.startswith("."))
+            links = [name for name in shown if os.path.islink(Path(place, name))]
+            waiting += [os.path.join(place, name) for name in links]
+            hidden = [name for name in (*folders, *names) if name.startswith(".")]
+            if hidden:
+                skipped[HIDDEN] += len(hidden)
+            folders[:] = [name for name in shown if name not in links]
+            for name in names:
+                file = Path(place, name)
+                if name in hidden:
+                    continue
+                elif not file.is_file():
+                    skipped[NO_FILE] += 1
+                else:
+                    yield file
 
 
-def read_file(path: Path, text_field: str, skipped: Counter[str]) -> Iterator[Document]:
+# What stands in a file
+
+Row = bytes | str | Mapping[str, Any]  # a line of JSON, a text, a record
+
+
+def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a file. Raises DataError, which names the line, for what is no text."""
     empty = True
-    is_plain = path.name.endswith(PLAIN)
-    for document in _plain_text(path) if is_plain else _json_lines(path, text_field):
+    for document in parse_rows(read_rows(path, domain.text_field), domain.text_field, domain.on_error, skipped):
         empty = False
         yield document
     if empty:
         skipped["empty file"] += 1
 
 
-def _json_lines(path: Path, text_field: str) -> Iterator[Document]:
-    for number, line in enumerate(read_lines(path), 1):
-        yield from parse_text_line(line, text_field, f"{path}:{number}")
+def parse_rows(
+    rows: Iterator[tuple[str, Row]], text_field: TextField, on_error: OnError, skipped: Counter[str]
+) -> Iterator[Document]:
+    """The documents of rows, each with its place. With "skip" what is broken is left out, counted and named."""
+    ended = False
+    while not ended:
+        documents = list[Document]()
+        try:
+            place, row = next(rows, ("", None))
+            ended = row is None
+            documents += [] if row is None else parse_row(row, text_field, place)
+        except BrokenText as error:
+            if on_error == "stop":
+                raise
+            named = sum(reason.startswith(BROKEN) for reason in skipped) < NAMED
+            skipped[f"{BROKEN} {error.place}" if named else "more that are broken"] += 1
+        yield from documents
 
 
-def parse_text_line(line: bytes, text_field: str, place: str) -> Iterator[Document]:
-    """The text of a line of JSON, in pieces where it is long. Raises DataError for what is none."""
-    record = parse_line(line, place, f"{{{json.dumps(text_field)}: ...}}") if line.strip() else {text_field: ""}
-    yield from parse_record(record, text_field, place)
+def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]:
+    """The text of a row, in pieces where it is long. Raises BrokenText."""
+    if isinstance(row, bytes):
+        row = parse_line(row, place, '{"text": ...}') if row.strip() else ""
+    text = row if isinstance(row, str) else text_of(row, text_field, place)
+    if torn := TORN.search(text):
+        half = f"half of a surrogate pair (\\u{ord(torn[0]):x})"
+        raise BrokenText(place, f"character {torn.start()} is {half}: repair the text")
+    if (nuls := text.count("\0")) > NULS * len(text):
+        raise BrokenText(place, f"{nuls:,} of {len(text):,} characters are NUL: {CONVERT} -f UTF-16LE")
+    pieces = cut(text)
+    decides = fingerprint(text) if len(pieces) > 1 else 0
+    return (Document(piece, place, decides=decides) for piece in pieces)
+
+
+def read_rows(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
+    """The rows of a file, each with its place. Raises DataError."""
+    kind = find_kind(path)
+    if kind == ".txt":
+        return _read_plain_text(path)
+    if kind == ".csv":
+        return _read_csv(path)
+    if kind == ".parquet":
+        return _read_parquet(path, text_field)
+    if kind == ".json" and _is_array(path):
+        return _read_array(path)
+    return ((f"{path}:{number}", line) for number, line in enumerate(read_lines(path), 1))
+
+
+def _read_plain_text(path: Path) -> Iterator[tuple[str, Row]]:
+    """A file is one document, or several where it is long: it is never in memory as a whole."""
+    rest = ""
+    with _open_text(path) as text:
+        while part := text.read(CHUNK):
+            *whole, rest = cut(rest + part)
+            yield from ((str(path), piece) for piece in whole)
+    if rest:
+        yield str(path), rest
+
+
+def _read_csv(path: Path) -> Iterator[tuple[str, Row]]:
+    with _open_text(path) as text:
+        rows = csv.DictReader(text, strict=True)
+        try:
+            yield from ((f"{path}:{rows.line_num}", row) for row in rows)
+        except csv.Error as error:
+            raise BrokenText(f"{path}:{rows.line_num}", f"not CSV ({error}): quote fields as RFC 4180 says") from None
+
+
+def _is_array(path: Path) -> bool:
+    with unpacked(path) as file:
+        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+
+
+def _read_array(path: Path) -> Iterator[tuple[str, Row]]:
+    """A file of JSON that is one array, of which each item is a record; it is in memory as a whole."""
+    with unpacked(path) as file:
+        items = parse_line(file.read(), str(path), '{"text": ...}')
+    yield from ((f"{path}:{number}", item) for number, item in enumerate(items, 1))
+
+
+def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{path}: to read .parquet files, `pip install -e .[hf]`") from None
+    fields = (text_field,) if isinstance(text_field, str) else text_field
+    wanted = {name for field in fields for name in (field, field.partition(".")[0])}
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            columns = [name for name in table.schema_arrow.names if name in wanted] or None
+            number = count(1)
+            for batch in table.iter_batches(ROWS, columns=columns):
+                yield from ((f"{path}:{next(number)}", row) for row in batch.to_pylist())
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: damaged ({error}): make or fetch it again") from None
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:
-    """What a line of JSON says. Raises DataError for what is none, with an `example` of what it should be."""
+    """What a line of JSON says. Raises BrokenText for what is none, with an `example` of what it should be."""
     try:
-        return json.loads(line.decode("utf-8-sig"))
+        return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: {_not_utf8(error)}") from None
+        raise BrokenText(place, _not_utf8(error)) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON ({error}): each line must be one object such as {example}") from None
+        cure = f"{CONVERT} -f UTF-16LE" if b"\0" in line else f"each line must be one object such as {example}"
+        raise BrokenText(place, f"not JSON ({error}): {cure}") from None
 
 
-def _plain_text(path: Path) -> Iterator[Document]:
-    """A file is one document, or several where it is long: it is never in memory as a whole."""
-    rest = ""
-    with unpacked(path) as file:
-        text = io.TextIOWrapper(file, "utf-8-sig", newline="")
-        try:
-            while part := text.read(CHUNK):
-                *whole, rest = cut(rest + part)
-                yield from (Document(piece, str(path)) for piece in whole)
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: {_not_utf8(error)}") from None
-    if rest:
-        yield Document(rest, str(path))
+def _parse_integer(digits: str) -> int | float:
+    """Python makes no integer of more than 4,300 digits, which nobody reads here."""
+    return int(digits) if len(digits) < 4300 else float(digits)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
@@ -240,16 +363,26 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
+def _open_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """A file to read as text. What is no UTF-8 in it ends it, with BrokenText."""
+    with unpacked(path) as file:
+        try:
+            yield io.TextIOWrapper(file, "utf-8-sig", newline="")
+        except UnicodeDecodeError as error:
+            raise BrokenText(str(path), _not_utf8(error)) from None
+
+
+@contextmanager
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """A file to read, decompressed. Raises DataError if it is damaged, or its gzip is cut short."""
     try:
         with path.open("rb") as file:
-            if path.suffix == ".gz" and path.stat().st_size == 0:
+            if path.suffix.lower() == ".gz" and path.stat().st_size == 0:
                 raise EOFError("the file is empty")
-            elif path.suffix == ".gz":
+            elif path.suffix.lower() == ".gz":
                 with gzip.GzipFile(fileobj=file) as content:
                     yield cast(IO[bytes], content)
-            elif path.suffix == ".zst":
+            elif path.suffix.lower() == ".zst":
                 with _zstd(file) as content:
                     yield content
             else:
@@ -272,4 +405,4 @@ def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 def _not_utf8(error: UnicodeDecodeError) -> str:
-    return f"byte 0x{error.object[error.start]:02x} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"
+    return f"byte 0x{error.object[error.start]:02x} is not UTF-8 ({error.reason}): {CONVERT}"

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark.data import corpus
-from benchmark.data.documents import FEW_DOCUMENTS, JSON_LINES, SUFFIXES, DataError, find_files, parse_line, read_lines
+from benchmark.data.documents import (
+    FEW_DOCUMENTS,
+    KINDS,
+    PIECE,
+    DataError,
+    find_files,
+    find_kind,
+    parse_line,
+    read_rows,
+)
 from benchmark.files import whole_file
 from benchmark.instruments.speed import MatrixProduct
 from benchmark.settings.base import ConfigError
@@ -27,6 +36,7 @@ LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings
 PACKED = 4.0  # bytes of text in a byte of an archive, roughly
 BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}  # of a vocabulary, on English text
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
+FEWEST = 2 / SHARES[-1]  # documents of which some can be held out
 TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
 PASSES = 20  # over a domain's text in a stage, at most
 SWEEP = 600.0  # seconds of train time of all runs together, at most
@@ -93,7 +103,7 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
     if len(places) < 2:
         raise DataError(
             f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two folders, or one that "
-            f"holds a folder for each, with files that end in {', '.join(SUFFIXES)}"
+            f"holds a folder for each, with files that end in {KINDS}"
         )
     names = [_name(place) for place in places]
     repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -103,7 +113,7 @@ def _domains(given: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _is_text(path: Path) -> bool:
-    return path.is_file() and path.name.endswith(SUFFIXES)
+    return path.is_file() and bool(find_kind(path))
 
 
 def _name(place: Path) -> str:
@@ -123,14 +133,15 @@ def read_beginning(place: Path, name: str) -> Text:
         seen += len(document.text.encode())
         if seen > LOOKED_AT:
             return Text(domain, documents, seen, max(sum(packed), seen))
-    return Text(domain, documents, seen, seen)
+    pages = seen // PIECE  # of which some are held out where documents are too few
+    return Text(domain, documents if documents >= FEWEST else max(documents, pages), seen, seen)
 
 
 def _text_field(files: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one."""
-    place = next((path for path in files if path.name.endswith(JSON_LINES)), None)
-    line = next((line for line in read_lines(place) if line.strip()), b"{}") if place else b"{}"
-    record = parse_line(line, f"{place}", '{"text": ...}')
+    rows = (row for path in files if find_kind(path) != ".txt" for _, row in read_rows(path, "text"))
+    row = next((row for row in rows if not isinstance(row, bytes) or row.strip()), None)
+    record = parse_line(row, f"{files[0]}", '{"text": ...}') if isinstance(row, bytes) else row
     texts = {key: value for key, value in record.items() if isinstance(value, str)} if isinstance(record, dict) else {}
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 
@@ -188,10 +199,10 @@ def valid_share(texts: Sequence[Text]) -> float:
     Raises DataError for a domain that has too few to train on some and keep others.
     """
     fewest = min(texts, key=lambda text: text.documents)
-    if fewest.documents < 2 / SHARES[-1]:
+    if fewest.documents < FEWEST:
         raise DataError(
             f"{fewest.domain.train[0]}: {fewest.documents} documents, too few to train on some and keep others for "
-            "validation: a .txt file is one document; give more files, or .jsonl with a document a line"
+            "validation: give more text"
         )
     return next((share for share in SHARES if share * fewest.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1])
 
@@ -203,7 +214,7 @@ def _parameters(size: Size, vocabulary: int) -> int:
 def _domain(text: Text, file: Path) -> str:
     place = Path(text.domain.train[0])
     beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
-    field = f", text_field = {_quote(text.domain.text_field)}" if text.domain.text_field != "text" else ""
+    field = f", text_field = {_quote(str(text.domain.text_field))}" if text.domain.text_field != "text" else ""
     return f'{{ name = "{text.domain.name}", train = [{_quote(beside.as_posix())}]{field} }}'
 
 

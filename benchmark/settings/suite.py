@@ -26,6 +26,9 @@ from benchmark.settings.slurm import Slurm
 from benchmark.settings.tasks import Finetuning, Task
 from benchmark.settings.units import UNITS, Work
 
+TextField = str | Annotated[tuple[str, ...], Field(min_length=1)]
+OnError = Literal["stop", "skip"]
+
 
 class HubDataset(Settings):
     """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
@@ -37,10 +40,10 @@ class HubDataset(Settings):
     files: tuple[str, ...] = Field(
         (),
         exclude_if=not_,
-        description="read these files of JSON Lines (globs) and no configuration: for sets whose other columns differ "
-        "from file to file, which the library refuses, or that need a script",
+        description="read these files (globs) and no configuration: .parquet, .csv, or JSON Lines whatever they are "
+        "called, whose other columns may differ from file to file",
     )
-    text_field: str = Field("text", description="the column that holds a document's text")
+    text_field: TextField = Field("text", description="the column that holds a document's text, as of a domain")
     documents: int | None = Field(None, gt=0, le=BILLION, description="read at most this many documents")
 
 
@@ -50,11 +53,20 @@ class Domain(Settings):
     name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
     title: str = Field("", max_length=200, description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
-    train: tuple[str, ...] = Field((), description="files, globs or folders: .jsonl or .txt, plain, .gz or .zst")
+    train: tuple[str, ...] = Field(
+        (), description="files, globs or folders: .jsonl, .txt, .json, .csv, .parquet, plain, .gz or .zst"
+    )
     valid: tuple[str, ...] = Field(
         (), description="as train, for validation; without it a hash of each document decides"
     )
-    text_field: str = Field("text", description="the field of a .jsonl line that holds a document's text")
+    text_field: TextField = Field(
+        "text", description='the field of a record that holds its text, "meta.body" one inside; a list joins several'
+    )
+    on_error: OnError = Field(
+        "stop",
+        exclude_if=lambda value: value == "stop",
+        description="what a document does that is broken: skip leaves it out, counts and names it",
+    )
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
     hold_out: float = Field(
         0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
@@ -283,7 +295,9 @@ class Suite(Settings):
     """
 
     name: str = Field(
-        pattern=r"^\w[\w .+-]*$", max_length=100, description="the folder of its reports; default: the file's name"
+        pattern=r"^[^\s./\\-][^/\\]*$",
+        max_length=100,
+        description="the folder of its reports; default: the file's name",
     )
     title: str = Field(max_length=1000, description="one line that says what is compared")
     seeds: Seeds = Field((0,), description="each row is trained once for each seed")

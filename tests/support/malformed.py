@@ -282,7 +282,7 @@ def texts() -> Iterator[Case]:
         ("a.jsonl", b'["x"]\n', "a.jsonl:1"),
         ("a.jsonl", b'{"body": "x"}\n', "a.jsonl:1"),
         ("a.txt", b"\xff\xfe", "a.txt"),
-        ("a.csv", b"x", "a.csv"),
+        ("a.tsv", b"x", "a.tsv"),
         ("a.jsonl.gz", packed[: len(packed) // 2], "a.jsonl.gz"),
         ("a.jsonl.gz", good, "a.jsonl.gz"),
         ("a.jsonl.zst", good, "a.jsonl.zst"),
