@@ -1,21 +1,24 @@
-"""The optimizer: rates by name, frozen parts, and moments that outlive a phase or a stage."""
+"""The optimizer: its kinds, rates by name, frozen parts, and moments that outlive a phase or a stage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import TinyRuns, tiny_config
+from benchmark.instruments.conformance import Killed, TinyRuns, tiny_config
 from benchmark.models import load
+from benchmark.settings import optimizers
 from benchmark.settings.base import ConfigError
+from benchmark.settings.optimizers import OPTIMIZERS, Optimizer, Part
 from benchmark.training.keys import stage_keys
-from benchmark.training.learner import carry_on, copy_layers, factors, moments, new_optimizer
 from benchmark.training.method import LifelongMethod, Phase
+from benchmark.training.optimizer import PhaseOptimizer, copy_layers, factors
 from benchmark.training.step import trainable_stage
 from tests.support.record_lines import read_lines
 
@@ -63,6 +66,76 @@ def test_moments_go_on_over_phases_and_stages(tmp_path) -> None:
     assert not kept["embeddings.0.weight"]["exp_avg_sq"][-3:].any()
 
 
+def adafactor(groups: Any, training: Any, options: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(groups, lr=0.0, weight_decay=training.weight_decay, **options)
+
+
+def of_as_many_rows(state: Any, parameter: Any, vocabulary: int) -> Any:
+    """What Adafactor remembers of rows and columns never has the shape of a parameter."""
+    return state if len(state.get("row_var", parameter)) == len(parameter) else {}
+
+
+OWN = Optimizer("adafactor", "Shazeer and Stern 2018", (Part(adafactor),), {"d": 2.0}, fit=of_as_many_rows)
+WEIGHT = "layers.0.attn.c_attn.weight"
+NAMES = (WEIGHT, "layers.0.ln_1.weight", "embeddings.1.weight")
+BY_HAND: dict[str, Any] = {
+    "adamw": lambda p, name: torch.optim.AdamW(p, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01),
+    "sgd": lambda p, name: torch.optim.SGD(p, momentum=0.8, weight_decay=0.01),
+    "muon": lambda p, name: (
+        torch.optim.Muon(p, momentum=0.8, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
+        if name == WEIGHT
+        else BY_HAND["adamw"](p, name)
+    ),
+    "adafactor": lambda p, name: torch.optim.Adafactor(p, d=2.0, weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
+    """Oracle: torch's own optimizer, by hand on some parameters and the gradients that a run noted, which carried it
+    on over three stages of two phases, and was killed on the way."""
+
+    @dataclass
+    class Notes(Remembers):
+        state = ("gradients", "weights")
+        weights: list = field(default_factory=list, init=False)
+        optimizer = OWN if kind == "adafactor" else None
+
+        def adjust_gradients(self, learner, memory):
+            names = learner.model.part_names()
+            noted = {names[name]: p for name, p in learner.named_parameters if names[name] in NAMES}
+            self.gradients = [*self.gradients, {name: p.grad.clone() for name, p in noted.items()}]
+            self.weights = [*self.weights, {name: p.detach().clone() for name, p in noted.items()}]
+
+    tiny, options = (
+        TinyRuns("notes", lambda name, options: Notes(), tmp_path),
+        {} if kind == "adamw" else {"momentum": 0.8},
+    )
+    chosen = {} if kind == "adafactor" else {"optimizer": kind, "optimizer_options": options}
+    config = tiny.config(**chosen, checkpoint_seconds=1e-9, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6)
+    ladder = {"ladder": config.model.ladder[:1] * 3}
+    config = config.model_copy(update={"model": config.model.model_copy(update=ladder)})
+    calls = iter(range(1000))
+    with pytest.raises(Killed):
+        tiny.run(config, "run", lambda: next(calls) == 17 and kill()).train()
+    run = tiny.run(config, "run")
+    run.train()
+    noted = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)
+    for name in NAMES:
+        parameter = torch.nn.Parameter(noted["weights"][0][name].clone())
+        by_hand = BY_HAND[kind]([parameter], name)
+        by_hand.param_groups[0]["lr"] = config.training.learning_rate
+        for gradient, before in zip(noted["gradients"], noted["weights"], strict=True):
+            torch.testing.assert_close(parameter.detach(), before[name], rtol=1e-5, atol=1e-6)
+            parameter.grad = gradient[name]
+            by_hand.step()
+    assert len(noted["weights"]) == 24
+
+
+def kill() -> bool:
+    raise Killed
+
+
 def test_a_stage_cannot_carry_on_what_none_has_kept() -> None:
     """Oracle: the message names the stages and the cure, before anything is trained."""
     with pytest.raises(ConfigError, match=r"stage 1 carries .* stage 0 keeps none: let the first phase of every stage"):
@@ -87,16 +160,15 @@ def test_moments_fit_what_has_grown() -> None:
     training = tiny_config("naive").training
     small, large = {"table": (2, 3), "map": (3, 3), "norm": (2,)}, {"table": (3, 3), "map": (4, 4), "norm": (4,)}
     old, new = ([(name, torch.nn.Parameter(torch.ones(s))) for name, s in shapes.items()] for shapes in (small, large))
-    before = new_optimizer([p for _, p in old], training)
+    before = PhaseOptimizer(OPTIMIZERS["adamw"], old, [1.0] * 3, training)
     for _, parameter in old:
         parameter.grad = torch.ones_like(parameter)
-    before.step()
-    known = moments(before, old)
-    after = new_optimizer([p for _, p in new], training)
-    carry_on(after, new, known, vocabulary=3)
-    table, *others = [after.state[parameter] for _, parameter in new]
-    assert others == [{}, {}]
-    assert table["step"] == 1 and table["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2 + [[0.0] * 3]
+    before.step(0.1)
+    after = PhaseOptimizer(OPTIMIZERS["adamw"], new, [1.0] * 3, training)
+    after.carry_on(before.moments(), vocabulary=3)
+    kept = after.moments()
+    assert kept.keys() == {"table"} and kept["table"]["step"] == 1
+    assert kept["table"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2 + [[0.0] * 3]
     marked: Any = {"layers.0.w": 0, "layers.1.w": 1, "embeddings.0.w": 2}
     expected: Any = {"layers.0.w": 0, "layers.1.w": 1, "layers.2.w": 0, "embeddings.0.w": 2}
     assert copy_layers(marked, [0, 1, 0]) == expected
@@ -170,3 +242,50 @@ def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
     """Oracle: the message says so."""
     with pytest.raises(ConfigError, match="phase 'adapt' trains nothing"):
         TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).undisturbed()
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"optimizer": "moun"}, "no optimizer 'moun'; there are adamw, muon, sgd"),
+        ({"optimizer": "sgd", "optimizer_options": {"beta": 0.9}}, "sgd has no option 'beta'; there are momentum"),
+        ({"optimizer": "muon", "optimizer_options": {"ns_steps": 5.5}}, "ns_steps of muon is 5.5, which is no int"),
+    ],
+)
+def test_what_no_kind_is_is_refused(training: dict[str, Any], message: str) -> None:
+    """Oracle: the message names the value and the choices."""
+    with pytest.raises(ValueError, match=message):
+        tiny_config("naive", **training)
+
+
+def test_what_torch_refuses_is_one_line() -> None:
+    """Oracle: the message names the kind, its options and torch's reason."""
+    sgd, parameter = OPTIMIZERS["sgd"].of({"momentum": -1}), torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ConfigError, match=r"optimizer sgd with .*'momentum': -1.*: Invalid momentum"):
+        PhaseOptimizer(sgd, [("w", parameter)], [1.0], tiny_config("naive").training)
+
+
+def test_keys_know_the_optimizer() -> None:
+    """Oracle: the rule of stage keys, another computation has another key; the default's is that of a suite that says
+    nothing, and a method's own stands in its first stage too."""
+
+    @dataclass
+    class Own(LifelongMethod):
+        optimizer = "muon"
+
+    texts = ["a", "b", "c"]
+    settings: list[dict[str, Any]] = [{}, {"optimizer": "muon"}, {"optimizer": "sgd"}]
+    settings.append({"optimizer": "sgd", "optimizer_options": {"momentum": 0.5}})
+    keys = [stage_keys(tiny_config("naive", **each), methods.build("naive"), texts)[0] for each in settings]
+    keys.append(stage_keys(tiny_config("naive"), Own(), texts)[0])
+    assert len(set(keys)) == 5
+    assert stage_keys(tiny_config("naive", optimizer="adamw"), methods.build("naive"), texts)[0] == keys[0]
+    assert "optimizer" not in str(tiny_config("naive", optimizer="adamw").model_dump())
+
+
+def test_a_package_offers_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: the record that its entry point names, by the name that a suite gives."""
+    point = EntryPoint("theirs", f"{__name__}:OWN", optimizers.GROUP)
+    monkeypatch.setattr(optimizers, "entry_points", lambda group: [point])
+    assert optimizers.find_optimizer("theirs").meaning == OWN.meaning
+    assert tiny_config("naive", optimizer="theirs", optimizer_options={"d": 3}).training.optimizer == "theirs"

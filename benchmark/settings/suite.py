@@ -21,6 +21,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 from benchmark.records import RunLine, Titled
 from benchmark.settings.base import BILLION, NAME, Amount, Moment, Rate, Seeds, Settings, ShareOfPhase, digest
 from benchmark.settings.names import known_architecture, row_slug, same_labels
+from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm import Slurm
 from benchmark.settings.tasks import Finetuning, Task
@@ -229,9 +230,17 @@ class Training(Settings):
         0.08, description="share of each phase in which the learning rate rises"
     )
     schedule: ScheduleName = Field("linear", description="how the learning rate falls after warm-up")
+    optimizer: str = Field(
+        "adamw",
+        exclude_if="adamw".__eq__,
+        description="; ".join(f"{kind.name}: {kind.described}" for kind in OPTIMIZERS.values()),
+    )
+    optimizer_options: dict[str, int | float | bool | str] = Field(
+        {}, exclude_if=not_, description="of that kind, in place of its own values"
+    )
     betas: tuple[Moment, Moment] = Field((0.9, 0.98), description="Adam's decay rates of the first and second moment")
     epsilon: float = Field(1e-6, gt=0, le=1, description="Adam's, added to the root of the second moment")
-    weight_decay: float = Field(0.01, ge=0, le=100, description="Adam's, decoupled from the gradient (AdamW)")
+    weight_decay: float = Field(0.01, ge=0, le=100, description="of all kinds; decoupled from the gradient but in sgd")
     clip: float | None = Field(None, gt=0, le=1e12, description="maximal gradient norm; off as in the paper")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
@@ -246,6 +255,11 @@ class Training(Settings):
         exclude_if=not_,  # so that a setting that is new changes no key
         description="algorithms that give the same bits each time, or an error where torch has none",
     )
+
+    @model_validator(mode="after")
+    def _optimizer(self) -> Training:
+        find_optimizer(self.optimizer).of(self.optimizer_options)
+        return self
 
 
 class Budget(Settings):

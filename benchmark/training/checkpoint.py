@@ -17,7 +17,7 @@ import torch
 
 from benchmark.files import DamagedFile, whole_file
 from benchmark.training.clock import CoreTime
-from benchmark.training.learner import Moments
+from benchmark.training.optimizer import Moments
 from benchmark.training.processes import World
 
 

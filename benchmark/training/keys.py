@@ -15,7 +15,15 @@ from msgspec import structs
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, per_stage
-from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, keeps_optimizer, rows_of_share
+from benchmark.training.method import (
+    LifelongMethod,
+    Outlook,
+    Phase,
+    Stage,
+    choose_optimizer,
+    keeps_optimizer,
+    rows_of_share,
+)
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times
 
@@ -116,6 +124,7 @@ def _describe_method(
     schedules = [phase.schedule for phase in phases]
     # then a learning rate is a function of how much of the whole stream is over
     knows_the_stream = any(isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules)
+    own = choose_optimizer(method, config.training) if method.optimizer else None
     if signature and method.version > 1:
         signature = {**signature, "version": method.version}
     return {
@@ -124,6 +133,7 @@ def _describe_method(
         **({"memory_seed": "run"} if config.data.memory_seed == "run" and uses_memory else {}),
         **({"stream": stage.outlook.budget} if knows_the_stream else {}),
         **({"keeps": "optimizer"} if keeps_optimizer(phases) else {}),
+        **({"optimizer": [own.name, own.options]} if own else {}),
     }
 
 

@@ -1,14 +1,11 @@
 """The model in training, as a method sees it: one objective, one backward pass, gradients that are the same everywhere.
 
-torch.compile, DistributedDataParallel, mixed precision and gradient accumulation live here and nowhere else. So does
-the optimizer, the same for every method.
+torch.compile, DistributedDataParallel, mixed precision and gradient accumulation live here and nowhere else.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.models import LanguageModel
 from benchmark.models.devices import send
-from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.training.processes import World
 
@@ -84,6 +80,7 @@ class Learner:
         world: the processes that train together; `world.add_up` and `world.total` sum over them.
         autocast: the context in which a method's own forward passes belong.
         elapsed: how much of the budget is over in the step at hand.
+        learning_rate: of the step at hand, before the factors of `Phase.rates`.
     """
 
     def __init__(
@@ -91,7 +88,7 @@ class Learner:
     ) -> None:
         self.model, self.world = model, world
         self.metrics: dict[str, float] = {}
-        self.elapsed = Elapsed()
+        self.elapsed, self.learning_rate = Elapsed(), 0.0
         self.named_parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in self.named_parameters]
         assert training.precision != "auto", "a run decides it once, for all of its stages"
@@ -135,93 +132,7 @@ class Learner:
         self.metrics.update(values)
 
 
-# The optimizer
-
-Moments = dict[str, dict[str, Tensor]]  # what Adam remembers of a parameter, by its name (`part_names`)
-Named = Sequence[tuple[str, nn.Parameter]]
-
-
-def factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> list[float]:
-    """What the learning rate of each parameter is multiplied by: 1, or what the first pattern that fits says.
-
-    Raises ConfigError for a negative factor, and for a pattern that fits none of the names.
-    """
-    names = list(names)
-    for pattern in rates:
-        if rates[pattern] < 0:
-            raise ConfigError(
-                f"rates of phase {phase!r}: {pattern!r} has {rates[pattern]:g}, less than 0: give 0 or more"
-            )
-        if not fnmatch.filter(names, pattern):
-            known = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
-            raise ConfigError(f"rates of phase {phase!r}: {pattern!r} fits no parameter; there are {known}")
-    return [next((rates[p] for p in rates if fnmatch.fnmatchcase(name, p)), 1.0) for name in names]
-
-
-def new_optimizer(
-    parameters: Sequence[nn.Parameter], training: Training, of_each: Sequence[float] = ()
-) -> torch.optim.Optimizer:
-    """Adam with decoupled weight decay on all parameters, as fairseq's Adam does it for the paper.
-
-    `of_each`: for each parameter the factor of its learning rate; a group of the optimizer for each factor.
-    """
-    groups: dict[float, list[nn.Parameter]] = {}
-    for parameter, factor in zip(parameters, of_each or [1.0] * len(parameters), strict=True):
-        groups.setdefault(factor, []).append(parameter)
-    return torch.optim.AdamW(
-        [{"params": group, "factor": factor} for factor, group in groups.items()],
-        lr=0.0,
-        betas=training.betas,
-        eps=training.epsilon,
-        weight_decay=training.weight_decay,
-        fused=True,
-    )
-
-
-def moments(optimizer: torch.optim.Optimizer, named: Named) -> Moments:
-    """What the optimizer remembers; not copied."""
-    return {name: optimizer.state[parameter] for name, parameter in named if parameter in optimizer.state}
-
-
-def in_main_memory(known: Moments) -> Moments:
-    """The same, for a machine that lacks the device that it was computed on."""
-    return {name: {key: value.cpu() for key, value in state.items()} for name, state in known.items()}
-
-
-def carry_on(optimizer: torch.optim.Optimizer, named: Named, known: Moments, vocabulary: int) -> None:
-    """Let a new optimizer begin with a copy of what is known and fits.
-
-    A tensor with a row for each of `vocabulary` remembers nothing of rows that came with a domain. Whatever else has
-    changed its shape begins anew: the moments of a wider model are not those of its parts.
-    """
-    for name, parameter in named:
-        fitted = {key: _fit_moment(value, parameter, vocabulary) for key, value in known.get(name, {}).items()}
-        if fitted and all(value is not None for value in fitted.values()):
-            optimizer.state[parameter] = fitted
-
-
-def _fit_moment(value: Tensor, parameter: nn.Parameter, vocabulary: int) -> Tensor | None:
-    """A copy of one of a parameter's moments in its shape, or of its number of steps; None where there is no rule."""
-    value = value.to(parameter.device)
-    if value.dim() == 0 or value.shape == parameter.shape:
-        return value.clone()
-    if value.shape[1:] != parameter.shape[1:] or not len(value) < len(parameter) == vocabulary:
-        return None
-    return torch.cat([value, value.new_zeros(len(parameter) - len(value), *value.shape[1:])])
-
-
-def copy_layers(known: Moments, sources: Sequence[int]) -> Moments:
-    """The moments in a deeper model, whose i-th layer was made of layer `sources[i]`: a copy begins with its own."""
-    others = {name: state for name, state in known.items() if not name.startswith("layers.")}
-    layers: dict[int, Moments] = {}
-    for name, state in known.items():
-        if name.startswith("layers."):
-            _, layer, part = name.split(".", 2)
-            layers.setdefault(int(layer), {})[part] = state
-    return others | {
-        f"layers.{new}.{part}": state for new, old in enumerate(sources) for part, state in layers.get(old, {}).items()
-    }
-
+# How far training is
 
 Part = tuple[float, float]  # where a part of the stream begins and ends, in the budget's unit
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.optimizers import Optimizer, find_optimizer
 from benchmark.settings.schedules import Schedule, ScheduleName
-from benchmark.settings.suite import Size
+from benchmark.settings.suite import Size, Training
 
 # What an option may be; a value outside is refused before anything is trained
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -157,6 +158,7 @@ class LifelongMethod:
     may_be_naive: ClassVar[bool] = False  # whether `check` may find Naive's weights: it acts seldom, or not at all
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # values of options that `run_all.py tune` may choose from
     state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them
+    optimizer: ClassVar[Optimizer | str | None] = None  # its own, a record or a name; None: the suite's
     replay_weights: Sequence[float] | None = None  # how likely a memory row is of each earlier domain; None: uniform
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
@@ -200,6 +202,14 @@ class LifelongMethod:
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
         """Take in one batch of a phase with trains=False; the model is in evaluation mode, without dropout."""
+
+
+def choose_optimizer(method: LifelongMethod, training: Training) -> Optimizer:
+    """The kind of optimizer that a method's phases train with, with its options."""
+    kind = method.optimizer
+    if kind is None:
+        return find_optimizer(training.optimizer).of(training.optimizer_options)
+    return find_optimizer(kind) if isinstance(kind, str) else kind
 
 
 Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: this room must not import methods

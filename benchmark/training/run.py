@@ -33,8 +33,8 @@ from benchmark.store import Store
 from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
-from benchmark.training.learner import Moments, in_main_memory
 from benchmark.training.method import LifelongMethod, code_of, get_state, keeps_optimizer, set_state
+from benchmark.training.optimizer import Moments, in_main_memory
 from benchmark.training.processes import Stopped, Taken, World, polled, provenance
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import StageRun

@@ -22,8 +22,9 @@ from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, Position, Trunk
 from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
-from benchmark.training.learner import Learner, Moments, copy_layers, elapsed
+from benchmark.training.learner import Learner, elapsed
 from benchmark.training.method import Phase, get_state, set_state
+from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import Stopped
 from benchmark.training.progress import ProgressLine
 from benchmark.training.step import StageInputs, Stepper, count_flops

@@ -20,8 +20,9 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.evaluate import evaluating
 from benchmark.training.keys import stage_of
-from benchmark.training.learner import Batch, Elapsed, Learner, Moments, carry_on, factors, moments, new_optimizer
-from benchmark.training.method import LifelongMethod, Phase, Stage, get_state, set_state
+from benchmark.training.learner import Batch, Elapsed, Learner
+from benchmark.training.method import LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
+from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import StageTimes
@@ -228,9 +229,9 @@ class Stepper:
         self.loader = Loader(self.inputs, self.phase, self.number)
         self.optimizer = None
         if self.phase.trains:
-            self.optimizer = new_optimizer(self.learner.parameters, self.training, self._factors)
-            if self._known:
-                carry_on(self.optimizer, self._named, self._known, self.inputs.model.vocabulary.size)
+            kind = choose_optimizer(self.method, self.training)
+            self.optimizer = PhaseOptimizer(kind, self._named, self._factors, self.training)
+            self.optimizer.carry_on(self._known, self.inputs.model.vocabulary.size)
 
     def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = BEFORE) -> Tensor:
         """Take the `step`-th step of the phase (from 0).
@@ -239,7 +240,7 @@ class Stepper:
         """
         # dropout: a function of the step, nothing to checkpoint
         seed_random_numbers(self.loader.seed(step), self.inputs.world.device)
-        self.learner.elapsed = elapsed
+        self.learner.elapsed, self.learner.learning_rate = elapsed, learning_rate
         batches, memory = self.loader.get(step)
         if self.optimizer is None:
             with evaluating(self.learner.model):
@@ -249,9 +250,7 @@ class Stepper:
         self.method.adjust_gradients(self.learner, memory)
         if self.training.clip:
             torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate * group["factor"]
-        self.optimizer.step()
+        self.optimizer.step(learning_rate)
         self.method.after_step(self.learner)
         return loss
 
@@ -298,7 +297,7 @@ class Stepper:
 
     def moments(self) -> Moments:
         """What the optimizer remembers, and of parameters that this phase froze what it had carried on."""
-        return {**self._known, **(moments(self.optimizer, self._named) if self.optimizer else {})}
+        return {**self._known, **(self.optimizer.moments() if self.optimizer else {})}
 
     def close(self) -> None:
         """End the thread that makes batches, and let what the phase froze learn again."""

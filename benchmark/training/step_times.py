@@ -49,7 +49,9 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
         "model": set(Model.model_fields) - {"init"},
         "tokenizer": {"folder", "vocabulary"},
         "data": {"sequence_length", "memory_tokens"},
-        "training": {"batch_size", "micro_batch_size", "clip", "precision", "compile"},
+        "training": {
+            *("batch_size", "micro_batch_size", "clip", "precision", "compile", "optimizer", "optimizer_options"),
+        },
     }
     content = config.model_dump(mode="json")
     return {f"{room}.{key}": content[room].get(key) for room, keys in relevant.items() for key in sorted(keys)}
@@ -90,7 +92,8 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes:
         raise ConfigError(f"{path} has no step times of {config.method} with options {config.options}; {cure}")
     settings = settings_of(config)
     for row in same:
-        if settings.items() <= row.settings.items() and stage < len(row.stages):
+        # what has its default is left out of either
+        if all(row.settings.get(key) == value for key, value in settings.items()) and stage < len(row.stages):
             return row.stages[stage]
     measured = same[0].settings
     other = [

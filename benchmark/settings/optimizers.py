@@ -1,0 +1,122 @@
+"""Kinds of optimizer, of which a suite names one (`training.optimizer`). All that differs between two is said here.
+
+Another package offers its own by an entry point, a method's file by `LifelongMethod.optimizer`. No torch here until one
+is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer as TorchOptimizer
+
+    from benchmark.settings.suite import Training
+
+GROUP = "lifelong_pretraining.optimizers"  # of entry points, each of which names an Optimizer
+Options = Mapping[str, Any]
+Groups = Sequence[dict[str, Any]]  # torch's: "params", and "factor", of their learning rate
+State = Mapping[str, Any]  # what torch's optimizer remembers of a parameter
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of torch's optimizers, and which parameters it gets: of those that no part before it has taken."""
+
+    make: Callable[[Groups, Training, Options], TorchOptimizer]  # with any learning rate: each step sets it
+    takes: Callable[[str, Parameter], bool] = lambda name, parameter: True  # by `LanguageModel.part_names`
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A kind of optimizer. The last of its parts takes whatever is left."""
+
+    name: str  # in suites, records and keys
+    meaning: str
+    parts: tuple[Part, ...]
+    options: Options = field(default_factory=dict)  # with their values, where a suite says nothing else
+
+    # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary, the state that it
+    # goes on with; {}: with none. None: `benchmark.training.optimizer.fit_moments`. A layer that is a copy of another
+    # takes that one's state, in every kind.
+    fit: Callable[[State, Parameter, int], dict[str, Tensor | float]] | None = None
+
+    @property
+    def described(self) -> str:
+        """Its meaning and its options, for docs/suite_keys.md."""
+        options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options.items())
+        return self.meaning + (f" (options {options})" if options else "")
+
+    def of(self, options: Options) -> Optimizer:
+        """This kind with other values. Raises ValueError for an option that it lacks, or of another type."""
+        for name, value in options.items():
+            if name not in self.options:
+                raise ValueError(f"{self.name} has no option {name!r}; there are {', '.join(self.options) or 'none'}")
+            kind = type(self.options[name])
+            if type(value) is not kind and (kind, type(value)) != (float, int):
+                raise ValueError(f"{name} of {self.name} is {value!r}, which is no {kind.__name__}")
+        return replace(self, options={**self.options, **options})
+
+
+def _adamw(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
+    """Adam with decoupled weight decay, as fairseq's Adam does it for the paper."""
+    import torch
+
+    adam = {"betas": training.betas, "eps": training.epsilon, "weight_decay": training.weight_decay}
+    return torch.optim.AdamW(groups, lr=0.0, fused=True, **adam)
+
+
+def _muon(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
+    import torch
+
+    return torch.optim.Muon(groups, lr=0.0, weight_decay=training.weight_decay, **options)
+
+
+def _sgd(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
+    import torch
+
+    return torch.optim.SGD(groups, lr=0.0, weight_decay=training.weight_decay, **options)
+
+
+def _is_matrix_of_a_layer(name: str, parameter: Parameter) -> bool:
+    return name.startswith("layers.") and parameter.dim() == 2
+
+
+OPTIMIZERS = {
+    kind.name: kind
+    for kind in (
+        Optimizer("adamw", "Adam with decoupled weight decay (the paper's)", (Part(_adamw),)),
+        Optimizer(
+            "muon",
+            "Muon (Jordan et al. 2024) for the matrices of layers, adamw for all else",
+            (Part(_muon, _is_matrix_of_a_layer), Part(_adamw)),
+            # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu et al. 2025)
+            {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "adjust_lr_fn": "match_rms_adamw"},
+        ),
+        Optimizer(
+            "sgd",
+            "gradient descent with momentum; the weight decay is part of the gradient",
+            (Part(_sgd),),
+            {"momentum": 0.9, "nesterov": False},
+        ),
+    )
+}
+
+
+@functools.cache
+def find_optimizer(name: str) -> Optimizer:
+    """The kind of this name, one of another package too. Raises ValueError with the choices where there is none."""
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name]
+    offered = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in offered:
+        raise ValueError(f"no optimizer {name!r}; there are {', '.join([*OPTIMIZERS, *offered])}")
+    kind: Optimizer = offered[name].load()
+    return kind

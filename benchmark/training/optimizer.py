@@ -1,0 +1,135 @@
+"""The optimizer of a phase, of whatever kind, and what of it goes on into the next phase, stage or larger model.
+
+Kinds are records in `benchmark/settings/optimizers.py`. Whole layers and new rows of an embedding have rules here.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.settings.base import ConfigError
+from benchmark.settings.optimizers import Optimizer
+from benchmark.settings.suite import Training
+
+Moments = dict[str, dict[str, Any]]  # what torch's optimizer remembers of a parameter, by its name (`part_names`)
+Named = Sequence[tuple[str, nn.Parameter]]
+
+
+class PhaseOptimizer:
+    """torch's optimizers of one phase as one; each has parameters of its own.
+
+    `named`: what the phase trains, by `part_names`; `of_each`: for each the factor of its learning rate.
+    """
+
+    def __init__(self, kind: Optimizer, named: Named, of_each: Sequence[float], training: Training) -> None:
+        self._fit, self._named = kind.fit or fit_moments, named
+        self._of: dict[nn.Parameter, torch.optim.Optimizer] = {}
+        self._parts: list[torch.optim.Optimizer] = []
+        left = list(zip(named, of_each, strict=True))
+        for part in kind.parts:
+            groups: dict[float, list[nn.Parameter]] = {}
+            for (name, parameter), factor in left:
+                if part.takes(name, parameter):
+                    groups.setdefault(factor, []).append(parameter)
+            if groups:
+                each = [{"params": group, "factor": factor} for factor, group in groups.items()]
+                try:
+                    made = part.make(each, training, kind.options)
+                except (ValueError, TypeError) as error:
+                    raise ConfigError(f"optimizer {kind.name} with {dict(kind.options)}: {error}") from None
+                self._parts.append(made)
+                self._of |= {parameter: made for group in groups.values() for parameter in group}
+            left = [item for item in left if item[0][1] not in self._of]
+
+    def step(self, learning_rate: float) -> None:
+        """Move all parameters by their gradients."""
+        for part in self._parts:
+            for group in part.param_groups:
+                group["lr"] = learning_rate * group["factor"]
+            part.step()
+
+    def moments(self) -> Moments:
+        """What is remembered; not copied."""
+        states = {name: self._of[parameter].state.get(parameter) for name, parameter in self._named}
+        return {name: state for name, state in states.items() if state}
+
+    def carry_on(self, known: Moments, vocabulary: int) -> None:
+        """Begin with a copy of what is known and fits; `vocabulary`: how many rows it has."""
+        for name, parameter in self._named:
+            if state := self._fit(known.get(name, {}), parameter, vocabulary):
+                self._of[parameter].state[parameter] = {
+                    key: value.to(parameter.device, copy=True) if isinstance(value, Tensor) else value
+                    for key, value in state.items()
+                }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        first, *others = [part.state_dict() for part in self._parts]
+        return {**first, "others": others} if others else first
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        others = saved.get("others", [])
+        first = {key: value for key, value in saved.items() if key != "others"}
+        for part, state in zip(self._parts, (first, *others), strict=True):
+            part.load_state_dict(state)
+
+
+def fit_moments(state: Mapping[str, Any], parameter: nn.Parameter, vocabulary: int) -> dict[str, Any]:
+    """What a parameter goes on with of its state, where moments have the parameter's shape: Adam's, Muon's, SGD's.
+
+    A tensor with a row for each of `vocabulary` remembers nothing of rows that came with a domain. Whatever else has
+    changed its shape begins anew, {}: the moments of a wider model are not those of its parts.
+    """
+    fitted = {}
+    for key, value in state.items():
+        if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+            if value.shape[1:] != parameter.shape[1:] or not len(value) < len(parameter) == vocabulary:
+                return {}
+            value = torch.cat([value, value.new_zeros(len(parameter) - len(value), *value.shape[1:])])
+        fitted[key] = value
+    return fitted
+
+
+def in_main_memory(known: Moments) -> Moments:
+    """The same, for a machine that lacks the device that it was computed on."""
+    return {
+        name: {key: value.cpu() if isinstance(value, Tensor) else value for key, value in state.items()}
+        for name, state in known.items()
+    }
+
+
+def copy_layers(known: Moments, sources: Sequence[int]) -> Moments:
+    """The moments in a deeper model, whose i-th layer was made of layer `sources[i]`: a copy begins with its own."""
+    others = {name: state for name, state in known.items() if not name.startswith("layers.")}
+    layers: dict[int, Moments] = {}
+    for name, state in known.items():
+        if name.startswith("layers."):
+            _, layer, part = name.split(".", 2)
+            layers.setdefault(int(layer), {})[part] = state
+    return others | {
+        f"layers.{new}.{part}": state for new, old in enumerate(sources) for part, state in layers.get(old, {}).items()
+    }
+
+
+def factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> list[float]:
+    """What the learning rate of each parameter is multiplied by: 1, or what the first pattern that fits says.
+
+    Raises ConfigError for a negative factor, and for a pattern that fits none of the names.
+    """
+    names = list(names)
+    for pattern in rates:
+        if rates[pattern] < 0:
+            raise ConfigError(
+                f"rates of phase {phase!r}: {pattern!r} has {rates[pattern]:g}, less than 0: give 0 or more"
+            )
+        if not fnmatch.filter(names, pattern):
+            known = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
+            raise ConfigError(f"rates of phase {phase!r}: {pattern!r} fits no parameter; there are {known}")
+    return [next((rates[p] for p in rates if fnmatch.fnmatchcase(name, p)), 1.0) for name in names]
