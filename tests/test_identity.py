@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from benchmark.downstream.tasks import score_key, scores_of
+from benchmark.downstream.passages import RawExample
+from benchmark.downstream.tasks import examples_here, load_examples, score_key, scores_of
 from benchmark.records import CURE, ScoreLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
+from benchmark.store import Store
 from benchmark.training.method import code_of
 from methods.naive import Naive
 from run_all import main
@@ -292,3 +294,15 @@ def test_scores_are_chosen_by_their_key() -> None:
     fewer = suites[1e-3].model_copy(update={"finetuning": suites[1e-3].finetuning.model_copy(update={"seeds": 1})})
     assert scores_in(fewer) == [0.2]
     assert not scores_of(suites[1e-3], "m2", lines, {})
+
+
+def test_examples_with_other_settings_are_not_those_that_were_scored(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: by hand. A task of the Hub whose split is another, beside one that was read."""
+    rows = [RawExample(f"text {number}", None, number % 2, "") for number in range(8)]
+    monkeypatch.setattr("benchmark.downstream.tasks._hub", lambda *given: rows)
+    task = {"name": "toy", "domain": "python", "dataset": {"path": "toy/toy"}}
+    first, other = (load_suite("demo", {"tasks": [task | {"dataset": {"path": "toy/toy", "test": of}}]}) for of in "ab")
+    store = Store(tmp_path)
+    assert examples_here(first, store) == {}
+    data = load_examples(first.tasks[0], (), store.data)
+    assert examples_here(first, store) == {"toy": data.key} and examples_here(other, store) == {"toy": ""}

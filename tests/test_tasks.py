@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
-from benchmark.downstream import tasks
+from benchmark.downstream import passages, tasks
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, score_without_leaks
 from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
@@ -248,14 +248,14 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
 def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
     """Oracle: by hand, on names shaped like those of pandas and of Python's library."""
     sources = ["p.core.a.x:F", "p.core.a", "p.core.b:G", "p.core", "p.io.c:H", "p.tools:I"]
-    assert tasks.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
+    assert passages.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
     library = ["email.message:M", "email", "json.encoder", "argparse:A"]
-    assert tasks.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
+    assert passages.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
 
 
 def test_names_of_the_classes_are_masked_in_prose_and_in_code():
     """Oracle: by hand."""
-    names = tasks.masked_names(["sklearn.linear_model", "torch.nn", "email"])
+    names = passages.masked_names(["sklearn.linear_model", "torch.nn", "email"])
     text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, cnn_nn, EMAIL, emails of nnn"
     assert names.sub("_", text) == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
 
@@ -273,9 +273,9 @@ def made_up(parts: dict[str, int]) -> list[Document]:
 def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     """Oracle: counts, and where each passage came from."""
     documents = made_up({"alpha": 40, "beta": 30, "gamma": 25, "small": 3})
-    splits = tasks.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
+    splits = passages.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
     data = check("toy", splits)
-    again = tasks.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
+    again = passages.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
     assert check("toy", again).key == data.key
     assert data.labels == ("lib.alpha", "lib.beta", "lib.gamma")
     for split, count in zip(SPLITS, (20, 8, 12), strict=True):

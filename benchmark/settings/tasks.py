@@ -31,7 +31,7 @@ class HubTask(Settings):
 class Docstrings(Settings):
     """A task cut from the documentation that the task's domain holds out: which part of the package is this from?
 
-    See `benchmark.downstream.tasks`.
+    See `benchmark.downstream.passages`.
     """
 
     classes: int = Field(5, ge=2, le=10_000, description="the largest parts of the domain's packages")
