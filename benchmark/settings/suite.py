@@ -431,15 +431,11 @@ class RunConfig(Settings):
     def passes_note(self, tokens: Sequence[int]) -> str:
         """What is known of passes over the text before training, by the tokens of each domain."""
         columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
-        cost = UNITS[self.budget.unit].cost
-        step = cost(Work(steps=1, tokens=columns)) if cost else 0
+        step = cost(Work(steps=1, tokens=columns)) if (cost := UNITS[self.budget.unit].cost) else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
         read = [per_stage(self.budget.amount, stage) / step * columns for stage in range(len(labels))] if step else []
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
-        said = describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
-        if sizes and not step:
-            said += f" How often a stage reads its domain is known once it is trained, under {self.budget.unit}."
-        return said.strip()
+        return describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
 
     def __copy__(self) -> RunConfig:
         """What `model_copy` changes: it has another id."""
@@ -499,5 +495,6 @@ def describe_passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequ
         return ", ".join(f"{title} {' to '.join(both)}" for title, both in ends)
 
     often = f"Tokens read in a stage over those of its domain, memory's included: {told(read, ',.1f')}." if read else ""
+    often = often or ("How often a stage reads its domain is known once it is trained." if held else "")
     kept = f"The memory's share of a domain: {told(held, '.1%')}." if any(map(any, held.values())) else ""
     return f"{often} {kept}".strip()
