@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Compare lifelong language-model pre-training methods: train what a suite's tables lack, then render them.
 
-python run_all.py                       the demo: minutes on two cores
-python run_all.py run SUITE --dry-run   which runs, how long, what is done
-python run_all.py report SUITE          tables and figures from the records that exist
+`python run_all.py` alone runs the demo, in minutes on two cores. Each command below has a --help of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import io
 import logging
 import signal
@@ -21,18 +20,24 @@ from typing import TYPE_CHECKING
 
 from benchmark.errors import status_of
 from benchmark.jobs import executors
-from benchmark.settings.command_line import command_line, interrupted, repeat_options
+from benchmark.settings.command_line import command_line, interrupted, no_command, repeat_options
 
 if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.notebook import OpenSuite
     from benchmark.jobs.state import Survey
     from benchmark.settings.suite import RunConfig, Suite
+    from benchmark.store import RunRecords
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
+    if not given or (given[0].startswith("-") and given[0] not in ASKS):
         given.insert(0, "run")
+    if given[0] not in (*COMMANDS, *ASKS):
+        print(f"error: {no_command(given[0], list(COMMANDS))}", file=sys.stderr)
+        return 2
+    if given[0] == "--version":
+        return say([f"lifelong-pretraining-benchmark {importlib.metadata.version('lifelong-pretraining-benchmark')}"])
     options = command_line(__doc__ or "", executors.names()).parse_args(given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     return status_of(partial(COMMANDS[options.command], options), interrupted(options))
@@ -43,8 +48,9 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     import methods
     from benchmark.settings.load import load_suite, parse_set
 
-    suite = load_suite(name, dict(map(parse_set, options.set)), repeat_options(options, name))
-    return suite, methods.runs(suite, options.methods, options.seeds)
+    overrides = dict(map(parse_set, options.set)) | ({"seeds": list(options.seeds)} if options.seeds else {})
+    suite = load_suite(name, overrides, repeat_options(options, name))
+    return suite, methods.runs(suite, options.methods)
 
 
 def say(lines: Iterable[str]) -> int:
@@ -155,11 +161,38 @@ def compare(options: argparse.Namespace) -> int:
     from benchmark.jobs.study import open_records, runs_by_suite
     from benchmark.settings.load import parse_set
 
+    def is_asked(run: RunRecords) -> bool:
+        of_methods = not options.methods or run.line.method in options.methods
+        return of_methods and (not options.seeds or run.seed in options.seeds)
+
     sides = []
     for place in (options.a, options.b):
         with open_records(place) as folder:
-            sides.append(comparison.Side(place, runs_by_suite(folder)))
+            suites = {name: list(filter(is_asked, runs)) for name, runs in runs_by_suite(folder).items()}
+        sides.append(comparison.Side(place, {name: runs for name, runs in suites.items() if runs}))
     return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
+
+
+def list_names(options: argparse.Namespace) -> int:
+    """Print the names of all methods, say, each with the first line of what its file says of it."""
+    import methods
+    import paper_tables
+    from benchmark.settings import names
+
+    folders: dict[str, list[str]] = {"methods": [*methods.__path__], "tables": [*paper_tables.__path__]}
+    folders |= {"suites": [str(names.SUITES)], "architectures": names.ARCHITECTURE_FOLDERS}
+    files = [path for folder in folders[options.kind] for path in Path(folder).iterdir()]
+    suffix = ".toml" if options.kind == "suites" else ".py"
+    there = {path.stem: path for path in files if path.suffix == suffix and not path.stem.startswith("_")}
+    known = methods.names() if options.kind == "methods" else there  # other packages' methods too
+    return say(f"{name:28}{names.first_line(there.get(name))}".rstrip() for name in sorted(known))
+
+
+def track(options: argparse.Namespace) -> int:
+    from benchmark.instruments.track import track
+
+    suite, configs = read_suite(options, options.suite)
+    return say(track(suite.name, {config.id for config in configs}, options.runs, options.out))
 
 
 def open_suite(
@@ -178,15 +211,17 @@ def open_suite(
 
 
 def run_instrument(options: argparse.Namespace) -> int:
-    """A command on one model's folder, on text or on records, which stands in benchmark/instruments."""
+    """A command on one model's folder or on text, which stands in benchmark/instruments."""
     name = options.command.replace("-", "_")
     file = "checkpoints" if name in ("evaluate", "grow") else name
     return int(getattr(importlib.import_module(f"benchmark.instruments.{file}"), name)(options))
 
 
-OF_INSTRUMENTS = ("evaluate", "grow", "export", "new-suite", "track")
-HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor)
+OF_INSTRUMENTS = ("evaluate", "grow", "export", "new-suite")
+HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track)
 COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
+COMMANDS["list"] = list_names
+ASKS = ("-h", "--help", "--version")  # what is asked without a command
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

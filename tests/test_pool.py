@@ -168,7 +168,8 @@ def test_under_seconds_only_when_asked_and_apart(tiny: SuiteFolder, monkeypatch)
 
 
 def test_torchrun_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, monkeypatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "here")):
+        monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="--parallel 2 and torchrun"):
         slots_for(tiny.configs(), 2)
 

@@ -10,10 +10,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmark.errors import UserError
-from benchmark.instruments.track import write_events
+from benchmark.instruments.track import track, write_events
 from benchmark.records import EvaluationLine
 from benchmark.store import load_runs
-from run_all import main
 from tests.support import synthetic
 
 
@@ -23,15 +22,14 @@ def written(folder: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_tensorboard_has_what_records_have_and_goes_on(tmp_path, capsys) -> None:
+def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     """A run that has stopped in its third stage, and then ended: each evaluation is there once."""
     runs, out = tmp_path / "runs", tmp_path / "out"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
-    command = ["track", "demo", "--runs", str(runs), "--out", str(out)]
     for finished, count in ((2, 10), (None, 20), (None, 20)):
         synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False, finished=finished)
-        assert main(command) == 0
-        assert f"0-0: {count} evaluations written to {out / 'demo' / '0-0'}" in capsys.readouterr().out
+        said = [*track("demo", {"0-0"}, runs, out)]
+        assert f"0-0: {count} evaluations written to {out / 'demo' / '0-0'}" in said
     (run,) = load_runs(runs, "demo")
     lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
     expected = [line.perplexity["ns"] for line in lines]

@@ -5,32 +5,29 @@ Each call writes all of them anew, so it may be called again and again while run
 
 from __future__ import annotations
 
-import argparse
 import math
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.files import naming
 from benchmark.records import DoneLine, EvaluationLine
-from benchmark.settings.load import load_suite
 from benchmark.store import RunRecords, load_runs
 
 Point = tuple[int, float, dict[str, float]]  # steps since the start of the run, time, and values by name
 
 
-def track(options: argparse.Namespace) -> int:
-    """Write the evaluations of each run of a suite, and print how many there are."""
-    suite = load_suite(options.suite).name
-    folder = options.out / suite
-    for run in load_runs(options.runs, suite):
-        evaluations = list(points(run))
-        write_events(folder / run.id, evaluations)
-        print(f"{run.id}: {len(evaluations)} evaluations written to {folder / run.id}", flush=True)
-    print(f"`tensorboard --logdir {shlex.quote(str(folder))}` shows what there is")
-    return 0
+def track(suite: str, ids: Collection[str], runs: Path, out: Path) -> Iterator[str]:
+    """Write the evaluations of those runs of a suite that have these ids, and say how many there are."""
+    folder = out / suite
+    for run in load_runs(runs, suite):
+        if run.id in ids:
+            evaluations = list(points(run))
+            write_events(folder / run.id, evaluations)
+            yield f"{run.id}: {len(evaluations)} evaluations written to {folder / run.id}"
+    yield f"`tensorboard --logdir {shlex.quote(str(folder))}` shows what there is"
 
 
 def write_events(folder: Path, evaluations: Sequence[Point]) -> None:

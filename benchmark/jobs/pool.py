@@ -54,9 +54,10 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     Raises ConfigError where so many cannot be.
     """
     from benchmark.models.devices import accelerators
+    from benchmark.training.processes import launched
 
     timed, cores = any(map(is_timed, runs)), physical_cores()
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if launched()[1] > 1:
         if parallel not in (None, 1):
             raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
         parallel = 1

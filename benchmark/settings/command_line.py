@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmark.settings.names import suite_names
 
-Add = Callable[..., argparse.ArgumentParser]  # (name, help, *parsers whose arguments it takes too) -> its parser
+Add = Callable[..., argparse.ArgumentParser]  # (purpose, example, help, *parsers whose arguments it takes too)
+LISTS = ("methods", "suites", "tables", "architectures")  # what `list` lists
+DAILY, SWEEP, RECORDS, MODELS = "every day:", "around a sweep:", "records and studies:", "models:"
 
 
 def command_line(description: str, executors: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of `run_all.py`. `executors`: what `--executor` offers."""
     parser = argparse.ArgumentParser(
-        prog="run_all.py", description=description, formatter_class=argparse.RawTextHelpFormatter
+        prog="run_all.py", usage="run_all.py COMMAND ...", formatter_class=argparse.RawTextHelpFormatter
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parser.add_argument("--version", action="store_true", help="show the version of this project")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    purposes: dict[str, list[str]] = {}
 
-    def add(name: str, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help, description=help, parents=parents)
-        sub.set_defaults(command=name, methods=(), seeds=())
-        return sub
+    def add(purpose: str, example: str, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        purposes.setdefault(purpose, [f"\n{purpose}"]).append(f"  {example:42}{help}")
+        epilog = f"example: python run_all.py {example}"
+        return commands.add_parser(example.split()[0], description=help, epilog=epilog, parents=parents)
 
     suites = f"{', '.join(suite_names())}, or a .toml file"
     suite = argparse.ArgumentParser(add_help=False)
     suite.add_argument("suite", nargs="?", default="demo", help=suites)
     runs = argparse.ArgumentParser(add_help=False)
     runs.add_argument("--runs", type=path, default=Path("runs"), help="checkpoints and records (default: runs)")
-    changed = argparse.ArgumentParser(add_help=False)
-    changed.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. budget.amount=60")
-    settings = argparse.ArgumentParser(add_help=False, parents=[runs, changed])
-    rows = argparse.ArgumentParser(add_help=False, parents=[settings])
-    rows.add_argument("--methods", type=names, default=(), metavar="A,B", help="only rows of these methods")
-    chosen = argparse.ArgumentParser(add_help=False, parents=[rows])
+    chosen = argparse.ArgumentParser(add_help=False)
+    chosen.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. budget.amount=60")
+    chosen.add_argument("--methods", type=names, default=(), metavar="A,B", help="only rows of these methods")
     chosen.add_argument("--seeds", type=different_seeds, default=(), metavar="0,1", help="instead of the suite's")
 
-    _add_training_and_reports(add, suite, chosen, executors, suites)
-    _add_other_work_of_suites(add, suite, runs, changed, settings, rows, chosen)
-    _add_methods_and_models(add)
+    _add_daily(add, suite, runs, chosen, executors, suites)
+    _add_around_a_sweep(add, suite, runs, chosen)
+    _add_records_and_studies(add, suite, runs, chosen)
+    _add_models(add)
+    parser.description = "\n".join([description, *(line for lines in purposes.values() for line in lines)])
     return parser
+
+
+def no_command(word: str, commands: Sequence[str]) -> str:
+    """What is said of a word that is no command, and is never run because of a slip."""
+    near = difflib.get_close_matches(word, commands, n=1)
+    meant = f"run {word}" if word in suite_names() or word.endswith(".toml") else near[0] if near else ""
+    hint = f"did you mean {meant}?" if meant else "`python run_all.py --help` shows all"
+    return f"no command {word[:80]!r}: {hint}"
 
 
 def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
@@ -86,12 +98,17 @@ def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
     return [suite, *(word for option, value in given if value and value != "runs" for word in (option, value))]
 
 
-def _add_training_and_reports(
-    add: Add, suite: argparse.ArgumentParser, chosen: argparse.ArgumentParser, executors: Sequence[str], suites: str
+def _add_daily(
+    add: Add,
+    suite: argparse.ArgumentParser,
+    runs: argparse.ArgumentParser,
+    chosen: argparse.ArgumentParser,
+    executors: Sequence[str],
+    suites: str,
 ) -> None:
     rendering = argparse.ArgumentParser(add_help=False)
     rendering.add_argument("--out", type=path, default=Path("report"), help="tables and figures (default: report)")
-    sub = add("run", "train what is missing, then report (the default)", suite, chosen, rendering)
+    sub = add(DAILY, "run demo --dry-run", "train what is missing, then report", suite, runs, chosen, rendering)
     sub.add_argument("--dry-run", action="store_true", help="say which runs, how long, what is done; run nothing")
     sub.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
     parallel = "train N runs at a time here (default: what fits; 1 under seconds)"
@@ -100,62 +117,64 @@ def _add_training_and_reports(
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
     share = "do not wait for other local runs under a budget of wall time"
     sub.add_argument("--share-machine", action="store_true", help=share)
-    sub = add("report", "render tables and figures from the records that exist", chosen, rendering)
+    sub = add(DAILY, "status demo --watch", "the state of each run", suite, runs, chosen)
+    sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
+    sub = add(DAILY, "report demo", "tables and figures from the records that exist", runs, chosen, rendering)
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     view = "tables with our numbers, or with the paper's beside them"
     sub.add_argument("--view", choices=("ours", "both"), default="ours", help=view)
-
-
-def _add_other_work_of_suites(
-    add: Add,
-    suite: argparse.ArgumentParser,
-    runs: argparse.ArgumentParser,
-    changed: argparse.ArgumentParser,
-    settings: argparse.ArgumentParser,
-    rows: argparse.ArgumentParser,
-    chosen: argparse.ArgumentParser,
-) -> None:
-    sub = add("tune", "write a suite that tries options, as many for each row; then one with the best", suite, rows)
-    sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
-    add("prepare", "tokenise the suite's domains, and read its tasks", suite, rows)
-    sub = add("status", "the state of each run", suite, chosen)
-    sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
-    sub = add("cancel", "end the jobs of the suite; what is trained stays", suite, chosen)
-    sub.add_argument("--dry-run", action="store_true", help="say which jobs; end none")
-    sub = add("collect", "add the records of finished runs to a study's folder, and render its report", suite, chosen)
-    sub.add_argument("--study", type=path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
-    sub = add("verify", "check a study's folder: budgets, report, and with --stage a stage's weights", runs)
-    sub.add_argument("study", type=path, metavar="FOLDER", help="e.g. results/NAME")
-    sub.add_argument("--stage", metavar="KEY", help="train it again in --runs, and compare its weights")
-    sub = add("speed", "what a step of each row costs beside Naive's, and what its FLOPs predict", suite, chosen)
-    sub.add_argument("--reference", type=path, metavar="FILE", help="also write the table that unit 'reference' needs")
-    sub.add_argument("--pairs", type=at_least(1), default=7, help="of steps timed in turns with Naive's (default: 7)")
-    add("doctor", "are this machine and the nodes of its cluster fit for a suite? A line each", suite, settings)
-    sub = add("track", "write what records say of a suite's runs for TensorBoard", suite, runs)
-    sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
-    sub = add("compare", "two folders of records side by side: what came out, and what differs", changed)
-    sub.add_argument("a", metavar="A", help="a folder of --runs, or a study's")
-    sub.add_argument("b", metavar="B", help="another")
-
-
-def _add_methods_and_models(add: Add) -> None:
-    sub = add("new-suite", "write a suite for your own text, with sizes and budgets that fit text and machine")
+    sub = add(DAILY, "check er", "does a method in methods/ keep the promises of the interface?")
+    sub.add_argument("method")
+    sub = add(DAILY, "new-suite mine --text FOLDER", "a suite for your own text, as large as text and machine allow")
     sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
     text = "one a domain, or one that holds these"
     sub.add_argument("--text", type=path, nargs="+", required=True, metavar="FOLDER", help=text)
-    sub = add("check", "does a method in methods/ keep the promises of the interface?")
-    sub.add_argument("method")
-    sub = add("evaluate", "perplexity of a model on your text")
+
+
+def _add_around_a_sweep(
+    add: Add, suite: argparse.ArgumentParser, runs: argparse.ArgumentParser, chosen: argparse.ArgumentParser
+) -> None:
+    sub = add(SWEEP, "list methods", f"the names of {', '.join(LISTS)}")
+    sub.add_argument("kind", choices=LISTS)
+    add(SWEEP, "doctor bert_base", "are this machine and the nodes of its cluster fit for it?", suite, runs, chosen)
+    add(SWEEP, "prepare bert_base", "tokenise a suite's domains, and read its tasks", suite, runs, chosen)
+    sub = add(SWEEP, "tune demo", "write a suite that tries options; then one with the best", suite, runs, chosen)
+    sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
+    sub = add(SWEEP, "speed demo", "what a step costs beside Naive's, and what its FLOPs predict", suite, runs, chosen)
+    sub.add_argument("--reference", type=path, metavar="FILE", help="also write the table that unit 'reference' needs")
+    sub.add_argument("--pairs", type=at_least(1), default=7, help="of steps timed in turns with Naive's (default: 7)")
+    sub = add(SWEEP, "cancel bert_base", "end the jobs of a suite; what is trained stays", suite, runs, chosen)
+    sub.add_argument("--dry-run", action="store_true", help="say which jobs; end none")
+
+
+def _add_records_and_studies(
+    add: Add, suite: argparse.ArgumentParser, runs: argparse.ArgumentParser, chosen: argparse.ArgumentParser
+) -> None:
+    sub = add(RECORDS, "track demo", "write what records say of runs for TensorBoard", suite, runs, chosen)
+    sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
+    sub = add(RECORDS, "compare runs OTHER", "two folders of records: what came out, and what differs", chosen)
+    sub.add_argument("a", metavar="A", help="a folder of --runs, or a study's")
+    sub.add_argument("b", metavar="B", help="another")
+    example = "collect demo --study results/NAME"
+    sub = add(RECORDS, example, "add finished runs to a study's folder, and render its report", suite, runs, chosen)
+    sub.add_argument("--study", type=path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
+    sub = add(RECORDS, "verify results/NAME", "check a study: budgets, report, with --stage weights too", runs)
+    sub.add_argument("study", type=path, metavar="FOLDER", help="e.g. results/NAME")
+    sub.add_argument("--stage", metavar="KEY", help="train it again in --runs, and compare its weights")
+
+
+def _add_models(add: Add) -> None:
+    sub = add(MODELS, "evaluate FOLDER --text FILE", "perplexity of a model on your text")
     sub.add_argument("checkpoint", type=path, help="runs/stages/KEY/model, or the folder of a published model")
     sub.add_argument("--text", type=path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
     sub.add_argument("--domain", help="whose prompt or column to use; 'auto' picks one (default: the last)")
     sub.add_argument("--json", action="store_true", help="print one JSON object")
-    sub = add("export", "a stage's model as a plain Hugging Face folder, with tokenizer and card")
+    sub = add(MODELS, "export runs/stages/KEY NEW", "a plain Hugging Face folder, with tokenizer and card")
     sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last")
     sub.add_argument("out", type=path, metavar="DIR", help="the new folder")
     prompt = "whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt"
     sub.add_argument("--prompt", metavar="DOMAIN", help=prompt)
-    sub = add("grow", "a larger model that computes the same, from a Hugging Face folder")
+    sub = add(MODELS, "grow OLD --layers 6 --width 384 --out NEW", "a larger model that computes the same")
     sub.add_argument("checkpoint", type=path, help="a Hugging Face folder of a known architecture")
     sub.add_argument("--layers", type=at_least(1, 10_000), required=True)
     sub.add_argument("--width", type=at_least(1, 1_000_000), required=True, help="the new hidden size")

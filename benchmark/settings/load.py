@@ -207,12 +207,23 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
+    """Set the value at a dotted path; an entry of a list is reached by its name, as in `tasks.chemprot.max_epochs`."""
     *parents, last = path.split(".")
+    inside: Any = content
     for part in parents:
-        content = content.setdefault(part, {})
-        if not isinstance(content, dict):
+        if isinstance(inside, list):
+            names = [item.get("name") or item.get("method") for item in inside if isinstance(item, dict)]
+            if part not in names:
+                known = ", ".join(filter(None, names)) or "no entries with names"
+                raise ConfigError(f"{place}: {path!r}: nothing there is called {part!r}; there are {known}")
+            inside = inside[names.index(part)]
+        else:
+            inside = inside.setdefault(part, {})
+        if not isinstance(inside, (dict, list)):
             raise ConfigError(f"{place}: {path!r} leads through {part!r}, which is not a table; correct the key")
-    content[last] = value
+    if not isinstance(inside, dict):
+        raise ConfigError(f"{place}: {path!r} sets a whole entry of a list; name a key of it, as in {path}.KEY")
+    inside[last] = value
 
 
 def _locate(value: Any, file: Path, key: str = "") -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import re
 import unicodedata
@@ -58,3 +59,12 @@ BASELINE = "Baseline: "
 def row_slug(row: str) -> str:
     """A row's name as file names have it."""
     return re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
+
+
+def first_line(file: Path | None) -> str:
+    """What a file says of itself first: a module's docstring, a suite's title; nothing where there is no file."""
+    text = file.read_text(encoding="utf-8") if file else ""
+    if file and file.suffix == ".toml":
+        title = re.search(r"""^title\s*=\s*["'](.*)["']""", text, re.MULTILINE)
+        return title[1] if title else ""
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]

@@ -151,11 +151,16 @@ def node() -> str:
     return os.environ.get(NODE) or socket.gethostname()
 
 
+def launched() -> tuple[int, int]:
+    """The rank of this process and how many there are: 0 and 1 where what a launcher sets is empty or left over."""
+    rank, size, place = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+    return (int(rank), int(size)) if rank and size and place else (0, 1)
+
+
 @contextmanager
 def join() -> Iterator[World]:
     """Join the process group that the environment names, or be alone."""
-    size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    device = own_device(int(os.environ.get("LOCAL_RANK", 0)))
+    (rank, size), device = launched(), own_device(int(os.environ.get("LOCAL_RANK") or 0))
     if size == 1:
         yield World(0, 1, device)
         return

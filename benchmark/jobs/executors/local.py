@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import signal
@@ -34,9 +33,9 @@ def execute(plan: Plan) -> int:
 
     Where torchrun has started several processes they train together, and the first alone does all else.
     """
-    from benchmark.training.processes import Stopped, join
+    from benchmark.training.processes import Stopped, join, launched
 
-    leads, wanted = int(os.environ.get("RANK", 0)) == 0, [state.config for state in plan.wanted]
+    leads, wanted = launched()[0] == 0, [state.config for state in plan.wanted]
     slots = slots_for(wanted, plan.parallel)
     if leads:
         print(_describe_start(plan), file=sys.stderr)

@@ -1,0 +1,119 @@
+"""Which words the command line takes, and what it says of others."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+import methods
+import run_all
+from benchmark.settings.base import ConfigError
+from benchmark.settings.command_line import LISTS, command_line
+from benchmark.settings.load import load_suite
+from benchmark.training.processes import launched
+from tests.support import synthetic
+
+ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER", "er", {})]
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("reprot", "did you mean report?"),
+        ("demo", "did you mean run demo?"),
+        ("mine.toml", "did you mean run mine.toml?"),
+        ("zzz", "--help"),
+    ],
+)
+def test_a_word_that_is_no_command_runs_nothing(word: str, hint: str, monkeypatch, capsys) -> None:
+    """Oracle: the status of what a user can fix, a line with word and cure, and no command that was called."""
+    monkeypatch.setattr(run_all, "COMMANDS", dict.fromkeys(run_all.COMMANDS, lambda options: pytest.fail("it ran")))
+    assert run_all.main([word]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: no command {word!r}: ") and hint in said and said.count("\n") == 1
+
+
+def test_help_names_each_command_once_with_an_example_that_is_understood() -> None:
+    """Oracle: the parser itself takes every example, and the commands are those that run_all.py can call; the five of
+    every day come first."""
+    parser = command_line("", ["local", "slurm"])
+    examples = re.findall(r"^  (\S.{39}\S?) ", parser.description or "", re.M)
+    assert [parser.parse_args(shlex.split(example)).command for example in examples] == [
+        *(example.split()[0] for example in examples)
+    ]
+    names = [example.split()[0] for example in examples]
+    assert sorted(names) == sorted(run_all.COMMANDS)
+    assert names[:5] == ["run", "status", "report", "check", "new-suite"]
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_what_there_is_is_listed(kind: str, capsys) -> None:
+    """Oracle: names that the docs promise, each with words of its file; all names of methods."""
+    assert run_all.main(["list", kind]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    known = {"methods": "er", "suites": "demo", "tables": "main_pretraining", "architectures": "gpt"}
+    assert known[kind] in dict(lines) and all(len(line) == 2 for line in lines)
+    if kind == "methods":
+        assert [name for name, _ in lines] == methods.names()
+
+
+def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
+    """Oracle: the runs that are written, and those that a table counts."""
+    synthetic.write(tmp_path / "runs", "demo", rows=ROWS, seeds=3, scores=False, similarities=False)
+    words = ["--methods", "er", "--seeds", "1"]
+    place = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert run_all.main(["compare", str(tmp_path / "runs"), str(tmp_path / "runs"), *words]) == 0
+    table = capsys.readouterr().out
+    assert "ER" in table and "Naive" not in table
+    assert run_all.main(["compare", str(tmp_path / "runs"), str(tmp_path / "runs"), "--seeds", "9"]) == 2
+    configs = methods.runs(load_suite("demo"), ("naive", "er"), [0, 1])
+    for config in configs:
+        synthetic.write_as(tmp_path / "runs", config, [f"{config.method}{config.seed}{i}" for i in range(5)], 5)
+    assert run_all.main(["track", "demo", *place, *words]) == 0
+    assert [path.parent.name for path in (tmp_path / "out").rglob("events*")] == [configs[-1].id]
+
+
+def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
+    """Oracle: the same suite with the values written where the entries stand."""
+    domains = '{ name = "a", packages = ["json"] }, { name = "b", packages = ["csv"] }'
+    suite = (
+        f'title = "T"\nmethods = []\nrows = [{{ method = "er" }}]\ndomains = [{domains}]\nbudget = {{ amount = 1 }}\n'
+    )
+    suite += "model = { ladder = [{ layers = 1, hidden_size = 64 }, { layers = 1, hidden_size = 64 }] }\n"
+    (tmp_path / "x.toml").write_text(suite)
+    changed = suite.replace('["csv"]', '["csv"], hold_out = 0.5').replace('"er"', '"er", options.replay = 0.5')
+    (tmp_path / "y.toml").write_text(f'name = "x"\n{changed}')
+    asked = {"domains.b.hold_out": 0.5, "rows.er.options.replay": 0.5}
+    assert load_suite(str(tmp_path / "x.toml"), asked) == load_suite(str(tmp_path / "y.toml"))
+    for key, said in (("domains.c.hold_out", "there are a, b"), ("domains.a", "domains.a.KEY")):
+        with pytest.raises(ConfigError, match=f"--set: '{key}'.*{said}"):
+            load_suite(str(tmp_path / "x.toml"), {key: 1})
+
+
+@pytest.mark.parametrize("name", ["COMPASS", "TOKENS", "DATA_KEY_DIR"])
+def test_variables_may_be_called_anything(name: str, tmp_path, monkeypatch) -> None:
+    """Oracle: the variable's value, as a shell would put it there."""
+    monkeypatch.setenv(name, "/there")
+    (tmp_path / "x.toml").write_text(f'extends = "demo"\ndomains = [{{ name = "a", train = ["${{{name}}}/x.txt"] }}]\n')
+    for_one = {"model.ladder": [{"layers": 1, "hidden_size": 16}], "budget.amount": 1, "tasks": []}
+    assert load_suite(str(tmp_path / "x.toml"), for_one).domains[0].train == ("/there/x.txt",)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"WORLD_SIZE": "8"}, (0, 1)),
+        ({"RANK": ""}, (0, 1)),
+        ({"RANK": "", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, (0, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, (1, 2)),
+    ],
+)
+def test_what_a_launcher_left_over_launches_nothing(variables: dict[str, str], expected: tuple[int, int], monkeypatch):
+    """Oracle: torchrun's contract: it sets all of them."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launched() == expected
