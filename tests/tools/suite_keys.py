@@ -6,6 +6,7 @@ python -m tests.tools.suite_keys > docs/suite_keys.md
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ with this name; so does `set` of a row, for that row alone. A key that is not li
 method are the fields of its class in `methods/`."""
 
 TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": ""}
+SAID = 10_000  # the largest limit that a reader would meet
 LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
 Schema = dict[str, Any]  # of JSON Schema, as pydantic writes it
@@ -56,11 +58,11 @@ def _section_of(value: Schema) -> str | None:
 
 
 def _table(schema: Schema) -> Iterator[str]:
-    yield "| key | value | default | meaning |"
-    yield "| :-- | :-- | :-- | :-- |"
+    yield "| key | value, and its default | meaning |"
+    yield "| :-- | :-- | :-- |"
     for key, value in schema["properties"].items():
         default = "required" if key in schema.get("required", ()) else _default(value)
-        yield f"| `{key}` | {_type(value)} | {default} | {value['description']} |".replace("|  |", "| |")
+        yield f"| `{key}` | {'; '.join(filter(None, (_type(value), default)))} | {value['description']} |"
 
 
 def _type(value: Schema) -> str:
@@ -82,7 +84,8 @@ def _type(value: Schema) -> str:
 
 
 def _limits(value: Schema) -> str:
-    return ", ".join(f"{sign} {_number(value[limit])}" for limit, sign in LIMITS.items() if limit in value)
+    said = {limit: value[limit] for limit in LIMITS if value.get(limit, math.inf) <= SAID}
+    return ", ".join(f"{LIMITS[limit]}{_number(number)}" for limit, number in said.items())
 
 
 def _number(value: float) -> str:
@@ -91,7 +94,7 @@ def _number(value: float) -> str:
 
 def _default(value: Schema) -> str:
     default = value.get("default")
-    return "" if default in (None, "", [], {}) or _section_of(value) else f"`{json.dumps(default)}`"
+    return "" if default in (None, "", [], {}) or _section_of(value) else f"default `{json.dumps(default)}`"
 
 
 if __name__ == "__main__":
