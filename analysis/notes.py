@@ -34,10 +34,11 @@ def read(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[
     held: dict[str, list[float]] = {}
     for run in runs if rows is None else [run for run in runs if run.row in rows]:
         memory = run.line.config.get("data", {}).get("memory_tokens", 0)
+        own = 1 - (run.line.config.get("replay") or {}).get("share", 0)  # of a batch
         for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
             tokens, end = header(stage).data.get(domain.name, {}).get("tokens"), last(stage, DoneLine)
             if tokens and end and end.charged.get("tokens"):
-                times.setdefault(domain.title, []).append(end.charged["tokens"] / tokens)
+                times.setdefault(domain.title, []).append(own * end.charged["tokens"] / tokens)
             if tokens and domain != run.domains[-1]:
                 held.setdefault(domain.title, []).append(min(1, memory / tokens))
     return list(filter(None, [describe_passes(times, held)]))

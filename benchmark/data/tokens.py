@@ -120,6 +120,11 @@ class Corpus:
         """A hash for each domain, of its tokens and of the tokenizer that made them."""
         return [domain.key for domain in self.domains]
 
+    def keys_of(self, texts: Sequence[Domain]) -> list[str]:
+        """Such hashes of domains and probes."""
+        keys = {text.name: text.key for text in (*self.domains, *self.probes)}
+        return [keys[text.name] for text in texts]
+
 
 class Unprepared(Exception):
     """Something is not there that would have to be made."""

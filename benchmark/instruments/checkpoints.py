@@ -160,7 +160,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Mod
     bpe, special = tokenizer.bpe, tokenizer.special
     bpe.encode_special_tokens = True  # "<s>" in a text is text
     skipped: Counter[str] = Counter()
-    read = corpus.read(Domain(name="text", train=(str(text),)), 0.5, skipped)
+    read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
     documents = [document.text for document in read]
     encoded = ids_of(bpe, documents)
     ids = np.array([token for document in encoded for token in (*document, special.eos)])

@@ -201,6 +201,8 @@ def model_card(name: str, stage: Path, model: LanguageModel, domain: str | None)
     last = records.last(stages[-1], EvaluationLine) if stages else None  # None: it trained nothing
     ends = [(records.last(lines, StageLine), records.last(lines, DoneLine)) for lines in stages]
     texts = [_text(begin.domain, begin.data[begin.domain]) for begin, _ in ends if begin]
+    begun, replay = [begin for begin, _ in ends if begin], runs[0].config.get("replay") if runs else None
+    texts += [_text(replay["text"], begun[-1].data[replay["text"]])] if replay and replay["share"] and begun else []
     adapted = isinstance(model, LoraModel)
     alike = not (model.prompts or adapted)  # then what was measured in training holds for the exported model, too
     task = "fill-mask" if model.masked else "text-generation"

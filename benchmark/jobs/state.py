@@ -111,7 +111,7 @@ class Survey:
 
     def keys(self, config: RunConfig) -> list[str]:
         """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
-        texts = _planned_texts(config.domains, config.tokenizer, config.data)
+        texts = _planned_texts(config.learned, config.tokenizer, config.data)
         return stage_keys(config, self._methods[config.row, str(config.options)], texts)
 
     def _state(self, config: RunConfig, identity: Identity) -> RunState:

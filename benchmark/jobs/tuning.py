@@ -91,7 +91,8 @@ def search(suite: Suite, rows: Sequence[Row], spaces: Mapping[str, Space], count
     content["tokenizer"]["domains"] = [name for name in content["tokenizer"]["domains"] if name in names]
     content |= {"name": f"{suite.name}-tune", "title": f"Tuning {suite.name}", "seeds": suite.seeds[:1]}
     content |= {"methods": (), "rows": [trial.model_dump() for trial in trials], "options": {}}
-    content |= {"tasks": (), "probes": (), "tables": ("main_pretraining",), "paper": False}
+    replayed = [probe for probe in content["probes"] if suite.replay and probe["name"] == suite.replay.text]
+    content |= {"tasks": (), "probes": replayed, "tables": ("main_pretraining",), "paper": False}
     return Suite.model_validate(content)
 
 

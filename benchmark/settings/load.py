@@ -29,7 +29,8 @@ else:
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
 SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
-SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes")  # of a suite by each of its runs
+# of a suite by each of its runs
+SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
     *("domains.train", "domains.valid", "probes.train", "probes.valid", "tasks.train", "tasks.dev", "tasks.test"),
     *("tokenizer.folder", "budget.reference", "model.start"),

@@ -283,6 +283,16 @@ class Budget(Settings):
         return self
 
 
+class Replay(Settings):
+    """General text beside the stream, as a start model was trained on: the same in every stage and for every method.
+
+    It is part of each batch that trains; the rest is what the method asks for. It has no stage, and is not in AP.
+    """
+
+    text: str = Field(description="the probe whose training text it is")
+    share: float = Field(ge=0, lt=1, description="of a batch's rows; 0: none")
+
+
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
@@ -333,7 +343,10 @@ class Suite(Settings):
     model: Model = Field(description="architecture and sizes")
     training: Training = Field(Training(), description="the optimisation")
     budget: Budget = Field(description="what a stage may spend")
-    probes: tuple[Domain, ...] = Field((), description="texts that models are evaluated on and never see in training")
+    probes: tuple[Domain, ...] = Field(
+        (), description="texts that models are evaluated on and, but for a replayed one, never see in training"
+    )
+    replay: Replay | None = Field(None, exclude_if=not_, description="a probe whose training text is in each batch")
     tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are fine-tuned on")
     finetuning: Finetuning = Field(Finetuning(), description="how they are fine-tuned")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
@@ -365,6 +378,9 @@ class Suite(Settings):
         for name in self.tokenizer.domains:
             if name not in names or self.tokenizer.domains.count(name) > 1:
                 raise ValueError(f"tokenizer.domains: no domain {name!r}, or twice; there are {', '.join(names)}")
+        probes = [probe.name for probe in self.probes]
+        if self.replay and self.replay.text not in probes:
+            raise ValueError(f"replay.text: no probe {self.replay.text!r}; there are {', '.join(probes) or 'none'}")
         for task in self.tasks:
             if task.domain not in names:
                 raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")
@@ -398,6 +414,7 @@ class RunConfig(Settings):
     training: Training
     budget: Budget
     probes: tuple[Domain, ...] = Field((), exclude_if=not_)
+    replay: Replay | None = Field(None, exclude_if=not_)
     start: Start | None = Field(None, exclude_if=not_)
     tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
     tuned: Tuned | None = Field(None, exclude_if=not_)  # None: with the suite's own options
@@ -405,6 +422,12 @@ class RunConfig(Settings):
         (), exclude_if=not_, description="of the domains in the suite's list, where they have another order"
     )
     slurm: Slurm | None = Field(None, description="what its row asks of a cluster; no part of the run's identity")
+
+    @property
+    def learned(self) -> tuple[Domain, ...]:
+        """The texts that weights depend on: the domains, and the one that is replayed."""
+        replayed = self.replay.text if self.replay and self.replay.share else ""
+        return (*self.domains, *(probe for probe in self.probes if probe.name == replayed))
 
     @property
     def label(self) -> str:
@@ -433,6 +456,7 @@ class RunConfig(Settings):
         columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
         step = cost(Work(steps=1, tokens=columns)) if (cost := UNITS[self.budget.unit].cost) else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
+        columns *= 1 - (self.replay.share if self.replay else 0)
         read = [per_stage(self.budget.amount, stage) / step * columns for stage in range(len(labels))] if step else []
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
         return describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)

@@ -63,7 +63,7 @@ class Identities:
         elif corpus and not told:
             raise corpus
         if tokens:
-            keys = stage_keys(config, method, [tokens.get(domain.name, "") for domain in config.domains])
+            keys = stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])
         why = ""
         if told and not keys:
             why = "its text has changed or is not prepared here: `run` sees whether records are of it"

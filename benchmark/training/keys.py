@@ -72,11 +72,15 @@ def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
             )
         for phase in method.phases(stage):
             _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
-            shares = [("sources", source.share) for source in phase.sources]
-            shares += [("memory", phase.memory), ("memory", phase.memory_batch)] if index and has_memory else []
-            for what, share in shares:
+            size = config.training.batch_size
+            replay = config.replay.share if config.replay and phase.trains else 0.0
+            shares = [("replay", replay, size), *(("sources", source.share, size) for source in phase.sources)]
+            if index and has_memory:
+                own = size - round(replay * size)
+                shares += [("memory", phase.memory, own), ("memory", phase.memory_batch, size)]
+            for what, share, rows in shares:
                 try:
-                    rows_of_share(share, config.training.batch_size)
+                    rows_of_share(share, rows)
                 except ConfigError as error:
                     raise ConfigError(f"row {config.row!r}, {what} of phase {phase.name!r}: {error}") from None
 
@@ -97,7 +101,7 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
 def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
     """One key a stage; each holds the key of the stage before.
 
-    `texts`: for each domain a hash of its tokens and of the tokenizer that made them (`Corpus.texts`).
+    `texts`: for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made them.
     """
     keys: list[str] = []
     kept = False
@@ -146,8 +150,11 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
         "model": model.model_dump(mode="json", include=MADE_OF | ({"init"} if model.init != "fixed" else set())),
         "training": training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE),
     }
+    count = len(config.domains)
+    if config.replay and config.replay.share:
+        same["replay"] = [config.replay.share, *texts[count:]]
     parts = []
-    for index, text in enumerate(texts):
+    for index, text in enumerate(texts[:count]):
         spent: list[Any] = [budget.unit, per_stage(budget.amount, index)]
         if budget.reference:
             spent.append(structs.asdict(stage_times(config, index)))

@@ -53,7 +53,7 @@ def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
         raise ConfigError(
             f"model.start {config.model.start!r}: its tokenizer has no mask token, which the model needs: take another"
         )
-    return Stream(corpus, config.data, masked, config.seed, config.places)
+    return Stream(corpus, config.data, masked, config.seed, config.places, config.replay)
 
 
 class Run:
@@ -82,7 +82,7 @@ class Run:
         check_memory_shares(config, method)
         start = config.start
         self._start_key = digest([start.key, config.data.sequence_length]) if start else ""
-        self.keys = stage_keys(config, method, self.corpus.texts)
+        self.keys = stage_keys(config, method, self.corpus.keys_of(config.learned))
         stages = [stage_of(config, index) for index in range(len(self.keys))]
         self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
 

@@ -121,6 +121,7 @@ class Loader:
         asked, size = replace(phase, memory=phase.memory_batch), training.batch_size
         self._memory_rows = stream.memory_rows_of(asked, stage.index, size)
         self._source_rows = [stream.source_batch_size(source, stage.index, size) for source in phase.sources]
+        self._replayed = stream.replayed_rows(phase, size)
         each = zip(phase.sources, self._source_rows, strict=True)
         counts = {"memory": self._memory_rows, **{f"source {source.domain!r}": count for source, count in each}}
         for what, count in counts.items():
@@ -148,11 +149,14 @@ class Loader:
     def compute(self, step: int) -> Step:
         stage, stream, index, weights = self._stage.index, self._stream, self._phase_index, self._method.replay_weights
         batch = [
-            stream.source_batch(stage, source, SOURCES * number + index, step, count, rows, weights)
+            stream.source_batch(
+                *(stage, source, SOURCES * number + index, step, count, rows, weights),
+                0 if source.from_memory else stream.replayed_rows(self._phase, count),
+            )
             for number, (source, count) in enumerate(zip(self._phase.sources, self._source_rows, strict=True))
             for rows in self._micro_batches(count)
         ] or [
-            stream.batch(stage, self._phase, index, step, self._batch_size, rows, weights)
+            stream.batch(stage, self._phase, index, step, self._batch_size, rows, weights, self._replayed)
             for rows in self._micro_batches(self._batch_size)
         ]
         memory = [

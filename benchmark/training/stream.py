@@ -21,13 +21,14 @@ from torch import Tensor
 
 from benchmark.data.tokens import Corpus, DomainTokens, Ids
 from benchmark.settings.base import ConfigError, digest
-from benchmark.settings.suite import Data
+from benchmark.settings.suite import Data, Replay
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, Source, rows_of_share
 from benchmark.training.random_numbers import Integers, random_bits, shuffled, uniform
 
 SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
 PART = 512  # rows are shuffled so many at a time, as a few of them take as long
+REPLAYED = 4  # apart are the numbers that order the replayed text
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
@@ -48,6 +49,16 @@ def _order(part: int, size: int, key: tuple[int, ...]) -> Integers:
     return blocks
 
 
+def _draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Integers:
+    """The blocks of rows that are counted since a phase began, each of `size` blocks once an epoch."""
+    parts, within = np.divmod(numbers, PART)
+    blocks = np.empty(len(numbers), dtype=np.int64)
+    for part in set(parts.tolist()):
+        here = parts == part
+        blocks[here] = _order(part, size, key)[within[here]]
+    return blocks
+
+
 class Stream:
     """The domains of a corpus as batches.
 
@@ -57,7 +68,15 @@ class Stream:
     Raises ConfigError if a domain has too little text for one row.
     """
 
-    def __init__(self, corpus: Corpus, data: Data, masked: bool, seed: int, places: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        data: Data,
+        masked: bool,
+        seed: int,
+        places: Sequence[int] = (),
+        replay: Replay | None = None,
+    ) -> None:
         self.corpus, self.masked, self.seed = corpus, masked, seed
         self._places = places or range(len(corpus.domains))
         self.length = data.text_length
@@ -71,7 +90,8 @@ class Stream:
                     f"tokens, less than one row of {self.length}: add text, or shorten the rows of a model still to be "
                     "trained (data.sequence_length)"
                 )
-        self._train = [self._cut_in_blocks(domain.train) for domain in corpus.domains]
+        self._train = [self._cut_in_blocks(text.train) for text in self.evaluated]
+        self._replay = replay
         self._valid = [self._cut_in_blocks(domain.valid) for domain in self.evaluated]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
@@ -83,6 +103,10 @@ class Stream:
         has_memory = stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
         return rows_of_share(phase.memory, batch_size) if has_memory else 0
 
+    def replayed_rows(self, phase: Phase, batch_size: int) -> int:
+        """How many rows of a batch are of the replayed text, which a method knows nothing of."""
+        return rows_of_share(self._replay.share, batch_size) if self._replay and phase.trains else 0
+
     def batch(
         self,
         stage: int,
@@ -92,20 +116,28 @@ class Stream:
         batch_size: int,
         rows: Sequence[int] | Integers,
         weights: Sequence[float] | None = None,
+        replayed: int = 0,
     ) -> Batch:
-        """Rows `rows` of the batch of `batch_size` rows at this step.
+        """Rows `rows` of the batch of `batch_size` rows at this step: the domain's, replayed ones, memory.
 
-        `weights`: how likely a memory row comes from each earlier domain; uniform by default.
+        `weights`: how likely a memory row comes from each earlier domain; uniform by default. `replayed`: rows of the
+        replayed text; the phase has the others.
         """
         rows = np.asarray(rows)
-        from_memory = self.memory_rows_of(phase, stage, batch_size)
-        fresh = batch_size - from_memory
-        is_memory = rows >= fresh
+        from_memory = self.memory_rows_of(phase, stage, batch_size - replayed)
+        fresh = batch_size - replayed - from_memory
+        is_fresh, is_memory = rows < fresh, rows >= fresh + replayed
         key = (self.seed, stage, phase_index)
         domains = np.empty(len(rows), dtype=np.int64)
         blocks = np.empty(len(rows), dtype=np.int64)
-        domains[~is_memory], blocks[~is_memory] = self._draw_fresh(stage, phase, key, step * fresh + rows[~is_memory])
-        domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory], weights)
+        domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, phase, key, step * fresh + rows[is_fresh])
+        if self._replay and replayed:
+            text = [text.name for text in self.evaluated].index(self._replay.text)
+            is_replayed = ~(is_fresh | is_memory)
+            numbers = step * replayed + rows[is_replayed] - fresh
+            domains[is_replayed] = text
+            blocks[is_replayed] = _draw_in_epochs(numbers, len(self._train[text]), (*key, REPLAYED))
+        domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory] - replayed, weights)
         batch = self._to_batch(self._text(self._train, domains, blocks), domains, *key, step, rows)
         return replace(batch, rows=batch_size, memory_share=from_memory / batch_size, memory_rows=int(is_memory.sum()))
 
@@ -125,6 +157,7 @@ class Stream:
         batch_size: int,
         rows: Integers,
         weights: Sequence[float] | None = None,
+        replayed: int = 0,
     ) -> Batch:
         """Rows of the batch of one of `Phase.sources`, which has `batch_size` rows; see `batch`.
 
@@ -134,7 +167,7 @@ class Stream:
         asked = Phase("", memory=float(source.from_memory), domain=domain)
         if source.from_memory and source.domain != "memory":
             weights = [float(domain.name == source.domain) for domain in self.corpus.domains[:stage]]
-        batch = self.batch(stage, asked, phase_index, step, batch_size, rows, weights)
+        batch = self.batch(stage, asked, phase_index, step, batch_size, rows, weights, replayed)
         return replace(batch, source=phase_index // SOURCES, weight=source.weight)
 
     def source_batch_size(self, source: Source, stage: int, batch_size: int) -> int:
@@ -185,12 +218,7 @@ class Stream:
         """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
         if phase.domain in ("new", "previous"):
             domain = stage if phase.domain == "new" else stage - 1
-            parts, within = np.divmod(numbers, PART)
-            blocks = np.empty(len(numbers), dtype=np.int64)
-            for part in set(parts.tolist()):
-                here = parts == part
-                blocks[here] = _order(part, self.blocks[domain], key)[within[here]]
-            return domain, blocks
+            return domain, _draw_in_epochs(numbers, self.blocks[domain], key)
         ends = np.cumsum(self.blocks[: stage + 1])
         drawn = (uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
         domains = np.searchsorted(ends, drawn, side="right")

@@ -1,0 +1,92 @@
+"""General text beside the stream: `[replay]` puts the training text of a probe into each batch of every stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import methods
+from benchmark.instruments.conformance import TinyRuns
+from benchmark.records import EvaluationLine, last
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Data, Domain, Replay
+from benchmark.training.keys import check_memory_shares, stage_keys
+from benchmark.training.method import Phase, Source
+from benchmark.training.stream import Stream
+from tests.support.texts import tiny_corpus
+
+DATA = Data(sequence_length=18, memory_tokens=160)
+
+
+@pytest.fixture(scope="module")
+def streams() -> tuple[Stream, Stream]:
+    """One with a probe that is replayed, and one without."""
+    texts = tiny_corpus(domains=4, train_tokens=1000, valid_tokens=100)
+    corpus = replace(texts, domains=texts.domains[:3], probes=texts.domains[3:])
+    replayed = Stream(corpus, DATA, masked=False, seed=7, replay=Replay(text="d3", share=0.3))
+    return replayed, Stream(corpus, DATA, masked=False, seed=7)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.25, 1.0])
+def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], memory: float) -> None:
+    """Oracle: of 20 rows six are the probe's, each block of it once in an epoch; the others are a batch of fourteen."""
+    stream, without = streams
+    phase = Phase("adapt", memory=memory)
+    assert stream.replayed_rows(phase, 20) == 6 and stream.replayed_rows(Phase("look", trains=False), 20) == 0
+    blocks = []
+    for step in range(31):
+        batch = stream.batch(1, phase, 0, step, 20, range(20), replayed=6)
+        alone = without.batch(1, phase, 0, step, 14, range(14))
+        general = (batch.domains == 3).numpy()
+        assert general.sum() == 6 and np.array_equal(batch.tokens[~general], alone.tokens)
+        assert batch.memory_rows == alone.memory_rows and not batch.memory[general].any()
+        assert batch.memory_share == alone.memory_rows / 20
+        parts = [stream.batch(1, phase, 0, step, 20, range(rank, 20, 2), replayed=6) for rank in (0, 1)]
+        assert all(np.array_equal(part.tokens, batch.tokens[rank::2]) for rank, part in enumerate(parts))
+        blocks += [tuple(row) for row in batch.targets[general].tolist()]
+    text = stream.corpus.probes[0].train
+    expected = {tuple(text[start : start + 16].tolist()) for start in range(0, 992, 16)}
+    assert len(blocks) == 3 * len(expected) == 3 * 62
+    assert all(set(blocks[epoch * 62 : epoch * 62 + 62]) == expected for epoch in range(3))
+
+
+def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, Stream]) -> None:
+    """Oracle: by hand; of several sources those from memory stay as they are."""
+    batch = streams[0].source_batch(1, Source("new", 0.5), 0, 0, 10, np.arange(10), replayed=3)
+    assert batch.domains.tolist() == [1] * 7 + [3] * 3
+
+
+def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
+    """Oracle: the run without it. The probe is predicted better, keys are others, and without a share the same; domains
+    that are measured, and stages, are the stream's."""
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    probe = Domain(name="general", packages=("unittest",))
+    without = tiny.config(batch_size=20).model_copy(update={"probes": (probe,)})
+    with_it = without.model_copy(update={"replay": Replay(text="general", share=0.5)})
+    none = without.model_copy(update={"replay": Replay(text="general", share=0.0)})
+    ends, keys = [], []
+    for config in (without, with_it):
+        run = tiny.run(config, "runs")
+        run.train()
+        keys.append(run.keys)
+        ends.append([last(run.store.stage_lines(key), EvaluationLine) for key in run.keys])
+    assert not set(keys[0]) & set(keys[1]) and len(keys[1]) == 3
+    assert tiny.run(none, "runs").keys == keys[0]
+    for plain, mixed in zip(*ends, strict=True):
+        assert plain.charged["tokens"] == mixed.charged["tokens"]
+        assert list(mixed.perplexity) == ["json", "email", "logging", "general"]
+        assert mixed.perplexity["general"] < plain.perplexity["general"]
+    assert stage_keys(with_it, methods.build("er"), ["a", "b", "c", "g"]) != stage_keys(
+        with_it, methods.build("er"), ["a", "b", "c", "h"]
+    )
+
+
+@pytest.mark.parametrize(("share", "batch"), [(0.01, 20), (0.9, 20)])
+def test_a_share_that_a_batch_cannot_hold_is_refused(tmp_path, share: float, batch: int) -> None:
+    """Oracle: a hundredth of twenty rows is none; a tenth of two rows is none of them, ER's memory."""
+    config = TinyRuns("er", methods.build, tmp_path).config(batch_size=batch)
+    config = config.model_copy(update={"replay": Replay(text="general", share=share)})
+    with pytest.raises(ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none of them"):
+        check_memory_shares(config, methods.build("er"))
