@@ -20,7 +20,7 @@ import zstandard
 
 from benchmark.data import corpus, docstrings, documents
 from benchmark.data.documents import DataError, Document
-from benchmark.settings.suite import Domain, HubDataset
+from benchmark.settings.texts import Domain, HubDataset
 
 
 def read(domain: Domain, valid_share: float = 0.1) -> tuple[list[Document], Counter[str]]:

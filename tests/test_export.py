@@ -25,8 +25,9 @@ from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.models.start_model import set_start_model
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
-from benchmark.settings.suite import Data, Domain, Model
+from benchmark.settings.suite import Data, Model
 from benchmark.settings.suite import Tokenizer as TokenizerSettings
+from benchmark.settings.texts import Domain
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream

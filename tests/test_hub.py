@@ -14,7 +14,7 @@ import pytest
 from benchmark.data import corpus
 from benchmark.data.documents import DataError
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Domain, HubDataset
+from benchmark.settings.texts import Domain, HubDataset
 
 datasets = pytest.importorskip("datasets")
 

@@ -17,8 +17,9 @@ from benchmark.instruments.new_suite import RUNGS, Text, valid_share, write_suit
 from benchmark.jobs.preparation import warn_of_shared_documents, warn_of_tests_in_stream, warnings
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Domain, Tokenizer
+from benchmark.settings.suite import Tokenizer
 from benchmark.settings.tasks import Docstrings, Task
+from benchmark.settings.texts import Domain
 from benchmark.store import load_runs
 from tests.support import tiny_suite
 from tests.support.texts import DATA, SMALL, sentences

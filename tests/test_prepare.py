@@ -21,7 +21,8 @@ from benchmark.data import documents
 from benchmark.data.tokens import prepare
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.locks import Lease
-from benchmark.settings.suite import Domain, Tokenizer
+from benchmark.settings.suite import Tokenizer
+from benchmark.settings.texts import Domain
 from benchmark.training.processes import Stopped, Taken
 from benchmark.training.run import Run
 from tests.support.texts import DATA, SMALL, assert_same, gpt2_files, two_domains
@@ -87,7 +88,8 @@ CHILD = """
 import json, os, signal, sys
 from pathlib import Path
 from benchmark.data import tokens
-from benchmark.settings.suite import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Tokenizer
+from benchmark.settings.texts import Domain
 tokens.BATCH, tokens.REPORT_EVERY = 10, 1000
 def progress(line):
     print(line, flush=True)

@@ -11,7 +11,8 @@ import methods
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.records import EvaluationLine, last
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import Data, Domain, Replay
+from benchmark.settings.suite import Data
+from benchmark.settings.texts import Domain, Replay
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.method import Phase, Source
 from benchmark.training.stream import Stream

@@ -18,8 +18,8 @@ from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
 from benchmark.downstream import passages, tasks
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, score_without_leaks
-from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
+from benchmark.settings.texts import Domain
 from tests.support.record_lines import read_lines
 
 

@@ -14,8 +14,8 @@ import pytest
 from benchmark.data import corpus
 from benchmark.data.documents import DataError
 from benchmark.downstream import tasks
-from benchmark.settings.suite import Domain, HubDataset
 from benchmark.settings.tasks import HubTask, Task
+from benchmark.settings.texts import Domain, HubDataset
 
 
 class NetworkError(Exception):

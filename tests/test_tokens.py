@@ -21,7 +21,8 @@ from benchmark.data import tokens
 from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, ids_of, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
-from benchmark.settings.suite import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Tokenizer
+from benchmark.settings.texts import Domain
 from tests.support.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
 
 ROOT = Path(__file__).parent.parent

@@ -35,7 +35,7 @@ from benchmark.data.documents import (
 )
 from benchmark.files import hash_of, whole_file
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Domain, HubDataset
+from benchmark.settings.texts import Domain, HubDataset
 
 TRIES, WAIT = 30, 60.0  # how often a lost connection is tried again, and after how many seconds
 FORMAT = 2  # raised when the same files come to mean other documents

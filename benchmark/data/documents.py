@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Literal, NoReturn, TypeVar, cast
 
 from benchmark.errors import UserError
-from benchmark.settings.suite import Domain, OnError, TextField
+from benchmark.settings.texts import Domain, OnError, TextField
 
 LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
 

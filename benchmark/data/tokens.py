@@ -41,8 +41,9 @@ from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, ids_of,
 from benchmark.files import check_checksums, sweep, whole_folder, write_checksums
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data, Domain, RunConfig, Start
+from benchmark.settings.suite import Data, RunConfig, Start
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
+from benchmark.settings.texts import Domain
 from benchmark.store import Store
 
 FORMAT = 1  # raised when the same text comes to mean other tokens

@@ -19,8 +19,8 @@ from typing import Any
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import Domain
 from benchmark.settings.tasks import SPLITS, Docstrings, Split
+from benchmark.settings.texts import Domain
 
 MASK = "___"
 PASSAGES = 3  # of a document at most, so that no class is one long docstring

@@ -30,8 +30,9 @@ from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine, ScoreLine, UnscoredLine
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Domain, RunConfig, Suite
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import SPLITS, Finetuning, HubTask, Prompt, Split, Task
+from benchmark.settings.texts import Domain
 from benchmark.store import Store
 
 

@@ -29,7 +29,8 @@ from benchmark.models import LanguageModel, growth, load_verified
 from benchmark.models.devices import own_device
 from benchmark.models.transformer import configuration, kind_name, load_network, read_tokenizer
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import Data, Domain
+from benchmark.settings.suite import Data
+from benchmark.settings.texts import Domain
 from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream

@@ -31,7 +31,8 @@ from benchmark.records import (
     select_kind,
 )
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data, Domain, RunConfig, Suite, Tokenizer
+from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
+from benchmark.settings.texts import Domain
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
 from benchmark.training.identity import Identities, Identity

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from benchmark.data.tokens import Corpus, DomainTokens, Ids
 from benchmark.settings.base import ConfigError, digest
-from benchmark.settings.suite import Data, Replay
+from benchmark.settings.suite import Data
+from benchmark.settings.texts import Replay
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, Source, rows_of_share
 from benchmark.training.random_numbers import Integers, random_bits, shuffled, uniform

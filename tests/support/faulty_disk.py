@@ -38,7 +38,8 @@ from benchmark import locks, records
 from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums, write_json
 from benchmark.models import build, load, weights_hash
-from benchmark.settings.suite import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Tokenizer
+from benchmark.settings.texts import Domain
 from benchmark.training import checkpoint
 from tests.support.record_lines import STAGE, read_stage_lines
 

@@ -11,7 +11,8 @@ import tokenizers
 
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, train_bpe
 from benchmark.data.tokens import Corpus, DomainTokens
-from benchmark.settings.suite import Data, Domain, Tokenizer
+from benchmark.settings.suite import Data, Tokenizer
+from benchmark.settings.texts import Domain
 
 WORDS = [
     "the",
