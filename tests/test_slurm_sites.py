@@ -50,7 +50,7 @@ def test_gpus_that_have_a_type(texts: Path, tmp_path: Path) -> None:
         scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
         for number, (asked, gpus) in enumerate(expected.items()):
             tiny = SuiteFolder(tmp_path / f"tiny-{number}", texts, data=first.runs / "data")
-            tiny.write("x", slurm=asked, tasks=write_task(tiny.folder))
+            tiny.write("x", slurm=asked, tasks=write_task(tiny.folder)).record_baselines()
             assert tiny.submit() == 0
             assert held_by_slurm(tiny) == gpus, asked
             if asked != whole:
@@ -75,6 +75,7 @@ def test_a_quality_of_service_that_takes_few_jobs(texts: Path, tmp_path: Path, c
         scontrol("update", "PartitionName=main", "State=DOWN")  # jobs wait
         tiny.write("a", "b", "c", "d", slurm='account = "tiny"', tasks=write_task(tiny.folder))
         tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[2, 2]"))
+        tiny.record_baselines()
         assert tiny.submit() == 3
         told = capsys.readouterr().out
         assert "! Slurm took no more: 6 units are left" in told and "QOSMaxSubmitJobPerUserLimit" in told

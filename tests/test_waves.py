@@ -127,7 +127,7 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
     """Oracle: by hand, of two runs that share their first stage; then of what is left when one is trained."""
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert waves(tiny, tables=["representational_similarity"]) == [
-        ("prepare", ["tiny:prepare-naive-s0"]),
+        ("prepare", ["tiny:prepare-naive-s0", "tiny:prepare-tasks"]),
         ("stages", ["tiny:wood-of-naive-s0"]),
         ("train", ["tiny:naive-s0", "tiny:er-s0"]),
         ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
@@ -135,6 +135,7 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
     ]
     assert tiny.call("run", "--methods", "naive", "--set", "tasks=[]") == 0
     assert waves(tiny) == [
+        ("prepare", ["tiny:prepare-tasks"]),
         ("train", ["tiny:er-s0"]),
         ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
     ]
@@ -182,7 +183,7 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(tiny: SuiteFolder, 
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.submit() == 0 and slurm.calls["sbatch"] == 5
     assert [(wave["kind"], len(wave["units"])) for wave in tiny.waves()] == [
-        ("prepare", 1),
+        ("prepare", 2),
         ("stages", 1),
         ("train", 2),
         ("score", 2),
@@ -190,7 +191,7 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(tiny: SuiteFolder, 
     ]
     arrays = list(slurm.arrays.items())
     assert [array.after for _, array in arrays] == [(), ("100",), ("101",), ("102",), ("103",)]
-    assert [len(array.tasks) for _, array in arrays] == [0, 0, 2, 2, 0]
+    assert [len(array.tasks) for _, array in arrays] == [2, 0, 2, 2, 0]
     assert all("#SBATCH --requeue\n" in array.text and "wckey" not in array.text for _, array in arrays)
     assert tiny.submit() == 0 and slurm.calls["sbatch"] == 5 and "nothing to submit" in capsys.readouterr().out
     assert {state.state for state in tiny.states().values()} == {"waiting"}

@@ -134,10 +134,8 @@ def _label(row: RawExample) -> str:
 
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
-    """The suite's tasks with their examples; their baselines are recorded. Raises DataError, ConfigError."""
-    tasks = [(task, load_examples(task, suite.domains, store.data)) for task in suite.tasks]
-    record_baselines(tasks, store.scores_file("baselines"))
-    return tasks
+    """The suite's tasks with their examples. Raises DataError, ConfigError."""
+    return [(task, load_examples(task, suite.domains, store.data)) for task in suite.tasks]
 
 
 def load_examples(task: Task, domains: Sequence[Domain], folder: Path, makes: bool = True) -> TaskData:
@@ -272,14 +270,19 @@ def baselines(task: Task, data: TaskData) -> list[BaselineLine]:
     ]
 
 
+def missing_baselines(task: Task, key: str | None, path: Path) -> list[str]:
+    """The names of baselines that the records in `path` lack of a task whose examples have this key."""
+    lines = records.read(path, records.BASELINES)
+    known = {(line.task, line.metric, line.task_key, line.name) for line in lines}
+    return [name for name in BASELINES if (task.name, task.metric, key, name) not in known]
+
+
 def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None:
     """Append the records of baselines that `path` lacks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
-        lines = records.read(path, records.BASELINES)
-        known = {(line.task, line.metric, line.task_key, line.name) for line in lines}
         for task, data in tasks:
-            lacks = [name for name in BASELINES if (task.name, task.metric, data.key, name) not in known]
+            lacks = missing_baselines(task, data.key, path)
             for record in baselines(task, data) if lacks else ():
                 if record.name in lacks:  # a kill may have come between two of them
                     records.append(path, record)

@@ -13,7 +13,7 @@ from benchmark.data.copies import RUN, nearly
 from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.tokenizer import ids_of
 from benchmark.data.tokens import BEYOND, Corpus, corpus_of, data_key
-from benchmark.downstream.tasks import TaskData, load_tasks
+from benchmark.downstream.tasks import TaskData, load_tasks, record_baselines
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task
@@ -45,6 +45,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
             f"{len(data.labels)} classes{leaks}"
         )
+    record_baselines(tasks, store.scores_file("baselines"))
     problems += chain.from_iterable(warn_of_tests_in_stream(corpus, tasks) for corpus in corpora)
     yield from filter(None, dict.fromkeys(config.start_note for config in configs))
     yield from (f"! {warning}" for warning in dict.fromkeys(problems))

@@ -107,7 +107,7 @@ class Survey:
         self._scores: dict[tuple[str, bool], Scored] = {}
         self.jobs = executors.jobs(self.suite, self.store)
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
-        identities, self._examples = Identities(self.store, self.build), examples_here(self.suite, self.store)
+        identities, self.examples = Identities(self.store, self.build), examples_here(self.suite, self.store)
         return [self._state(config, identities.of(config)) for config in self.configs]
 
     def keys(self, config: RunConfig) -> list[str]:
@@ -160,7 +160,7 @@ class Survey:
             if stage < len(run.finished) and run.stages[stage].evaluated:  # else its method left it out
                 place = run.keys[stage], stage == last_stage
                 if place not in self._scores:
-                    self._scores[place] = read_scores(self.store, self.suite, place[0], stage, place[1], self._examples)
+                    self._scores[place] = read_scores(self.store, self.suite, place[0], stage, place[1], self.examples)
                 models.append(self._scores[place])
         return tuple(models)
 

@@ -14,12 +14,23 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmark.data.tokens import data_key
-from benchmark.downstream.tasks import scored_stages
+from benchmark.downstream.tasks import missing_baselines, scored_stages
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.status import next_step, seconds_left, sweep_line, watch
-from benchmark.jobs.work import Kind, Measure, MeasureModels, Prepare, RenderReport, Report, Score, Train, Unit
+from benchmark.jobs.work import (
+    Kind,
+    Measure,
+    MeasureModels,
+    Prepare,
+    PrepareTasks,
+    RenderReport,
+    Report,
+    Score,
+    Train,
+    Unit,
+)
 from benchmark.settings.suite import RunConfig, Suite, per_stage
 from benchmark.settings.units import UNITS, duration
 
@@ -91,12 +102,18 @@ class Plan:
         return Wave("report", [Report(self.runs, configs[0], "all", *own)])
 
     def _prepare(self) -> list[Unit]:
-        """One for each text that is not tokenised."""
+        """One for each text that is not tokenised, and one for the tasks where their baselines are missing."""
         units: dict[str, Unit] = {}
         for state in self.wanted:
             if not state.prepared:
                 key = data_key(state.config)
-                units.setdefault(key, Prepare(self.runs, state.config, key, self.suite))
+                units.setdefault(key, Prepare(self.runs, state.config, key))
+        examples, path = self.survey.examples, self.survey.store.scores_file("baselines")
+        tasks = [
+            task for task in self.suite.tasks if self.wanted or task.name in examples
+        ]  # else their text is not here
+        if any(missing_baselines(task, examples.get(task.name), path) for task in tasks):
+            units["tasks"] = PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite)
         return list(units.values())
 
     def _train(self) -> list[Wave]:

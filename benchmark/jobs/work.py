@@ -82,19 +82,33 @@ class Unit:
 
 @dataclass(frozen=True)
 class Prepare(Unit):
-    """Tokenise the text of a run, and read the suite's tasks."""
+    """Tokenise the text of a run."""
 
-    suite: Suite
     kind = "prepare"
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.data.tokens import corpus_of
-        from benchmark.downstream.tasks import load_tasks
         from benchmark.training.processes import polled
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
         corpus_of(self.config, self.store, say, poll=polled(worker.asked_to_stop))
-        load_tasks(self.suite, self.store)
+
+
+@dataclass(frozen=True)
+class PrepareTasks(Unit):
+    """Read the suite's tasks, and score what needs no pre-training."""
+
+    suite: Suite
+    kind = "prepare"
+
+    @property
+    def name(self) -> str:
+        return f"{self.suite.name}:{self.id}"
+
+    def __call__(self, worker: Worker) -> None:
+        from benchmark.downstream.tasks import load_tasks, record_baselines
+
+        record_baselines(load_tasks(self.suite, self.store), self.store.scores_file("baselines"))
 
 
 @dataclass(frozen=True)

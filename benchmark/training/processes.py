@@ -13,7 +13,9 @@ import platform
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -51,6 +53,7 @@ def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Callable[[b
     return poll
 
 
+LOOK = 0.1  # seconds between two words of processes that wait for the first
 NODE = "BENCHMARK_NODE"  # the variable in which an executor names the machine of its job
 
 
@@ -116,6 +119,17 @@ class World:
             lock.acquire(say, is_taken)
         while not is_taken():
             pass
+
+    def let_first(self, act: Callable[[], None]) -> None:
+        """The first process acts; all talk meanwhile, or their connection would time out. It raises what that does."""
+        if self.size == 1:
+            return act()
+        with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
+            done = thread.submit(act) if self.leads else None
+            while not any(self.maximum(done is not None and done.done())):
+                time.sleep(LOOK)
+            if done:
+                done.result()
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmark.jobs.executors import Executor, Finding
@@ -50,9 +51,9 @@ def execute(plan: Plan) -> int:
                     world.acquire(lock, asked_to_stop, lambda: print(f"{waits}: this one waits", file=sys.stderr))
                 for wave in waves:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them
-                    if wave.kind == "prepare":
-                        for unit in units if leads else ():
-                            unit(worker)  # what is wrong with a text is so for all its runs
+                    if wave.kind == "prepare":  # what is wrong with a text is so for all its runs
+                        for unit in units:
+                            world.let_first(partial(unit, worker))
                     elif wave.kind in TRAINS and slots:
                         failed += work_through(units, slots, asked_to_stop)
                     elif wave.kind == "train":  # one after the other: the first trains what they share
