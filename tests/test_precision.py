@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,33 @@ from transformers.pytorch_utils import Conv1D
 import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.conformance import TinyRuns, tiny_config
-from benchmark.models import devices
+from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns, tiny_config
+from benchmark.models import devices, load
+from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
+from benchmark.training.learner import elapsed
+from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import Stopped
 from benchmark.training.run import Run
-from benchmark.training.step import Stepper
+from benchmark.training.step import Loader, StageInputs, Stepper, trainable_stage
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import TASK, data_of, save
 
-MACHINES = ("fp32", "bf16")  # by what "auto" is there
-OTHER = {"fp32": "bf16", "bf16": "fp32"}
+MACHINES = ("fp32", "bf16", "fp16")  # by what "auto" is there
+OTHER = {"fp32": "bf16", "bf16": "fp16", "fp16": "fp32"}
+STEEP = {"init_scale": 2.0**24, "growth_interval": 2}  # a scaler whose scale is too much at first, and again and again
 
 
 @pytest.fixture
 def move(monkeypatch: pytest.MonkeyPatch):
     """Goes on on the machine whose "auto" is that."""
-    return lambda auto: monkeypatch.setattr(devices, "computes_in_bf16", lambda device: auto == "bf16")
+
+    def go(auto: str) -> None:
+        monkeypatch.setattr(devices, "computes_in_bf16", lambda device: auto == "bf16")
+        monkeypatch.setattr(devices, "gains_from_fp16", lambda device: auto == "fp16")
+
+    return go
 
 
 @pytest.fixture(scope="module")
@@ -134,5 +144,77 @@ def test_a_score_says_in_what_it_was_computed(auto: str, tmp_path: Path, move) -
         line = score(SavedModel(save(tmp_path / "bert", "bert")), task, data_of(8, 8), "none", 0, Finetuning())
     finally:
         hook.remove()
-    assert seen == {{"fp32": torch.float32, "bf16": torch.bfloat16}[auto]}
+    assert seen == {devices.HALF.get(auto, torch.float32)}
     assert line.precision == auto
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((7, 0), "fp16"), ((7, 5), "fp16"), ((6, 1), "fp32")])
+def test_a_gpu_without_bf16_computes_in_fp16(capability: tuple[int, int], expected: str, move, monkeypatch) -> None:
+    """Oracle: NVIDIA's list: a V100 is of 7.0, a T4 of 7.5, and a GTX 1080 of 6.1, slow in fp16."""
+    monkeypatch.setattr(devices, "computes_in_bf16", lambda device: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert devices.precision_of("auto", torch.device("cuda", 0)) == expected
+
+
+def in_fp16(tiny: TinyRuns, name: str, asked_to_stop: Any = lambda: False) -> Run:
+    return tiny.run(tiny.config(precision="fp16", clip=0.5, micro_batch_size=5, evaluations=1), name, asked_to_stop)
+
+
+def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
+    """The weights of the first stage, and how many steps were skipped, by torch's own recipe."""
+    stage = trainable_stage(run.config, 0, run.stream)
+    torch.manual_seed(stage.seed)
+    inputs = StageInputs(run.config, stage, run.stream, LifelongMethod(), stage.build(stage.ladder[0]), ALONE)
+    model, loader, skipped = inputs.model, Loader(inputs, Phase("adapt"), 0), 0
+    inputs.begin()
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True)
+    scaler = torch.amp.GradScaler("cpu", **STEEP)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for batch in loader.get(step)[0]:
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = model.mean_loss(batch.tokens, batch.domains, batch.positions, batch.targets)
+            scaler.scale(loss * (len(batch.tokens) / batch.rows)).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        over = elapsed(step, 1.0, (0.0, STEPS), (0.0, STEPS), (0.0, STEPS))
+        optimizer.param_groups[0]["lr"] = stage.learning_rate * schedule_of("linear", 0.08).at(over.phase)
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < before
+    loader.close()
+    return model.state_dict(), skipped
+
+
+def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: a loop with torch's GradScaler as its manual has it, bit for bit; of ten steps, which are all charged, it
+    skips some. The same after a stop between two of them: the scale and its age go on."""
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, **STEEP))
+    run = in_fp16(tiny, "fp16")
+    expected, skipped = by_hand(run)
+    calls = iter(range(100))
+    with pytest.raises(Stopped):
+        in_fp16(tiny, "fp16-stopped", lambda: next(calls) == STEPS - 3).train(last_stage=0)
+    assert 2 < skipped < STEPS - 2, skipped
+    for each in (run, in_fp16(tiny, "fp16-stopped")):
+        each.train(last_stage=0)
+        actual = load(each.store.stage(each.keys[0]) / "model").state_dict()
+        assert all(torch.equal(tensor, actual[name]) for name, tensor in expected.items())
+        assert lines_of(each, 0, "metrics")[-1]["values"] == {"skipped_steps": skipped}
+        assert lines_of(each, 0, "done")[0]["charged"]["steps"] == STEPS
+
+
+@pytest.mark.parametrize("name", ["agem", "ewc", "das"])
+def test_what_overflows_in_fp16_spoils_no_state(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods that take in gradients of their own. Oracle: all that is kept is finite, and steps were skipped; phases
+    that measure are in fp32 and skip none."""
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, **STEEP))
+    tiny = TinyRuns(name, methods.build, tmp_path)
+    run = in_fp16(tiny, "fp16")
+    run.train(last_stage=1)
+    skipped = {line["phase"]: line["values"]["skipped_steps"] for line in lines_of(run, 1, "metrics")}
+    assert list(skipped) == ["adapt"] and skipped["adapt"]
+    state = torch.load(run.store.stage(run.keys[1]) / "method.pt", weights_only=True)
+    tensors = [tensor for value in state.values() for tensor in value or [] if isinstance(tensor, torch.Tensor)]
+    assert all(tensor.isfinite().all() for tensor in tensors) and (tensors or name == "agem")

@@ -27,7 +27,7 @@ from benchmark.downstream.tasks import TaskData, metric, score_key, score_withou
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models import load_verified
-from benchmark.models.devices import is_out_of_memory, keep_random_numbers, own_device, precision_of
+from benchmark.models.devices import autocast, is_out_of_memory, keep_random_numbers, own_device, precision_of
 from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, select_kind
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import RunConfig, Suite
@@ -82,7 +82,8 @@ class Trainer:
         self.model, self.task, self.settings = model.to(self.device), task, settings
         self.generator = np.random.default_rng(seed)
         self.precision = precision_of(settings.precision, self.device)
-        self.autocast = torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16")
+        self.autocast = autocast(self.device, self.precision)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.optimizer = torch.optim.AdamW(
             [parameter for parameter in model.parameters() if parameter.requires_grad],
             lr=0.0,
@@ -133,9 +134,10 @@ class Trainer:
         for part in self._forward_passes(rows, batch):
             targets = torch.tensor([rows.targets[i] for i in part], device=self.device)
             part_loss = F.cross_entropy(self._logits(rows, part), targets, reduction="sum") / len(batch)
-            part_loss.backward()
+            self.scaler.scale(part_loss).backward()
             loss += part_loss.detach()
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.steps += 1
         return loss
 

@@ -21,7 +21,7 @@ import torch
 
 from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.models import LanguageModel
-from benchmark.models.devices import precision_of
+from benchmark.models.devices import HALF, precision_of
 from benchmark.records import Hardware
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.store import Store
@@ -128,7 +128,7 @@ class MatrixProduct:
 
     def __init__(self, precision: str, world: World) -> None:
         size = 2048 if world.device.type == "cpu" else 8192
-        kind = torch.bfloat16 if precision == "bf16" else torch.float32
+        kind = HALF.get(precision, torch.float32)
         self._world, self._flops = world, 2.0 * size**3 * world.size
         self._factor, self._out = (torch.ones(size, size, dtype=kind, device=world.device) for _ in range(2))
 

@@ -109,9 +109,7 @@ class Plan:
                 key = data_key(state.config)
                 units.setdefault(key, Prepare(self.runs, state.config, key))
         examples, path = self.survey.examples, self.survey.store.scores_file("baselines")
-        tasks = [
-            task for task in self.suite.tasks if self.wanted or task.name in examples
-        ]  # else their text is not here
+        tasks = [task for task in self.suite.tasks if self.wanted or task.name in examples]  # or no text
         if any(missing_baselines(task, examples.get(task.name), path) for task in tasks):
             units["tasks"] = PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite)
         return list(units.values())

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 CPU = torch.device("cpu")
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def own_device(number: int = 0) -> torch.device:
@@ -87,14 +88,27 @@ def computes_in_bf16(device: torch.device) -> bool:
     return bool(supported and supported())
 
 
-def precision_of(wanted: str, device: torch.device) -> str:
-    """The arithmetic of forward passes: "auto" is bf16 autocast where the device computes in it, else fp32.
+def gains_from_fp16(device: torch.device) -> bool:
+    """Whether it is an NVIDIA GPU of the generation that multiplies fp16 matrices by units of their own, or later."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
-    Weights, gradients' sums and the optimizer are fp32 in either.
+
+def precision_of(wanted: str, device: torch.device) -> str:
+    """The arithmetic of forward passes: "auto" is autocast to bf16 where the device computes in it, else to fp16 where
+    that is faster, else fp32.
+
+    Weights, gradients' sums and the optimizer are fp32 in each.
     """
     if wanted != "auto":
         return wanted
-    return "bf16" if computes_in_bf16(device) else "fp32"
+    if computes_in_bf16(device):
+        return "bf16"
+    return "fp16" if gains_from_fp16(device) else "fp32"
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context of forward passes in a precision: "fp32", or one of HALF."""
+    return torch.autocast(device.type, dtype=HALF.get(precision, torch.bfloat16), enabled=precision in HALF)
 
 
 @contextmanager

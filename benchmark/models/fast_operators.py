@@ -149,7 +149,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.mm(gradient, columns, out=of_states[here])
                 if of_weight is not None:
                     of_weight += gradient.mT @ rows[here]
-        gradients = (of_states.to(states.dtype), of_weight, of_bias)
+        kept = sums if precision == torch.float16 else states.dtype  # fp16 would lose what the loss's scale is to keep
+        gradients = (of_states.to(kept), of_weight, of_bias)
         ctx.gradients = tuple(None if part is None else part.div_(len(rows)) for part in gradients)
         return total / len(rows)
 

@@ -184,8 +184,8 @@ class Training(Settings):
     epsilon: float = Field(1e-6, gt=0, le=1, description="Adam's, added to the root of the second moment")
     weight_decay: float = Field(0.01, ge=0, le=100, description="of all kinds; decoupled from the gradient but in sgd")
     clip: float | None = Field(None, gt=0, le=1e12, description="maximal gradient norm; off as in the paper")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 where the device computes in it, a CPU too; else fp16 on GPUs from V100 on"
     )
     compile: bool | str = Field(False, description="torch.compile; a string names its backend")
     checkpoint_seconds: float = Field(

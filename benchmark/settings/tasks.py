@@ -93,8 +93,8 @@ class Finetuning(Settings):
     patience: int = Field(
         3, gt=0, le=10_000, description="stop after this many epochs in a row without a better dev score"
     )
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 autocast where the device computes in it, a CPU too"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 where the device computes in it, a CPU too; else fp16 on GPUs from V100 on"
     )
     forward_tokens: int = Field(
         32_768, gt=0, le=1_000_000_000, description="columns of one forward pass; larger batches accumulate"

@@ -51,6 +51,7 @@ class Checkpoint:
     state: dict[str, Any]  # what the method names in its `state`
     metrics: dict[str, float]
     cores: CoreTime
+    scaler: dict[str, Any] = field(default_factory=dict)  # of losses, in fp16
     carried: Moments = field(default_factory=dict)  # what the phase began with, if one before it has left it
     evaluated: dict[str, torch.Tensor] | None = None  # the weights of the method's own model to evaluate
     trunk: dict[str, Any] | None = None  # `Trunk`, in a branch

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from benchmark import records
 from benchmark.data.tokens import DomainTokens
 from benchmark.models import LanguageModel
+from benchmark.models.devices import autocast
 from benchmark.records import EvaluationLine, LaterLine, StageLine
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, predictions
@@ -48,7 +49,7 @@ def perplexity(model: LanguageModel, stream: Stream, domain: int, world: World, 
     with evaluating(model):
         for batch in stream.validation(domain, rows, world.rank, world.size):
             batch = batch.to(world.device)
-            with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+            with autocast(world.device, precision):
                 logits = model(batch.tokens, batch.domains, batch.positions)
             loss += F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum").item()
             count += batch.targets.numel()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmark.models import LanguageModel
-from benchmark.models.devices import send
+from benchmark.models.devices import autocast, send
 from benchmark.settings.suite import Training
 from benchmark.training.processes import World
 
@@ -78,28 +78,36 @@ class Learner:
         model: the model that is trained.
         named_parameters, parameters: those that the phase trains, as they are in the model and in its order.
         world: the processes that train together; `world.add_up` and `world.total` sum over them.
-        autocast: the context in which a method's own forward passes belong.
+        autocast: the context in which a method's own forward passes belong. It is fp32's where training is in fp16, of
+            which `accumulate` alone keeps small gradients.
         elapsed: how much of the budget is over in the step at hand.
         learning_rate: of the step at hand, before the factors of `Phase.rates`.
+        overflowed: whether a gradient of the step at hand was more than fp16 holds. All are 0 then.
     """
 
     def __init__(
         self, model: LanguageModel, loss: Callable[[Learner, Batch], Tensor], training: Training, world: World
     ) -> None:
         self.model, self.world = model, world
-        self.metrics: dict[str, float] = {}
-        self.elapsed, self.learning_rate = Elapsed(), 0.0
+        self.elapsed, self.learning_rate, self.overflowed = Elapsed(), 0.0, False
         self.named_parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in self.named_parameters]
         assert training.precision != "auto", "a run decides it once, for all of its stages"
-        bf16 = training.precision == "bf16"
-        self.autocast = torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=bf16)
-        objective: nn.Module = Objective(lambda batch: loss(self, batch), model, self.autocast)
+        self.in_fp16 = training.precision == "fp16"
+        self.autocast = autocast(world.device, "fp32" if self.in_fp16 else training.precision)
+        in_training = autocast(world.device, training.precision)
+        objective: nn.Module = Objective(lambda batch: loss(self, batch), model, in_training)
         if world.size > 1:
             objective = DistributedDataParallel(objective)
         backend = training.compile if isinstance(training.compile, str) else "inductor"
         self.objective = torch.compile(objective, backend=backend) if training.compile else objective
         self._no_sync = objective.no_sync if isinstance(objective, DistributedDataParallel) else None
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all steps so far."""
+        self.metrics: dict[str, float] = {}
+        self.scaler = torch.amp.GradScaler(self.world.device.type, enabled=self.in_fp16)
 
     def language_model_loss(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of the targets, natural logarithm."""
@@ -119,9 +127,25 @@ class Learner:
             with nullcontext() if last or self._no_sync is None else self._no_sync():
                 # DDP averages over processes, so each counts for its rows
                 loss = self.objective(batch) * (len(batch.tokens) * self.world.size / batch.rows * batch.weight)
-                loss.backward()
+                self.scaler.scale(loss).backward()
             losses.append(loss.detach())
+        if self.in_fp16:
+            self._unscale()
         return torch.stack(losses).sum()
+
+    def _unscale(self) -> None:
+        """Divide the gradients by what the loss was multiplied by, which is less from now on where one is not finite.
+
+        Whether one is not the device is asked for; it is the same in all processes, for so are the gradients.
+        """
+        before = self.scaler.get_scale()
+        self.scaler.unscale_(torch.optim.SGD(self.parameters))  # GradScaler knows gradients by an optimizer, once each
+        self.scaler.update()
+        if self.scaler.get_scale() < before:
+            for parameter in self.parameters:
+                parameter.grad = None if parameter.grad is None else torch.zeros_like(parameter.grad)
+            self.metrics["skipped_steps"] = self.metrics.get("skipped_steps", 0) + (not self.overflowed)
+            self.overflowed = True
 
     def gradients(self) -> list[Tensor]:
         """Copies of the gradients, in the order of `parameters`."""

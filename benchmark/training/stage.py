@@ -135,6 +135,7 @@ class StageRun:
         flops = stepper.warm_up()
         if saved:
             stepper.learner.metrics = saved.metrics
+            stepper.learner.scaler.load_state_dict(saved.scaler)
             if stepper.optimizer and saved.optimizer:
                 stepper.optimizer.load_state_dict(saved.optimizer)
         schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
@@ -264,6 +265,7 @@ class StageRun:
                 optimizer=stepper.optimizer.state_dict() if stepper.optimizer else None,
                 state=get_state(self.method),
                 metrics=stepper.learner.metrics,
+                scaler=stepper.learner.scaler.state_dict(),
                 cores=self.clock.cores,
                 carried=self.carried if self.position.phase and goes_on else {},
                 evaluated=None if self.method.evaluated is None else self.method.evaluated.state_dict(),

@@ -212,6 +212,8 @@ class Stepper:
     def __init__(self, inputs: StageInputs, phase: Phase, number: int, known: Moments | None = None) -> None:
         self.inputs, self.phase, self.number, self._known = inputs, phase, number, known or {}
         self.method, self.training = inputs.method, inputs.config.training
+        if self.training.precision == "fp16" and not phase.trains:  # overflow would leave text unmeasured
+            self.training = self.training.model_copy(update={"precision": "fp32"})
         names = inputs.model.part_names()
         learns = [(names[name], p) for name, p in inputs.model.named_parameters() if p.requires_grad]
         of_each = [1.0] * len(learns)
@@ -244,7 +246,7 @@ class Stepper:
         """
         # dropout: a function of the step, nothing to checkpoint
         seed_random_numbers(self.loader.seed(step), self.inputs.world.device)
-        self.learner.elapsed, self.learner.learning_rate = elapsed, learning_rate
+        self.learner.elapsed, self.learner.learning_rate, self.learner.overflowed = elapsed, learning_rate, False
         batches, memory = self.loader.get(step)
         if self.optimizer is None:
             with evaluating(self.learner.model):
@@ -252,6 +254,8 @@ class Stepper:
             return torch.zeros((), device=self.inputs.world.device)  # looked at, it waits for the device as a loss does
         loss = self.learner.accumulate(batches)
         self.method.adjust_gradients(self.learner, memory)
+        if self.learner.overflowed:
+            return loss  # charged like any other
         if self.training.clip:
             torch.nn.utils.clip_grad_norm_(self.learner.parameters, self.training.clip)
         self.optimizer.step(learning_rate)
@@ -281,7 +285,7 @@ class Stepper:
                 for tensor, before in zip(tensors, saved, strict=True):
                     tensor.copy_(before)
                     tensor.grad = None
-            self.learner.metrics = {}
+            self.learner.begin()
         self.loader.close()
         self._begin()
         return flops
