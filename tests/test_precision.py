@@ -111,7 +111,8 @@ def test_what_is_kept_is_fp32_under_bf16(architecture: str, tiny: TinyRuns, monk
         finally:
             hook.remove()
         if stepper.optimizer is not None:
-            for parameter, state in stepper.optimizer.state.items():
+            states = [item for part in stepper.optimizer._parts for item in part.state.items()]
+            for parameter, state in states:
                 kept["parameters"].add(parameter.dtype)
                 kept["gradients"].add(parameter.grad.dtype)
                 kept["moments"] |= {state["exp_avg"].dtype, state["exp_avg_sq"].dtype}
