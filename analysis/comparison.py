@@ -16,7 +16,7 @@ from analysis.inference import interval
 from analysis.metrics import AP, AP_PLUS, Floats
 from analysis.notes import note_probes
 from analysis.study import Study, describe_hardware, header, other_texts
-from analysis.tables import FORMATS, Block, Cell, Column, Table, TableRow
+from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
 from benchmark.records import Provenance
 from benchmark.store import RunRecords
@@ -54,7 +54,7 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
     yield f"A is {a.called}, B is {b.called}.\n"
     for left, right in pairs:
         ours, theirs = one_trial(a, left, settings or {}), one_trial(b, right, settings or {})
-        yield FORMATS["md"](comparison(left, ours, theirs))
+        yield to_text(comparison(left, ours, theirs))
         changes = list(differences(ours, theirs))
         lines = (
             ["What differs:", *(f"- {line}" for line in changes)] if changes else ["Settings, code and hardware agree."]

@@ -16,6 +16,10 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from analysis.inference import interval
 
@@ -177,6 +181,33 @@ def to_markdown(table: Table) -> str:
 def to_latex(table: Table) -> str:
     """A table environment, shrunk where it is wider than the text."""
     return _template("table.tex", latex).render(table=table)
+
+
+def to_text(table: Table) -> str:
+    """Columns as wide as the terminal; where the output is piped plain ones, as wide as what is in them."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=10_000)
+    names = [*table.stubs, *(f"{column.group}\n{column.name}".strip() for column in table.columns)]
+    drawn = Grid(title=table.caption, title_justify="left", box=SIMPLE if console.is_terminal else None)
+    for index, name in enumerate(names):
+        drawn.add_column(name, justify="left" if index < len(table.stubs) else "right")
+    for block in table.blocks:
+        if block.title:
+            drawn.add_row(Text(block.title, "italic"))
+        for row in block.rows:
+            drawn.add_row(*map(Text, row.stub), *map(_drawn, row.cells))
+        drawn.add_section()
+    with console.capture() as captured:
+        console.print(drawn, *map(Text, table.notes), sep="\n")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _drawn(cell: Cell) -> Text:
+    """A cell as `to_markdown` has it."""
+    spread = f" ± {cell.spread}" if cell.spread else ""
+    printed = f" [{cell.beside}]" if cell.printed else ""
+    return Text(f"{cell.number}{spread}{cell.over}{printed}", "bold" if cell.best else "")
 
 
 @cache

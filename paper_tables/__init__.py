@@ -112,20 +112,27 @@ def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
 
 
 def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> None:
-    """Render the tables of suites from the records below `runs`, and print the tables and where all files are.
+    """Render the tables of suites from the records below `runs`; print the first, and a line of each of the others.
 
     They go to a folder in `out` that has the suite's name; with several suites, their names with + between.
     """
+    from analysis.exhibits import TableExhibit
     from analysis.page import render
+    from analysis.tables import to_text
 
     tables = {table: study_folder(suite) for suite, _ in suites for table in suite.tables}
     study = study_of(suites, runs)
-    written = render(study, list(itertools.starmap(load, tables.items())), load, out / study.name, view)
-    for path in written:
-        if path.suffix == ".md":
-            print(path.read_text(encoding="utf-8"))
-    opened = f"; open {out / study.name / 'index.html'} in a browser" if view == "ours" else ""
-    print(f"wrote {len(written)} files, the tables as .tex, .csv and .md, to {out / study.name}{opened}")
+    exhibits, folder = list(itertools.starmap(load, tables.items())), out / study.name
+    render(study, exhibits, load, folder, view)
+    main = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
+    if main:
+        table = main.build(study, view)
+        print(to_text(dataclasses.replace(table, notes=())))
+        print(f"{len(table.notes)} notes on it are in {folder / main.name}{'' if view == 'ours' else '.both'}.md")
+    for exhibit in exhibits:
+        if exhibit is not main:
+            print(f"also {exhibit.name}: {exhibit.caption.partition('. ')[0]}")
+    print(f"open {folder / 'index.html'} in a browser" if view == "ours" else f"all of it is in {folder}")
 
 
 def study_of(suites: Suites, runs: Path) -> Study:

@@ -27,6 +27,7 @@ from analysis.tables import (
     to_csv,
     to_latex,
     to_markdown,
+    to_text,
 )
 from benchmark import records
 from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
@@ -442,3 +443,18 @@ def test_entries_have_what_a_reader_needs():
     assert len({exhibit.label for exhibit in exhibits}) == len(exhibits)
     assert all(exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits)
     assert all(exhibit.blocks for exhibit in exhibits if exhibit.printed)
+
+
+def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
+    """Oracle: the cells of the Markdown, without what that escapes: plain columns, apart by two blanks or more."""
+    table = small_table("L1_D16 *x* [bold]")
+    text = to_text(table)
+    expected = [
+        [cell.strip().replace("\\", "").replace("**", "") for cell in line.strip("|").split("|")]
+        for line in to_markdown(table).splitlines()
+        if line.startswith("| ") and "--:" not in line
+    ]
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    for cells in expected[1:]:
+        assert [cell.strip("*") for cell in cells if cell] in lines
+    assert "\x1b" not in text and all(note in text for note in table.notes)
