@@ -252,7 +252,6 @@ class ScoreLine(Line, tag="score", kw_only=True):
     precision: str = ""  # of the forward passes
     forward_tokens: int | None = None  # columns of one, where memory did not hold those that were asked for
     seconds: Amount
-    picked_right: Share | None = None  # the share of test for which the discriminator picked the task's domain
 
 
 class UnscoredLine(Line, tag="unscored", kw_only=True):

@@ -109,8 +109,6 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monk
     assert domains["train"] == [first % 3 for first in firsts]
     rows = rows_of(checkpoint, TASK, data, domains)["train"]
     assert [row[1] - checkpoint.config.text_vocabulary for row in rows.tokens] == domains["train"]
-    result = score(checkpoint, TASK.model_copy(update={"max_epochs": 1}), data, "picked", 0, SETTINGS)
-    assert result.picked_right == np.mean([domain == 1 for domain in domains["test"]])
 
 
 # The classifier

@@ -219,9 +219,6 @@ def score(
     )
     if settings.forward_tokens != columns:
         result.forward_tokens = settings.forward_tokens
-    if prompt == "picked":
-        right = checkpoint.domains.index(task.domain)
-        result.picked_right = float(np.mean([domain == right for domain in domains["test"]]))
     return result
 
 
@@ -277,18 +274,22 @@ def score_all(
     final: bool = True,
     progress: Callable[[ScoreLine, int], None] = lambda line, left: None,
     asked_to_stop: Asked = never_stop,
-) -> None:
+    make_ready: Callable[[SavedModel], None] = lambda checkpoint: None,
+) -> bool:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
     Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
-    time waits and finds them. `progress` gets each new score and how many are still to come. Raises ConfigError and
-    DataError before anything is trained, NotScored for the first score that cannot be computed, after all others; why
-    each could not is recorded.
+    time waits and finds them. `progress` gets each new score and how many are still to come. `make_ready` is called
+    before the first. Returns whether any was lacking. Raises ConfigError and DataError before anything is trained,
+    NotScored for the first score that cannot be computed, after all others; why each could not is recorded.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")) as lease:
         checkpoint = SavedModel(folder, final)
         cells = find_missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
+        if not cells:
+            return False
+        make_ready(checkpoint)
         for name, data in {cell.task.name: cell.data for cell in cells}.items():
             checkpoint.texts(name, data)  # what is wrong with a text shows before hours of training
         if any(cell.prompt == "picked" for cell in cells):
@@ -320,6 +321,7 @@ def score_all(
             progress(result, len(cells) - number)
     if lost:
         raise lost[0]
+    return True
 
 
 def score_stage(
@@ -342,20 +344,21 @@ def score_stage(
     if not trained:  # a method may leave early stages out
         return f"nothing to score after {place}"
     key = keys[index]
-    folder, file = store.stage(key) / "model", store.scores_file(key)
-    checkpoint = SavedModel(folder, final)
-    if not find_missing(key, tasks, checkpoint.prompts(suite.finetuning.prompts), suite.finetuning, file):
-        return f"nothing to score after {place}"
+    folder, told = store.stage(key) / "model", ""
 
     def say(line: ScoreLine, left: int) -> None:
         score = f"{line.task}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
-    load_verified(folder)  # which holds it against its record
-    told = ""
-    if checkpoint.config.prompts and final:  # `evaluate --domain auto` wants it too
-        stream = stream_of(config, corpus_of(config, store))
-        share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
-        told = f"; domains told apart: {share:.1%}"
-    score_all(key, folder, tasks, suite.finetuning, file, final, say, asked_to_stop)
+    def make_ready(checkpoint: SavedModel) -> None:
+        nonlocal told
+        load_verified(folder)  # which holds it against its record
+        if checkpoint.config.prompts and final:  # `evaluate --domain auto` wants it too
+            stream = stream_of(config, corpus_of(config, store))
+            share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
+            told = f"; domains told apart: {share:.1%}"
+
+    given = (key, folder, tasks, suite.finetuning, store.scores_file(key))
+    if not score_all(*given, final, say, asked_to_stop, make_ready):
+        return f"nothing to score after {place}"
     return f"scored after {place}{told}"
