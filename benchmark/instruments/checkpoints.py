@@ -169,7 +169,10 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Mod
     tokens = DomainTokens("text", str(text), "", ids, ids, info)
     stream = Stream(
         Corpus(bpe, model.vocabulary.text, (tokens,) * max(1, len(model.vocabulary.domains)), special=special),
-        Data(sequence_length=min(model.sequence_length, LONGEST_ROW)),
+        Data(
+            sequence_length=min(model.sequence_length, LONGEST_ROW),
+            document_mask=hasattr(model.network.config, "document_mask"),
+        ),
         masked=model.masked,
         seed=0,
     )

@@ -38,7 +38,13 @@ from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 
 NONE = "none"  # no prompt
-OURS = ("domains", "prompts", "text_vocabulary", "special_tokens")  # keys of a configuration that nobody else reads
+OURS = (
+    "domains",
+    "prompts",
+    "text_vocabulary",
+    "special_tokens",
+    "document_mask",
+)  # keys of a configuration that nobody else reads
 NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold
 TEMPLATE = Path(__file__).with_name("model_card.md")
 UNKNOWN = "unknown"

@@ -81,6 +81,10 @@ class LanguageModel(nn.Module):
         decoder: Any = network.get_output_embeddings()
         decoder.forward = partial(_text_logits, decoder, self.vocabulary.text)
 
+    def separate_documents(self) -> None:
+        """Keep the documents of a row apart from now on, as `Architecture.see` says; so do models that grow from it."""
+        self.network.config.document_mask = [self.vocabulary.special.eos, self.vocabulary.text]
+
     @property
     def parameters_count(self) -> int:
         """Number of parameters, tied ones once."""

@@ -78,6 +78,9 @@ class Data(Settings):
         exclude_if=not_,
         description="on so many tokens in place of bytes, as older suites say: which text, depends on the tokenizer",
     )
+    document_mask: bool = Field(
+        False, exclude_if=not_, description="keep the documents in a row apart; as in the paper they see each other"
+    )
     memory_tokens: int = Field(
         200_000_000,
         ge=0,

@@ -147,6 +147,7 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
     same = {
         "format": FORMAT,
         "sequence_length": config.data.sequence_length,
+        **({"document_mask": True} if config.data.document_mask else {}),
         "model": model.model_dump(mode="json", include=MADE_OF | ({"init"} if model.init != "fixed" else set())),
         "training": training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE),
     }

@@ -80,8 +80,8 @@ class Run:
         self.stream = stream_of(config, self.corpus)
         method = new_method()
         check_memory_shares(config, method)
-        start = config.start
-        self._start_key = digest([start.key, config.data.sequence_length]) if start else ""
+        start, apart = config.start, ["document_mask"] * config.data.document_mask
+        self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""
         self.keys = stage_keys(config, method, self.corpus.keys_of(config.learned))
         stages = [stage_of(config, index) for index in range(len(self.keys))]
         self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
@@ -134,7 +134,10 @@ class Run:
     def _start_model(self, start: Start) -> LanguageModel:
         from benchmark.models.start_model import load_start  # which few runs need, and imports growth
 
-        return load_start(start, self.corpus.vocabulary)
+        model = load_start(start, self.corpus.vocabulary)
+        if self.config.data.document_mask:
+            model.separate_documents()
+        return model
 
     def _precision(self) -> str:
         """The arithmetic of all of the run: "auto" is what its first stage began with, on whatever machine.

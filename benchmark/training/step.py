@@ -46,7 +46,7 @@ def trainable_stage(
     model = config.model
 
     def new_model(size: Size) -> LanguageModel:
-        return build(
+        made = build(
             model.architecture,
             size.layers,
             size.hidden_size,
@@ -56,6 +56,9 @@ def trainable_stage(
             dropout=model.dropout,
             scaled=model.init == "scaled",
         )
+        if config.data.document_mask:
+            made.separate_documents()
+        return made
 
     def previous() -> LanguageModel:
         if load_previous is None:

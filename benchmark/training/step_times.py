@@ -48,7 +48,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     relevant = {
         "model": set(Model.model_fields) - {"init"},
         "tokenizer": {"folder", "vocabulary"},
-        "data": {"sequence_length", "memory_tokens"},
+        "data": {"sequence_length", "memory_tokens", "document_mask"},
         "training": {
             *("batch_size", "micro_batch_size", "clip", "precision", "compile", "optimizer", "optimizer_options"),
         },

@@ -96,6 +96,7 @@ class Stream:
         self._valid = [self._cut_in_blocks(domain.valid) for domain in self.evaluated]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
+        self._apart = data.document_mask
         self._memory_key = (seed,) if data.memory_seed == "run" else ()
         self._samples: dict[int, Integers] = {}
 
@@ -208,8 +209,9 @@ class Stream:
     @cached_property
     def validation_keys(self) -> dict[str, str]:
         """A hash for each of `evaluated`, by name, of its tokens, and of its masks where there are any."""
+        kept = ["document_mask"] if self.masked and self._apart else []
         return {
-            text.name: digest([text.key, self._mask_number(index) if self.masked else None])
+            text.name: digest([text.key, self._mask_number(index) if self.masked else None, *kept])
             for index, text in enumerate(self.evaluated)
         }
 
@@ -268,6 +270,8 @@ class Stream:
         if self.masked:
             count, row_bits = predictions(n, self.masked), random_bits(*counters)
             order = random_bits(row_bits[:, None], np.arange(n))
+            if self._apart:  # what ends a document stays, so that the model can tell them apart
+                order[text == self.corpus.special.eos] = np.iinfo(order.dtype).max
             chosen = np.sort(np.argpartition(order, count - 1, axis=1)[:, :count], axis=1)
             targets = np.take_along_axis(text, chosen, axis=1)
             fate = uniform(row_bits[:, None], 5, chosen)

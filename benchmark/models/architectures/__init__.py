@@ -219,6 +219,20 @@ class Architecture:
         """The forward pass on tokens (B, T); where the mask (B, T), if any, is False there is padding, at the right."""
         raise NotImplementedError
 
+    def see(self, network: Any, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The position of each column, (1, T) or (B, T), and which columns it attends to, (B, 1, T, T).
+
+        None of these where there is nothing but what `masked` says, which has fast kernels; a decoder never sees what
+        is padded at the right. A network whose configuration says `document_mask` keeps apart the documents of tokens
+        that come without a mask.
+        """
+        if mask is None and getattr(network.config, "document_mask", None):
+            return separate_documents(tokens, *network.config.document_mask, causal=not self.masked)
+        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        if mask is None or not self.masked:
+            return columns, None
+        return columns, mask[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
+
     def modules(self, network: Any) -> Network[Any]:
         """The modules of a network; a Place for a map that shares its module with others."""
         raise NotImplementedError
@@ -276,6 +290,24 @@ class Architecture:
     def layers(self, network: Any) -> Sequence[nn.Module]:
         """The transformer layers of a network, in order."""
         return network.base_model.get_submodule(self.stack)
+
+
+def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tuple[Tensor, Tensor]:
+    """Positions (B, T) that begin anew with each document of rows (B, T), and what each column sees, (B, 1, T, T).
+
+    All documents see `<s>` and the prompt after it, an id of `text` or more, which see each other alone. A document's
+    `end` is its last token, but for a decoder the first of the next: what follows it is predicted from there.
+    """
+    columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+    first = (columns == 0) | (tokens >= text)
+    ends = (tokens == end) & ~first
+    number = ends.cumsum(1) - (0 if causal else ends.long())
+    begins = F.pad(number[:, 1:] != number[:, :-1], (1, 0))
+    start = torch.where(begins, columns, 0).cummax(1).values
+    positions = columns - start + (number > 0) * first.sum(1, keepdim=True)
+    same = (number.unsqueeze(2) == number.unsqueeze(1)) & ~first.unsqueeze(2)
+    seen = same | first.unsqueeze(1)
+    return positions, (seen.tril() if causal else seen).unsqueeze(1)
 
 
 _loaded: dict[str, Architecture] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, RobertaConfig, RobertaForMaskedLM
@@ -38,10 +37,9 @@ class Bert(Architecture):
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         body = network.base_model
-        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        embedded = body.embeddings(tokens, position_ids=columns + self.offset)
-        attended = None if mask is None else mask[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
-        layers = [partial(layer, attention_mask=attended) for layer in body.encoder.layer]
+        positions, seen = self.see(network, tokens, mask)
+        embedded = body.embeddings(tokens, position_ids=positions + self.offset)
+        layers = [partial(layer, attention_mask=seen) for layer in body.encoder.layer]
         return Unrolled(embedded, layers, getattr(body, "LayerNorm", nn.Identity()))
 
     def modules(self, network: Any) -> Network[Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -29,10 +29,11 @@ class Gpt(Architecture):
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         # Not GPT2Model.forward: it looks for packed sequences in the position ids, which costs a synchronisation a
-        # step and, under torch.compile, attention without the fast causal kernels. Padding at the right is never seen.
+        # step and, under torch.compile, attention without the fast causal kernels.
         body = network.transformer
-        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        return Unrolled(body.drop(body.wte(tokens) + body.wpe(columns)), list(body.h), body.ln_f)
+        positions, seen = self.see(network, tokens, mask)
+        layers = [partial(layer, attention_mask=seen) for layer in body.h]
+        return Unrolled(body.drop(body.wte(tokens) + body.wpe(positions)), layers, body.ln_f)
 
     def modules(self, network: Any) -> Network[Any]:
         body = network.transformer

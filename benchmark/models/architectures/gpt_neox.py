@@ -26,12 +26,11 @@ class GptNeoX(Architecture):
         )
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-        # Without a mask attention has its fast causal kernels; what is padded at the right is never seen.
         body = network.gpt_neox
         hidden = body.emb_dropout(body.embed_in(tokens))
-        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        rotations = body.rotary_emb(hidden, columns)
-        layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
+        positions, seen = self.see(network, tokens, mask)
+        rotations = body.rotary_emb(hidden, positions)
+        layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
         return Unrolled(hidden, layers, body.final_layer_norm)
 
     def modules(self, network: Any) -> Network[Any]:

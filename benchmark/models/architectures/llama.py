@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
@@ -32,12 +31,11 @@ class Llama(Architecture):
         )
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-        # Without a mask attention has its fast causal kernels; what is padded at the right is never seen.
         body = network.model
         hidden = body.embed_tokens(tokens)
-        columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        rotations = body.rotary_emb(hidden, columns)
-        layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
+        positions, seen = self.see(network, tokens, mask)
+        rotations = body.rotary_emb(hidden, positions)
+        layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
         return Unrolled(hidden, layers, body.norm)
 
     def modules(self, network: Any) -> Network[Any]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
@@ -52,11 +51,10 @@ class ModernBert(Architecture):
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         body, config = network.model, network.config
         hidden = body.embeddings(tokens)
-        columns = torch.arange(tokens.shape[1], device=tokens.device)
-        near = (columns.unsqueeze(1) - columns).abs() <= config.sliding_window
-        whole = None if mask is None else mask[:, None, None, :].expand(-1, 1, tokens.shape[1], -1)
+        positions, whole = self.see(network, tokens, mask)
+        near = (positions.unsqueeze(2) - positions.unsqueeze(1)).abs().unsqueeze(1) <= config.sliding_window
         attended = {"full_attention": whole, "sliding_attention": near if whole is None else near & whole}
-        rotations = {kind: body.rotary_emb(hidden, columns.unsqueeze(0), kind) for kind in set(config.layer_types)}
+        rotations = {kind: body.rotary_emb(hidden, positions, kind) for kind in set(config.layer_types)}
         layers = []
         for layer in body.layers:
             kind = layer.attention_type

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
@@ -32,9 +31,9 @@ class Starcoder2(Architecture):
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         body = network.model
         hidden = body.embed_tokens(tokens)
-        positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+        positions, seen = self.see(network, tokens, mask)
         rotations = body.rotary_emb(hidden, positions)
-        layers = [partial(layer, position_embeddings=rotations, attention_mask=None) for layer in body.layers]
+        layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
         return Unrolled(hidden, layers, body.norm)
 
     def modules(self, network: Any) -> Network[Any]:

@@ -1,0 +1,94 @@
+"""Documents that share a row and do not see each other (`data.document_mask`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import methods
+from benchmark.data.tokenizer import BOS, EOS, Vocabulary
+from benchmark.instruments.conformance import TinyRuns
+from benchmark.models import build, load
+from benchmark.settings.names import architecture_names
+from benchmark.training.keys import stage_keys
+from benchmark.training.method import Phase
+
+LENGTHS = (5, 3, 6)  # of the documents of a row, without what ends them
+
+
+def documents() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(4, 40, (length,), generator=generator) for length in LENGTHS]
+
+
+def large(architecture: str, prompts: bool) -> Any:
+    """A model with weights so large that what it sees matters."""
+    torch.manual_seed(0)
+    model = build(architecture, 3, 32, Vocabulary(40, ("a", "b")), 20, head_size=16, prompts=prompts)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.normal_(std=0.3)
+    model.separate_documents()
+    return model.eval()
+
+
+@pytest.mark.parametrize("prompts", [False, True])
+@pytest.mark.parametrize("architecture", architecture_names())
+def test_each_document_is_read_as_if_alone(architecture: str, prompts: bool) -> None:
+    """Oracle: each document by itself, after `<s>` and the prompt, gives the same logits; a decoder's are those of the
+    same network without the setting, to which a row of one document is nothing special."""
+    model, end = large(architecture, prompts), torch.tensor([EOS])
+    packed = torch.cat([torch.tensor([BOS]), *(part for text in documents() for part in (text, end))])
+    together, apart = logits(model, packed), model.network.config.document_mask
+    begin = 1
+    for number, text in enumerate(documents()):
+        # what ends a document is a decoder's first token of the next
+        alone = torch.cat([text, end] if model.masked else [end, text] if number else [text])
+        begin -= not model.masked and number > 0
+        model.network.config.document_mask = apart if model.masked else None
+        by_itself = logits(model, torch.cat([packed[:1], alone]))[1:]
+        torch.testing.assert_close(together[begin : begin + len(alone)], by_itself, rtol=1e-4, atol=1e-4)
+        begin += len(alone) + (not model.masked)
+    model.network.config.document_mask = None
+    assert (logits(model, packed) - together)[-1].abs().max() > 0.01, "else the test would prove nothing"
+
+
+@torch.no_grad()
+def logits(model: Any, row: torch.Tensor) -> torch.Tensor:
+    return model(row[None], torch.tensor([1]), torch.arange(len(row))[None])[0]
+
+
+@pytest.mark.parametrize("method", ["elle", "pnn", "lora"])
+@pytest.mark.parametrize("architecture", ["gpt", "bert"])
+def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: Path) -> None:
+    """Oracle: in the models that it leaves, another first document changes no logits of the last one."""
+    tiny = TinyRuns(method, methods.build, tmp_path)
+    config = tiny.config(architecture)
+    data = config.data.model_copy(update={"document_mask": True})
+    config = config.model_copy(update={"data": data, "domains": config.domains[:2]})
+    run = tiny.run(config, "run")
+    run.train()
+    model = load(run.store.stage(run.keys[-1]) / "model")
+    one, other = (torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6))
+    assert torch.equal(logits(model, one)[-1], logits(model, other)[-1])
+    assert not torch.equal(logits(model, one)[1], logits(model, other)[1])
+    assert stage_keys(config, methods.build(method), ["a", "b"]) != stage_keys(
+        tiny.config(architecture), methods.build(method), ["a", "b"]
+    )
+
+
+def test_what_ends_a_document_is_never_masked(tmp_path: Path) -> None:
+    """Oracle: the text itself: as many ends in the rows of an epoch that a model reads."""
+    tiny, read = TinyRuns("naive", methods.build, tmp_path), {}
+    config = tiny.config("bert")
+    for apart in (True, False):
+        data = config.data.model_copy(update={"document_mask": apart})
+        stream = tiny.run(config.model_copy(update={"data": data}), "run").stream
+        rows = stream.blocks[1]
+        batch = stream.batch(1, Phase("adapt"), 0, 0, rows, range(rows))
+        read[apart] = int((batch.tokens == EOS).sum())
+        text = stream.corpus.domains[1].train[: rows * stream.length]
+    assert read[True] == int((text == EOS).sum()) > read[False]
