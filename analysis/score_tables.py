@@ -167,7 +167,9 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
     scores = _final(study, suite)
     scores = scores[scores["headline"]]
-    measured = study.baselines[study.baselines["task_key"].isin(set(scores["task_key"]))].assign(seed=0)
+    windows = {line.window for run in study.of(suite) for stage in run.scores for line in stage}
+    of_task = study.baselines["task_key"].isin(set(scores["task_key"]))
+    measured = study.baselines[of_task & study.baselines["window"].isin({"", *windows})].assign(seed=0)
     return [
         (BASELINE + name, "", average_by_domain(lines, ["seed"]), "", "")
         for name, lines in measured.groupby("name", sort=False)

@@ -173,8 +173,8 @@ class Study:
 
     @cached_property
     def baselines(self) -> pd.DataFrame:
-        """Downstream scores that need no model: task, task_key, domain, name, metric, test."""
-        names = ["task", "task_key", "domain", "name", "metric", "test"]
+        """Downstream scores that need no model: task, task_key, domain, window, name, metric, test."""
+        names = ["task", "task_key", "domain", "window", "name", "metric", "test"]
         lines = [[getattr(line, name) for name in names] for run in self.runs for line in run.baselines]
         return pd.DataFrame(lines, columns=names).drop_duplicates(ignore_index=True)
 

@@ -227,6 +227,7 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
     task: str
     domain: str
     task_key: str  # of its data
+    window: str = ""  # of word counts on the part of the texts that a row of a model holds: a hash of that part
     name: str  # "majority" or "bag of words"
     metric: str
     test: Share
@@ -242,6 +243,7 @@ class ScoreLine(Line, tag="score", kw_only=True):
     task: str
     task_key: str  # of its data
     domain: str
+    window: str = ""  # a hash of the part of the texts that a row of the model holds
     prompt: Literal["right", "none", "wrong", "picked"]
     seed: int
     metric: str

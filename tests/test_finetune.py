@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from torch import nn
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
-from benchmark.downstream.tasks import TaskData
+from benchmark.downstream.tasks import IN_WINDOW, TaskData, baselines
 from benchmark.settings.base import ConfigError
-from benchmark.settings.tasks import Finetuning
+from benchmark.settings.tasks import SPLITS, Finetuning
 from benchmark.training.processes import Stopped
 from tests.support.record_lines import read_lines
-from tests.support.toy_task import SETTINGS, TASK, data_of, grid, save
+from tests.support.toy_task import LENGTH, SETTINGS, TASK, data_of, grid, save, tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,29 @@ def test_rows_that_leak_are_counted_in_the_score(folders):
     assert 0 <= result.test_without_leaks <= 1
 
 
+def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_path):
+    """Oracles: the part of each text by the tokenizer's offsets; a class that one word decides, behind the window:
+    whole texts tell it, windows are as good as a coin."""
+    whole = data_of(200, 80)
+    splits = [tuple(replace(e, text="cat dog elk " * 6 + e.text) for e in getattr(whole, name)) for name in SPLITS]
+    data = TaskData(("l", "r"), *splits)
+    checkpoint = SavedModel(folders["gpt"])
+    window, ends = checkpoint.window("toy", data), []
+    for example, part in zip(data.test, window.test, strict=True):
+        encoding = tokenizer().encode(example.text)
+        ends.append(encoding.offsets[LENGTH - 2 - 1 - 1][1])
+        assert part == replace(example, text=example.text[: ends[-1]])
+    assert max(ends) < len("cat dog elk " * 6)
+    task = TASK.model_copy(update={"max_epochs": 1})
+    for seeds in (1, 2):
+        settings = SETTINGS.model_copy(update={"seeds": seeds})
+        score_all("stage", folders["gpt"], [(task, data)], settings, tmp_path / "a.jsonl")
+    [line] = read_lines(tmp_path / "baselines.jsonl")
+    assert (line["name"], line["window"], line["task_key"]) == (IN_WINDOW, window.key, data.key)
+    assert line["test"] == 0.5 and baselines(task, data)[1].test == 1.0
+    assert [line["window"] for line in read_lines(tmp_path / "a.jsonl")] == [window.key] * 2
+
+
 # Grids
 
 GRID = """
@@ -232,7 +256,7 @@ append, count = records.append, 0
 def append_and_die(path, record):
     global count
     append(path, record)
-    count += 1
+    count += path.name == "killed.jsonl"
     if count == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 records.append = append_and_die

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from analysis.page import page
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
+from benchmark.downstream.tasks import IN_WINDOW
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 
@@ -35,6 +37,21 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
             assert row.cells[-1].mean == pytest.approx(np.mean([cell.mean for cell in row.cells[:-1]]))
     baselines = {row.stub[0]: row.cells[0].mean for row in block.rows if not row.competes}
     assert baselines == {f"Baseline: {name}": 100 * value for name, value in synthetic.BASELINES.items()}
+
+
+def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
+    """Oracle: two baselines by hand, of which the models have one's window."""
+    data = study(tmp_path, seeds=1)
+    for run in data.runs:
+        words = [line for line in run.baselines if line.name == "bag of words"]
+        for window, test in (("w", 0.4), ("of another suite's model", 0.2)):
+            run.baselines += [replace(line, name=IN_WINDOW, window=window, test=test) for line in words]
+        for line in run.scores[4]:
+            line.window = "w"
+    rows = load("main_downstream").build(Study("demo", data.runs)).blocks[0].rows
+    assert {row.stub[0]: row.cells[5].mean for row in rows if not row.competes} == pytest.approx(
+        {"Baseline: majority": 30, "Baseline: bag of words": 55, f"Baseline: {IN_WINDOW}": 40}
+    )
 
 
 def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):

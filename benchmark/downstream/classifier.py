@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,17 @@ class SavedModel:
                 encoded[split] = [self._encode(name, example) for example in getattr(data, split)]
             self._texts[data.key] = encoded
         return self._texts[data.key]
+
+    def window(self, name: str, data: TaskData) -> TaskData:
+        """The same task with that part of each text, or of text and pair, which a row holds."""
+        splits: dict[Split, tuple[Example, ...]] = {}
+        for split, texts in self.texts(name, data).items():
+            read = [self.tokenizer.decode_batch(parts, skip_special_tokens=False) for parts in texts]
+            splits[split] = tuple(
+                replace(example, text=parts[0], text_pair=parts[1] if parts[1:] else None)
+                for example, parts in zip(getattr(data, split), read, strict=True)
+            )
+        return replace(data, **splits)
 
     def _encode(self, task: str, example: Example) -> list[list[int]]:
         parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]

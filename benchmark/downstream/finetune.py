@@ -23,7 +23,7 @@ from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
-from benchmark.downstream.tasks import TaskData, metric, score_key, score_without_leaks
+from benchmark.downstream.tasks import TaskData, metric, record_window_baseline, score_key, score_without_leaks
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models import load_verified
@@ -290,8 +290,10 @@ def score_all(
         if not cells:
             return False
         make_ready(checkpoint)
-        for name, data in {cell.task.name: cell.data for cell in cells}.items():
-            checkpoint.texts(name, data)  # what is wrong with a text shows before hours of training
+        windows: dict[str, TaskData] = {}  # what is wrong with a text shows before hours of training
+        for task, data in {cell.task.name: (cell.task, cell.data) for cell in cells}.values():
+            windows[task.name] = checkpoint.window(task.name, data)
+            record_window_baseline(task, data, windows[task.name], path.with_name("baselines.jsonl"))
         if any(cell.prompt == "picked" for cell in cells):
             discriminator.read(checkpoint.folder)  # likewise, whether there is one
         lost: list[NotScored] = []
@@ -317,7 +319,8 @@ def score_all(
                 records.append(path, line)
                 continue
             lease.check()
-            records.append(path, structs.replace(result, key=cell.key, stage_key=stage_key))
+            window = windows[cell.task.name].key
+            records.append(path, structs.replace(result, key=cell.key, stage_key=stage_key, window=window))
             progress(result, len(cells) - number)
     if lost:
         raise lost[0]

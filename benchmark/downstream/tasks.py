@@ -246,35 +246,47 @@ def score_without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -
 
 SHOWN = 10  # labels in a message
 BASELINES = ("majority", "bag of words")
+IN_WINDOW = "bag of words, model's window"
 
 
 def baselines(task: Task, data: TaskData) -> list[BaselineLine]:
     """Records of what needs no pre-training: the majority class, and logistic regression on word counts.
 
-    The latter sees whole texts, a model only what fits into its rows; its strength C is the best on dev of 0.01 to 10.
+    The latter sees whole texts, a fine-tuned model only what fits into its rows; its strength C is the best on dev of
+    0.01 to 10.
     """
     majority = Counter(data.targets("train")).most_common(1)[0][0]
     predictions = dict(zip(BASELINES, ([majority] * len(data.test), _bag_of_words(task, data)), strict=True))
-    return [
-        BaselineLine(
-            task=task.name,
-            domain=task.domain,
-            task_key=data.key,
-            name=name,
-            metric=task.metric,
-            test=metric(task.metric, data.targets("test"), predicted),
-            test_without_leaks=score_without_leaks(task.metric, data, predicted),
-            leaks=sum(data.leaked),
-        )
-        for name, predicted in predictions.items()
-    ]
+    return [_baseline(task, data, name, predicted) for name, predicted in predictions.items()]
 
 
-def missing_baselines(task: Task, key: str | None, path: Path) -> list[str]:
+def _baseline(task: Task, data: TaskData, name: str, predicted: Sequence[int], window: str = "") -> BaselineLine:
+    return BaselineLine(
+        task=task.name,
+        domain=task.domain,
+        task_key=data.key,
+        window=window,
+        name=name,
+        metric=task.metric,
+        test=metric(task.metric, data.targets("test"), predicted),
+        test_without_leaks=score_without_leaks(task.metric, data, predicted),
+        leaks=sum(data.leaked),
+    )
+
+
+def missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
     """The names of baselines that the records in `path` lack of a task whose examples have this key."""
     lines = records.read(path, records.BASELINES)
-    known = {(line.task, line.metric, line.task_key, line.name) for line in lines}
-    return [name for name in BASELINES if (task.name, task.metric, key, name) not in known]
+    known = {(line.task, line.metric, line.task_key, line.window, line.name) for line in lines}
+    names = (IN_WINDOW,) if window else BASELINES
+    return [name for name in names if (task.name, task.metric, key, window, name) not in known]
+
+
+def record_window_baseline(task: Task, data: TaskData, window: TaskData, path: Path) -> None:
+    """Append the record of word counts on what a row of a model holds of each text, if `path` lacks it."""
+    with Lease(path.with_suffix(".lock")):
+        for name in missing_baselines(task, data.key, path, window.key):
+            records.append(path, _baseline(task, data, name, _bag_of_words(task, window), window.key))
 
 
 def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None:
