@@ -24,6 +24,7 @@ from benchmark.files import naming
 BEAT = 10.0  # seconds between two signs of life
 EXPIRES = 100.0  # seconds of watching without one: more than a network file system shows old times for, 60
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
+JOB = "BENCHMARK_JOB"  # the variable in which an executor names the job of a process
 NOBODY = "-"  # what a lock that was given back begins with: removed, its number could be taken again
 
 # of each lock that another has its number and last sign of life, when they were looked at, and how long they were so
@@ -35,9 +36,9 @@ class LeaseLost(UserError):
 
 
 def identify_self() -> str:
-    """What a lock says of its owner: what can see its number, the number, since when it has it, and the machine."""
+    """What a lock says of its owner: what can see its number, the number, since when it has it, machine, and job."""
     pid = os.getpid()
-    return f"{identify_kernel()} {pid} {read_start_time(pid)} {socket.gethostname()}"
+    return f"{identify_kernel()} {pid} {read_start_time(pid)} {socket.gethostname()} {os.environ.get(JOB, '')}"
 
 
 @functools.cache
@@ -122,13 +123,17 @@ class Lease:
     def owner(self) -> str:
         """Who has it, or had it last, as far as that is known."""
         fields = self._read(max(self._numbers()))[1].split()
-        return f"process {fields[1]} on {fields[3]}" if len(fields) == 4 else "another process"
+        return f"process {fields[1]} on {fields[3]}" if len(fields) >= 4 else "another process"
+
+    def read_job(self) -> str:
+        """The job of whoever has it, or had it last; empty where that is none."""
+        return "".join(self._read(max(self._numbers()))[1].split()[4:])
 
     def is_taken(self) -> bool:
         """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
         sign, content = self._read(max(self._numbers()))
         dead = _is_dead(content)
-        said_who = len(content.split()) == 4  # else its owner ended before
+        said_who = len(content.split()) >= 4  # else its owner ended before
         return said_who and time.time() - sign < EXPIRES if dead is None else not dead
 
     def _file(self, number: int) -> Path:
@@ -173,4 +178,4 @@ def _is_dead(content: str) -> bool | None:
     if content.startswith(NOBODY):
         return True
     fields = content.split()
-    return read_start_time(fields[1]) != fields[2] if len(fields) == 4 and fields[0] == identify_kernel() else None
+    return read_start_time(fields[1]) != fields[2] if len(fields) >= 4 and fields[0] == identify_kernel() else None

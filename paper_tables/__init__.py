@@ -25,7 +25,7 @@ from benchmark.downstream.tasks import examples_here, scores_of
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store, load_runs, make_empty_run
-from benchmark.training.identity import Identities
+from benchmark.training.identity import Identities, name_further_seeds
 
 if TYPE_CHECKING:
     from analysis.exhibits import Exhibit, View
@@ -132,6 +132,8 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     for exhibit in exhibits:
         if exhibit is not main:
             print(f"also {exhibit.name}: {exhibit.caption.partition('. ')[0]}")
+    for line in (line for _, configs in suites for line in name_further_seeds(configs, Store(runs))):
+        print(line)
     print(f"open {folder / 'index.html'} in a browser" if view == "ours" else f"all of it is in {folder}")
 
 

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
+from benchmark.errors import UserError
 from benchmark.jobs.executors.slurm import commands, job
 from benchmark.jobs.executors.slurm.job import TIME_OVER, Task
 from benchmark.jobs.pool import StopSignals
 from benchmark.jobs.work import Worker
-from benchmark.training.processes import Stopped
+from benchmark.locks import JOB
+from benchmark.training.processes import Stopped, Taken
 
 SLURM = {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "JOB_NODELIST": "n1", "NODEID": "0"}
 
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch) -> None:
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One process of a job of Slurm, as its environment says."""
     for name, value in SLURM.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "1")  # the job sets them; this puts them back
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setenv("SUBMITIT_FOLDER", str(tmp_path))
+    monkeypatch.setenv(JOB, "")
 
 
 @dataclass
@@ -34,19 +41,30 @@ class Signalled:
     """Work that gets signals, and does not see them before it polls."""
 
     numbers: list[int]
+    kept: Iterator[str] = field(default_factory=lambda: map(str, itertools.count()))
+    owner: str = ""
     polls: ClassVar[bool] = True
+    kind: ClassVar[str] = "stages"
+
+    def hash_kept(self) -> str:
+        return next(self.kept)
+
+    def find_owning_job(self) -> str:
+        return self.owner
 
     def __call__(self, worker: Worker) -> None:
         assert worker.world.exclusive is True and not worker.asked_to_stop()
+        if self.owner and not worker.waits:
+            raise Taken
         for number in self.numbers:
             os.kill(os.getpid(), number)
         if worker.asked_to_stop():
             raise Stopped
 
 
-def run(*numbers: int, restarts: int = 9) -> None:
-    unit: Any = Signalled([*numbers])
-    Task((unit,), gpus=False, exclusive=True, restarts=restarts)()
+def run(*numbers: int, **of_unit: Any) -> None:
+    unit: Any = Signalled([*numbers], **of_unit)
+    Task((unit,), gpus=False, exclusive=True)()
 
 
 def test_stop_signals() -> None:
@@ -107,10 +125,43 @@ def test_a_silent_controller_is_asked_again(monkeypatch, capsys, answers: list[s
     assert capsys.readouterr().err.count("; asking again in ") == asked - 1
 
 
-def test_no_job_is_queued_again_for_ever(monkeypatch) -> None:
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
-    with pytest.raises(ValueError, match=r"queued again 3 times: raise slurm\.max_num_timeout"):
-        run(TIME_OVER, restarts=3)
+def test_a_job_that_adds_nothing_ends_after_two_starts(monkeypatch) -> None:
+    """Oracle: by hand, of what is kept as each start begins and ends: one in vain, one that adds something, two in
+    vain; what gives way to another job is no limit's fault, and does not count."""
+    told = ["PreemptTime=None"]
+    monkeypatch.setattr(commands, "ask", lambda *command: told[0] if command[1] == "show" else "")
+    for state in ("old", "new", "new"):
+        with pytest.raises(SystemExit):
+            run(TIME_OVER, kept=iter(["old", "old"] if state == "old" else [state]))
+    told[0] = "PreemptTime=2026-11-23T02:49:30"
+    for _ in range(3):
+        with pytest.raises(SystemExit):
+            run(TIME_OVER, kept=iter(["new"]))
+    told[0] = "PreemptTime=None"
+    with pytest.raises(UserError, match=r"2 starts .* added no step, domain or score: raise slurm\.train\.time"):
+        run(TIME_OVER, kept=iter(["new"]))
+
+
+def test_a_job_goes_behind_the_one_that_has_what_it_needs(monkeypatch) -> None:
+    """Oracle: what Slurm is told. Where no job has it, or an earlier start of this one, or Slurm does not take it, it
+    waits, or looks again when it starts."""
+    words: list[tuple[str, ...]] = []
+    monkeypatch.setattr(commands, "ask", lambda *command: words.append(command[1:]) or "")
+    with pytest.raises(SystemExit) as ended:
+        run(owner="12_3")
+    assert ended.value.code == 0
+    assert words == [("requeue", "7"), ("update", "JobId=7", "Dependency=afterany:12_3")]
+    run(owner="7")
+    assert len(words) == 2
+
+    def refuse(*command: str) -> str:
+        if command[1] == "update":
+            raise commands.SlurmError("Circular dependency")
+        return ""
+
+    monkeypatch.setattr(commands, "ask", refuse)
+    with pytest.raises(SystemExit):
+        run(owner="12")
 
 
 def test_cores_of_a_job(monkeypatch) -> None:
@@ -120,9 +171,9 @@ def test_cores_of_a_job(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
     steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
     seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
-    slots = Task((steps,), False, False, 9, side_by_side=2)._slots()
+    slots = Task((steps,), False, False, side_by_side=2)._slots()
     assert [(slot.cores, slot.threads) for slot in slots] == [((), 1)] * 2
-    assert [slot.cores for slot in Task((seconds,), False, True, 9, side_by_side=2)._slots()] == [
+    assert [slot.cores for slot in Task((seconds,), False, True, side_by_side=2)._slots()] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),
     ]

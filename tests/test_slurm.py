@@ -6,6 +6,7 @@ Every wait is for a state and ends with an error if that does not come. Runs are
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import signal
@@ -95,8 +96,8 @@ def test_a_failure_is_told(sweep: SuiteFolder, capsys) -> None:
     capsys.readouterr()
     assert sweep.call("status") == 1
     told = capsys.readouterr().out
-    assert failed["error"] in told and str(sweep.log(sweep.job("trips"))) in told
-    assert "its job ended (FAILED); 1 of 2 stages done" in told
+    assert failed["error"] in told and sweep.log(sweep.job("trips")).name in told
+    assert "its job failed" in told and "1 of 2 stages done" in told
 
 
 def test_shared_stages_come_first_and_once(sweep: SuiteFolder) -> None:
@@ -304,7 +305,7 @@ def test_killed_jobs_that_train_nothing_are_done_by_the_next(tiny: SuiteFolder, 
         processes.kill(processes_of(job))
     tiny.wait_for_endings()
     assert tiny.call("status") == 1
-    assert capsys.readouterr().out.count("its job ended (FAILED)") == 2
+    assert capsys.readouterr().out.count("its job failed") == 2
     before = len(tiny.waves())
     tiny.submit("--retry-failed")
     assert [wave["kind"] for wave in tiny.waves()[before:]] == ["score", "measure", "report"]
@@ -313,15 +314,51 @@ def test_killed_jobs_that_train_nothing_are_done_by_the_next(tiny: SuiteFolder, 
     assert list((tiny.runs / "similarity").glob("*.jsonl"))
 
 
-def test_preparation_goes_on_where_its_limit_stopped_it(cluster, texts: Path, tmp_path: Path) -> None:
-    """Its job is told that its time is over, and queues itself again. Oracle: it is done by the same job."""
+def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path: Path, capsys) -> None:
+    """What prepares is told twice that its time is over before it has kept anything. Oracle: it is queued again once,
+    and then fails, with the key to raise in `status`."""
     with new_suite_folder(tmp_path, texts, prepared=False) as tiny:
+        begun, tokens = tmp_path / "begun", tmp_path / "code" / "benchmark" / "data" / "tokens.py"
+        sleeps = (
+            f"\n\ndef corpus_of(*_, **__):\n    open({str(begun)!r}, 'w').close()\n    __import__('time').sleep(900)\n"
+        )
+        tokens.write_text(tokens.read_text() + sleeps)
         tiny.write("x").submit()
         [job] = tiny.ids("prepare").values()
-        wait_until(lambda: tasks_of(job) and list((tiny.runs / "data").rglob("*")))
-        subprocess.run(["scancel", f"--signal={TIME_OVER.name[3:]}", job], check=True)
-        tiny.wait_for("x", "done")
-        assert list(tiny.ids("prepare").values()) == [job]
+        for restarts in (0, 1):
+            wait_until(begun.exists)
+            assert queue()[job].restarts == restarts
+            begun.unlink()
+            subprocess.run(["scancel", f"--signal={TIME_OVER.name[3:]}", job], check=True)
+            wait_until(lambda: job not in queue() or queue()[job].waits)
+        tiny.wait_for_endings(job)
+        assert commands.endings([job]) == {job: "FAILED"}
+        assert tiny.call("cancel") == 0
+        capsys.readouterr()
+        assert tiny.call("status") == 1
+        [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("!")]
+        assert f"! job {job} to prepare: its job failed: " in line and "raise slurm.prepare.time" in line
+
+
+def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> None:
+    """Another suite has the same run. Oracle: Slurm's reason why it waits, an undisturbed run, and that each stage was
+    trained once."""
+    tiny.write("x").tell("x", "slow")
+    tiny.submit()
+    tiny.wait_for_mid_stage("x")
+    other = copy.copy(tiny)
+    other.file, other._configs = tiny.file.with_stem("other"), []
+    other.file.write_text(tiny.file.read_text())
+    other.submit()
+    job = other.job("x")
+    wait_until(lambda: queue()[job].reason == "Dependency" and other.states()["x"].state == "waiting")
+    assert f"saved, and queued again behind job {tiny.job('x')}" in other.log(job).read_text()
+    tiny.let_go("x")
+    for each in (tiny, other):
+        each.wait_for("x", "done")
+    assert other.job("x") == job and tiny.keys("x") == other.keys("x")
+    assert [tiny.count("x", "stage", index) for index in (0, 1)] == [1, 1]
+    assert_as_if_undisturbed(tiny, "x", resumed=0)
 
 
 def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:

@@ -11,11 +11,11 @@ import methods
 from benchmark import records
 from benchmark.downstream.tasks import score_key
 from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_scores
-from benchmark.jobs.status import _rows, seconds_left, sweep_line, trained_share, watch
-from benchmark.locks import Lease
+from benchmark.jobs.status import _rows, lines_of, next_step, seconds_left, sweep_line, trained_share, watch
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
+from benchmark.training.identity import name_further_seeds
 from run_all import main
 from tests.support import tiny_suite
 
@@ -121,28 +121,6 @@ def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
     assert "To train: 2 of 2 runs, 12 steps and 10 s (0:10)\n" in capsys.readouterr().out
 
 
-def test_watch_waits_for_what_begins(survey: Survey, capsys) -> None:
-    """Oracle: by hand: a run that has just been called, and prepares text; then one that nobody begins."""
-    [begun, later] = [replace(state, state="todo", stages=()) for state in survey.states()]
-    trained = [replace(begun, state="done"), replace(later, state="done")]
-    looks, pauses = [[begun, later]] * 3 + [trained] * 3, list[float]()
-    survey.states = lambda: looks.pop(0)  # type: ignore[method-assign]
-    survey.in_progress.path.parent.mkdir(parents=True)
-    run = Lease(survey.in_progress.path)
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 1:
-            run.acquire()
-        if len(pauses) == 4:
-            run.release()
-
-    assert watch(survey, pause) == 0 and len(pauses) == 4 and not looks
-    looks += [[begun, later]] * 9
-    assert watch(survey, pauses.append) == 0 and len(pauses) < 12
-    assert "2 todo" in capsys.readouterr().out
-
-
 @pytest.fixture
 def survey(tmp_path) -> Survey:
     """Two runs, of which the first has one finished stage."""
@@ -166,4 +144,54 @@ def test_watch_says_what_is_under_way_until_all_is_over(survey: Survey, monkeypa
     before, first, last = capsys.readouterr().out.split(empty)
     assert before == "" and last.startswith(first)
     assert "1 running" in first and "naive-s0" in first and "er-s0" not in first and "next:" not in first
-    assert "2 done" in last and "er-s0" in last and "next: `python run_all.py" in last
+    last = last.removeprefix(first)
+    assert "2 done" in last and "naive-s0" not in last and "next: `python run_all.py" in last
+
+
+def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> None:
+    """Oracle: by hand: of three runs of a row two are done, with a mean AP of 20; nothing to say of one that was never
+    begun."""
+    [first, other] = survey.states()
+    runs = [replace(first, state="done", stages=(stage(ap, 1.0),)) for ap in (15.0, 25.0)]
+    runs += [replace(first, state="failed", detail="out of luck", stages=()), replace(other, state="todo", stages=())]
+    text = lines_of(survey, runs)
+    assert [line.split() for line in text[1:4]] == [
+        ["row", "done", "failed", "todo", "ap"],
+        ["Naive", "2", "1", "20.0"],
+        ["ER", "1"],
+    ]
+    assert [line.split(maxsplit=3) for line in text[4:]] == [
+        ["run", "state", "charged"],
+        [first.config.label, "failed", "0", "steps  out of luck"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "scored", "does"),
+    [
+        (("done", "done"), (), "report"),
+        (("done", "failed"), (), "--retry-failed` tries"),
+        (("todo", "failed"), (), "` does what is missing, with --retry-failed also"),
+        (("interrupted", "done"), (), "` does what is missing"),
+        (("done", "done"), (Scored("m1", 0, 2, failed="diverged"),), "--retry-failed` tries"),
+        (("done", "done"), (Scored("m1", 0, 2),), "` does what is missing"),
+    ],
+)
+def test_what_is_next_does_something(
+    survey: Survey, kinds: tuple[Any, Any], scored: tuple[Scored, ...], does: str
+) -> None:
+    """Oracle: the rule: `run` leaves out what failed, of runs and of scores, unless --retry-failed asks for it."""
+    runs = [replace(run, state=kind, scored=scored) for run, kind in zip(survey.states(), kinds, strict=True)]
+    assert does in next_step(survey, runs)
+
+
+def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
+    """Oracle: by hand: of the same runs those of seed 3 ended, of seed 4 one began, of 5 one is of another suite."""
+    naive, er = survey.configs
+    other = naive.model_copy(update={"options": {"x": 1}})
+    for config, seed, kinds in ((naive, 3, 2), (er, 3, 2), (naive, 4, 1), (other, 5, 2)):
+        run = config.model_copy(update={"seed": seed})
+        for line in (run.description(), records.EndedLine())[:kinds]:
+            records.append(survey.store.run_file(run), line)
+    [said] = name_further_seeds(survey.configs, survey.store)
+    assert said == "! seeds that are trained too and not shown: 3; --seeds 0,3 shows all"

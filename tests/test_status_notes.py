@@ -39,7 +39,7 @@ def test_what_fails_before_a_first_stage_is_told_and_tried_again(
     assert "1 failed" in said and str(file.parent) in said and "no room" in file.read_text()
     assert tiny.call("status") == 1
     told = capsys.readouterr().out
-    assert "naive-s0  failed" in told and "MemoryError: no room" in told and "with --retry-failed" in told
+    assert "naive-s0  failed" in told and "MemoryError: no room" in told and "--retry-failed` tries" in told
     assert tiny.call("run", "--retry-failed") == 0
     assert tiny.states()["Naive"].state == "done"
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import getpass
+import errno
 import os
 import pickletools
 import re
 import subprocess
 import sys
-from collections import Counter
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from submitit.core.utils import CommandFunction, FailedJobError
+from msgspec import structs
 
+import methods
+from benchmark import records
 from benchmark.jobs import executors
+from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.executors.slurm import commands
-from benchmark.locks import Lease
+from benchmark.jobs.work import Train
+from benchmark.locks import JOB, Lease
+from benchmark.store import Store
+from tests.support.fake_slurm import FakeSlurm
 from tests.support.suite_folder import SuiteFolder, write_task, write_texts
 
 ROWS = '{ method = "naive" }', '{ method = "er" }'
@@ -43,68 +51,6 @@ def execute(plan):
 EXECUTOR = Executor(lambda plan: [f"  toy: {unit.name}" for wave in plan.waves for unit in wave.units], execute,
                     gpus=lambda suite, run: 3.0)
 '''
-
-
-@dataclass
-class Submitted:
-    """An array, or a job without one (then `tasks` is empty)."""
-
-    tasks: tuple[int, ...]
-    parallelism: int
-    after: tuple[str, ...]
-    text: str
-
-
-class FakeSlurm:
-    """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`: MaxSubmitJobs."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9) -> None:
-        self.largest, self.most, self.refusal = largest, most, ""
-        self.calls: Counter[str] = Counter()
-        self.arrays: dict[str, Submitted] = {}
-        self.states: dict[str, str] = {}  # of jobs that do not wait; those that have ended are not in the queue
-        self.ended: dict[str, str] = {}
-        folder.mkdir()
-        (folder / "srun").write_text("#!/bin/sh\n")
-        (folder / "srun").chmod(0o755)
-        patch.setenv("PATH", str(folder), prepend=":")
-        patch.setattr(commands, "ask", self.answer)
-        patch.setattr(CommandFunction, "__call__", lambda function: self.submit(function.command[-1]))
-
-    @property
-    def jobs(self) -> list[str]:
-        """What is in the queue."""
-        each = (job for id, array in self.arrays.items() for job in ([f"{id}_{task}" for task in array.tasks] or [id]))
-        return [job for job in each if job not in self.ended]
-
-    def answer(self, *command: str) -> str:
-        self.calls[command[0]] += 1
-        if command[0] == "squeue":
-            assert f"--user={getpass.getuser()}" in command
-            return "".join(f"{job}|{self.states.get(job, 'PENDING')}|Priority|n1\n" for job in self.jobs)
-        if command[0] == "sacct":
-            return "".join(f"{job}|{state}\n" for job, state in self.ended.items())
-        if command[0] == "scancel":
-            of = {job: {job, job.partition("_")[0]} for job in self.jobs}
-            self.ended |= {job: "CANCELLED by 0" for job, ids in of.items() if ids & {*command[1:]}}
-        return f"MaxArraySize            = {self.largest}\n"
-
-    def submit(self, script: str) -> str:
-        self.calls["sbatch"] += 1
-        text = Path(script).read_text()
-        flags = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
-        tasks, _, cap = flags.get("array", "").strip("'").partition("%")
-        numbers = range(int(tasks.partition("-")[2]) + 1) if tasks else range(0)
-        if self.refusal:
-            raise FailedJobError(self.refusal)
-        if len(numbers) > self.largest:
-            raise FailedJobError("sbatch: error: Invalid job array specification")
-        if len(self.jobs) + max(1, len(numbers)) > self.most:
-            raise FailedJobError("sbatch: error: AssocMaxSubmitJobLimit")
-        id = str(100 + len(self.arrays))
-        after = flags.get("dependency", "").removeprefix("afterany:").split(":")
-        self.arrays[id] = Submitted(tuple(numbers), int(cap or 1), tuple(filter(None, after)), text)
-        return f"Submitted batch job {id}"
 
 
 @pytest.fixture
@@ -203,13 +149,13 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(tiny: SuiteFolder, 
 
 
 def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: by hand: ten runs in arrays of four, of each of which three at a time; on a site without arrays single
-    jobs. None of them waits for another."""
+    """Oracle: by hand: ten runs are too many, and five, so that they go in arrays of three, of each of which two at a
+    time; on a site without arrays single jobs. None of them waits for another."""
     slurm.largest = 4
-    seeds, cap = ("--seeds", "0,1,2,3,4"), ("--set", "slurm.array_parallelism=3")
+    seeds, cap = ("--seeds", "0,1,2,3,4"), ("--set", "slurm.array_parallelism=2")
     assert tiny.submit(*seeds, *cap) == 0
     train = [slurm.arrays[wave["id"]] for wave in tiny.waves() if wave["kind"] == "train"]
-    assert [(len(array.tasks), array.parallelism) for array in train] == [(4, 3), (4, 3), (2, 2)]
+    assert [(len(array.tasks), array.parallelism) for array in train] == [(3, 2), (3, 2), (3, 2), (0, 1)]
     assert len({array.after for array in train}) == 1
     slurm.ended |= dict.fromkeys(slurm.jobs, "CANCELLED")
     slurm.largest = 1
@@ -283,9 +229,11 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(tiny: SuiteFolder, s
         ("PENDING", "", "waiting", "Priority; 0 of 2 stages done"),
         ("RUNNING", "", "running", "0 of 2 stages done"),
         ("SUSPENDED", "", "running", "suspended; 0 of 2 stages done"),
-        ("", "FAILED", "failed", "its job ended (FAILED)"),
-        ("", "OUT_OF_MEMORY", "failed", "its job ended (OUT_OF_MEMORY)"),
-        ("", "NODE_FAIL", "interrupted", "its job ended (NODE_FAIL)"),
+        ("", "FAILED", "failed", "its job failed; 0 of"),
+        ("", "OUT_OF_MEMORY", "failed", "raise slurm.train.mem; 0 of"),
+        ("", "TIMEOUT", "interrupted", "raise slurm.train.time; 0 of"),
+        ("", "NODE_FAIL", "interrupted", "its node failed; 0 of"),
+        ("", "DEADLINE", "interrupted", "its job ended (DEADLINE); 0 of"),
         ("", "COMPLETED", "todo", ""),
     ],
 )
@@ -299,6 +247,99 @@ def test_states_of_jobs(
     slurm.ended |= {job: ended} if ended else {}
     run = tiny.states()["ER"]
     assert run.state == expected and detail in run.detail
+
+
+@pytest.mark.parametrize("ending", ["", "RUNNING"])
+def test_a_job_that_is_forgotten_is_over_when_it_has_been_silent(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys, ending: str
+) -> None:
+    """Oracle: the rule, by hand: it is gone from the queue, sacct knows no end of it, and its log is six minutes old.
+    Then `run` submits the run and one report, and the next call nothing."""
+    assert tiny.submit() == 0
+    job = tiny.job("ER")
+    slurm.ended |= dict.fromkeys(slurm.jobs, "COMPLETED") | {job: ending}
+    log = Path(next(found.log for found in tiny.jobs() if found.id == job))
+    log.write_text("epoch\n")
+    assert tiny.states()["ER"].state == "unknown"
+    assert tiny.call("cancel") == 0 and "no jobs to end" in capsys.readouterr().out
+    os.utime(log, (0, time.time() - 360))
+    assert tiny.states()["ER"].state == "interrupted" and "sacct does not say" in tiny.states()["ER"].detail
+    before = len(tiny.waves())
+    assert tiny.submit("--methods", "er") == 0 and tiny.submit("--methods", "er") == 0
+    assert [wave["kind"] for wave in tiny.waves()[before:]] == ["prepare", "train", "report"]
+    log.with_name(log.name.replace("log.out", "result.pkl")).touch()  # which submitit writes at the end of a task
+    assert job not in [found.id for found in tiny.jobs()]
+
+
+def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the log, of which srun's own words come last; its folder once, and no log that is not there. Words for
+    how often jobs were started."""
+    assert tiny.submit() == 0
+    naive, er = tiny.job("Naive"), tiny.job("ER")
+    slurm.ended |= {"100": "COMPLETED", "101": "COMPLETED", naive: "FAILED", er: "CANCELLED by 0"}
+    slurm.restarts["103"] = 2
+    log = Path(next(found.log for found in tiny.jobs() if found.id == naive))
+    log.write_text("Traceback\nUserError: torch finds none on n1\nsrun: error: n1: task 0: Exited with exit code 1\n")
+    capsys.readouterr()
+    assert tiny.call("status") == 1
+    told = capsys.readouterr().out
+    assert "its job failed: UserError: torch finds none on n1; 0 of 2 stages done" in told and "srun" not in told
+    assert "its job was cancelled; 0 of 2" in told and "job 103 to report was started 3 times" in told
+    assert told.count(str(log.parent)) == 1 and log.name in told and Path(tiny.jobs()[-2].log).name not in told
+
+
+def test_a_report_that_was_refused_or_lost_is_submitted_alone(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: by hand: of five jobs four are taken, and the report is left for the next `run`, once; killed, it goes
+    again by --retry-failed."""
+    slurm.most = 4
+    assert tiny.submit() == 3 and [wave["kind"] for wave in tiny.waves()][-1] == "train"
+    slurm.most = 100
+    for more, kinds in (((), ["report"]), ((), [])):
+        before = len(tiny.waves())
+        assert tiny.submit(*more) == 0 and [wave["kind"] for wave in tiny.waves()[before:]] == kinds
+    slurm.ended[tiny.waves()[-1]["id"]] = "FAILED"
+    for more, kinds in (((), []), (("--retry-failed",), ["report"]), (("--retry-failed",), [])):
+        before = len(tiny.waves())
+        assert tiny.submit(*more) == 0 and [wave["kind"] for wave in tiny.waves()[before:]] == kinds
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [("snapshot", "nothing was submitted"), ("_write_note", "100 were submitted")]
+)
+def test_a_full_disk_says_what_was_submitted(
+    tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, place: str, said: str
+) -> None:
+    """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the second array."""
+    real = getattr(of_slurm, place)
+
+    def full(*given: object) -> object:
+        if place == "_write_note" and given[1] == "100":
+            return real(*given)
+        raise OSError(errno.ENOSPC, "No space left on device", "/runs/x")
+
+    monkeypatch.setattr(of_slurm, place, full)
+    assert tiny.submit() == 2
+    told = capsys.readouterr().err
+    assert f"No space left on device: '/runs/x': {said}" in told
+
+
+def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch) -> None:
+    """Oracle: the queue, and the notes as they were: half a line of one that failed is taken back."""
+    assert tiny.submit("--methods", "naive") == 0
+    notes, queue = tiny.waves(), slurm.jobs
+
+    @contextlib.contextmanager
+    def fills_up(path: Path, *mode: str, encoding: str) -> Iterator[SimpleNamespace]:
+        def write(line: str) -> None:
+            path.write_text(path.read_text() + line[:9])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        yield SimpleNamespace(write=write)
+
+    monkeypatch.setattr(of_slurm, "open", fills_up, raising=False)
+    assert tiny.submit("--methods", "er") == 2
+    monkeypatch.undo()
+    assert tiny.waves() == notes and slurm.jobs == queue
 
 
 def test_no_answer_is_no_end(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, caplog) -> None:
@@ -357,6 +398,33 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
     assert os.environ["RANK"] == "x" and "SQUEUE_" not in kept
     with pytest.raises(commands.SlurmError, match="no no-such-program here.*--executor local"):
         commands.ask("no-such-program")
+
+
+def test_what_changes_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
+    """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is half written."""
+    config, store = tiny.config("ER"), Store(tiny.runs)
+    records.append(store.run_file(config), structs.replace(config.description(), stages=["a", "b"]))
+    unit = Train(tiny.runs, config, config.id, methods.build)
+    beside = f".x.{'0f' * 16}"
+    kept = ["data/domains/x/train.bin", "stages/a/checkpoint.pt", "scores/b.jsonl", "similarity/a.jsonl"]
+    passing = [
+        f"data/domains/{beside}/train.bin",
+        "data/domains/x.lock.3",
+        f"stages/a/{beside}",
+        "stages/a/records.jsonl",
+    ]
+    hashes = [unit.hash_kept()]
+    for name in [*passing, *kept]:
+        (tiny.runs / name).parent.mkdir(parents=True, exist_ok=True)
+        (tiny.runs / name).touch()
+        hashes.append(unit.hash_kept())
+    assert len({*hashes[: len(passing) + 1]}) == 1 and len({*hashes}) == 1 + len(kept)
+    (tiny.runs / "stages/a/records.jsonl").unlink()
+    assert unit.find_owning_job() == ""
+    monkeypatch.setenv(JOB, "9_1")
+    with Lease(store.stage("a") / "lock"):
+        assert unit.find_owning_job() == "9_1"
+    assert unit.find_owning_job() == ""
 
 
 def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path) -> None:

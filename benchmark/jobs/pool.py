@@ -146,11 +146,17 @@ class StopSignals:
             raise Stopped
 
 
-def work_through(units: Sequence[Unit], slots: Sequence[Slot], asked_to_stop: Callable[[], bool]) -> list[Unit]:
+def work_through(
+    units: Sequence[Unit],
+    slots: Sequence[Slot],
+    asked_to_stop: Callable[[], bool],
+    when_idle: Callable[[Sequence[Unit]], None] = lambda units: None,
+) -> list[Unit]:
     """Do units, in this order, one after the other in each slot; where one fails the others go on.
 
-    What another process has is left until nothing else is to do, and then tried every ten seconds. Returns what failed.
-    Raises Stopped, after checkpoints, when asked to stop, or where one was told so by a signal of its own.
+    What another process has is left until nothing else is to do, and then tried every ten seconds; `when_idle` is told
+    of it, and may raise. Returns what failed. Raises Stopped, after checkpoints, when asked to stop, or where one was
+    told so by a signal of its own.
     """
     from benchmark.training.processes import Stopped
 
@@ -160,6 +166,8 @@ def work_through(units: Sequence[Unit], slots: Sequence[Slot], asked_to_stop: Ca
     try:
         while busy or (left and not stopping):
             now = time.monotonic()
+            if not busy and all(unit.id in not_before for unit in left):
+                when_idle(left)
             for unit in [unit for unit in left if not_before.get(unit.id, 0.0) <= now and not stopping][: len(free)]:
                 left.remove(unit)
                 slot = free.pop(0)

@@ -7,17 +7,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from benchmark.jobs.executors import Job
 from benchmark.jobs.state import RunState, Scored, Survey
 from benchmark.settings.suite import per_stage
 from benchmark.settings.units import UNITS, duration
+from benchmark.training.identity import name_further_seeds
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
-BEGINS = 20.0  # seconds in which `run` may begin
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
-QUIET = ("done", "todo")  # states of which who watches a sweep need not know
 
 
 def show(survey: Survey) -> int:
@@ -28,30 +28,21 @@ def show(survey: Survey) -> int:
 
 
 def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Show again and again what runs, waits or has failed, until nothing of the suite is under way, and then all.
+    """Show the text of `status` again and again, until nothing of the suite is under way.
 
-    What is still to do may just begin: it has a while for that. A state that is unknown ends nothing. Returns as `show`
-    does.
+    A state that is unknown ends nothing. Returns as `show` does.
     """
-    waits = BEGINS
-    while (begun := is_under_way(survey, states := survey.states())) or (waits > 0 and _may_begin(states)):
+    while is_under_way(survey, states := survey.states()):
         if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
-        shown = [state for state in states if state.state not in QUIET]
-        print("\n".join(lines_of(survey, states, shown)), flush=True)
-        pause = ASKED if survey.jobs else HERE
-        waits = 0.0 if begun else waits - pause
-        sleep(pause)
+        print("\n".join(lines_of(survey, states)), flush=True)
+        sleep(ASKED if survey.jobs else HERE)
     return show(survey)
 
 
 def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
     words = {state.state for state in states}
     return "running" in words or any(job.is_under_way for job in survey.jobs) or survey.in_progress.is_taken()
-
-
-def _may_begin(states: Sequence[RunState]) -> bool:
-    return any(state.state in ("todo", "interrupted") for state in states)
 
 
 def exit_status(survey: Survey, states: Sequence[RunState]) -> int:
@@ -76,41 +67,79 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     words, called = {state.state for state in states}, survey.suite.called
     if is_under_way(survey, states):
         return f"next: `python run_all.py status {called} --watch` shows it again and again until nothing is under way"
-    again = f"`python run_all.py run {called}`" + " (with --executor as before)" * bool(survey.jobs)
-    if words == {"done"} and not any(model.missing for model in _find_scored_models(states)):
+    scores = _find_scored_models(states)
+    failed = "failed" in words or any(model.failed for model in scores)
+    if not (failed or words - {"done"} or any(model.missing for model in scores)):
         return f"next: `python run_all.py report {called}` renders tables and figures"
-    failed = ", with --retry-failed also what failed, from its checkpoints" if "failed" in words else ""
-    return f"next: {again} does what is missing{failed}"
+    alike = " (with --executor as before)" * bool(survey.jobs)
+    if not words & {"todo", "interrupted"} and all(model.failed for model in scores if model.missing):
+        return f"next: `python run_all.py run {called} --retry-failed`{alike} tries what failed again, from checkpoints"
+    also = ", with --retry-failed also what failed, from its checkpoints" if failed else ""
+    return f"next: `python run_all.py run {called}`{alike} does what is missing{also}"
 
 
-def lines_of(survey: Survey, states: Sequence[RunState], shown: Sequence[RunState] | None = None) -> list[str]:
-    """How far the suite is, a row for each run or for those `shown`, and what is to be looked at."""
-    others = [job for job in survey.jobs if job.kind != "train"]
-    counts = Counter(f"{job.kind} {job.state}" for job in others if job.is_under_way)
+def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
+    """How far the suite is: a row for each of its rows and each run that is not done, and what is to be looked at."""
+    under_way = [job for job in survey.jobs if job.kind != "train" and job.is_under_way]
+    counts = Counter(f"{job.kind} {job.state}" for job in under_way)
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
     head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
-    below = [f"! job {job.id} to {job.kind}: {job.detail}; log {job.log}" for job in find_lost_jobs(survey, states)]
-    return [head, *_rows(states if shown is None else shown), *below, *write_notes(states)]
+    lost = find_lost_jobs(survey, states)
+    jobs = [f"! job {job.id} to {job.kind}: {job.detail}; log {Path(job.log).name}" for job in lost]
+    jobs += [f"job {job.id} to {job.kind} was started {job.restarts + 1} times" for job in under_way if job.restarts]
+    shown = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
+    logs = {str(Path(log).parent) for log in [*map(_log_of, shown), *(job.log for job in lost)] if log}
+    places = [f"logs are in {', '.join(sorted(logs))}"] if logs else []
+    return [head, *_summarise(states), *_rows(shown), *jobs, *places, *write_notes(survey, states)]
+
+
+def _summarise(states: Sequence[RunState]) -> list[str]:
+    """A line of titles, and one for each row of the suite: its runs by state, the mean AP of those that are done."""
+    rows: dict[str, list[RunState]] = {}
+    for run in states:
+        rows.setdefault(run.config.row, []).append(run)
+    kinds = list(dict.fromkeys(run.state for run in states))
+    cells = [("row", *kinds, "ap")]
+    for row, runs in rows.items():
+        counts = Counter(run.state for run in runs)
+        values = [run.stages[-1].ap for run in runs if run.state == "done" and run.stages]
+        known = [value for value in values if value is not None]
+        ap = f"{statistics.fmean(known):,.1f}" if known else ""
+        cells.append((row, *(str(counts[kind] or "") for kind in kinds), ap))
+    return _align(cells)
 
 
 def _rows(states: Sequence[RunState]) -> list[str]:
     """A line of titles, and one for each run; `ap` is AP after the last domain that a run has finished."""
-    rows = [("run", "state", "job", "node", "charged", "ap", "", "log")]
+    rows = [("run", "state", "job", "starts", "node", "charged", "ap", "", "log")]
     for run in states:
-        job, node, log = (run.job.id, run.job.node, run.job.log) if run.job else ("", "", "")
+        job, node = (run.job.id, run.job.node) if run.job else ("", "")
+        starts = str(run.job.restarts + 1) if run.job and run.job.restarts else ""
         unit = UNITS[run.config.budget.unit]
         amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
         charged = duration(amount) if unit.in_seconds else unit.text(amount)
         ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
-        rows.append((run.config.label, run.state, job, node, charged, ap, run.detail, log))
+        log = Path(_log_of(run)).name
+        rows.append((run.config.label, run.state, job, starts, node, charged, ap, run.detail, log))
+    return _align(rows) if states else []
+
+
+def _log_of(run: RunState) -> str:
+    """The file of what its job said, once there is one."""
+    return run.job.log if run.job and Path(run.job.log).is_file() else ""
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, below titles; without columns that are empty but for these."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
     return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
 
 
-def write_notes(states: Sequence[RunState]) -> list[str]:
-    """Which models lack scores because these could not be computed, and which methods' code was changed since."""
+def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
+    """Which models lack scores because these could not be computed, which methods' code was changed since, and which
+    seeds are not among these."""
     lost = {
         model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
         f"computing them failed: {model.failed}; `run --retry-failed` tries again"
@@ -124,7 +153,7 @@ def write_notes(states: Sequence[RunState]) -> list[str]:
         "something else now, raise its `version`"
         for method, count in changed.items()
     ]
-    return [*lost.values(), *others]
+    return [*lost.values(), *others, *name_further_seeds([state.config for state in states], survey.store)]
 
 
 def sweep_line(states: Sequence[RunState]) -> str:

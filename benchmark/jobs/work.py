@@ -8,6 +8,7 @@ What a unit works with is imported when it begins: plans are made of units, and 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark import records
-from benchmark.locks import LeaseLost
+from benchmark.locks import Lease, LeaseLost
 from benchmark.records import FailedLine
+from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["prepare", "stages", "train", "score", "measure", "report"]
 TRAINS = ("stages", "train")
+PASSES = re.compile(r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+")  # the name of what is being written, or of a lock
 RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
 
 
@@ -78,6 +81,20 @@ class Unit:
     def name(self) -> str:
         """What it is called where people read it."""
         return f"{self.config.suite}:{self.kind}-{self.config.label}"
+
+    def hash_kept(self) -> str:
+        """What changes with each step, domain or score of its work that is kept."""
+        store, paths = self.store, [*self.store.data.rglob("*")]
+        for key in store.recorded_stages(self.config):
+            paths += [*store.stage(key).glob("*.pt"), store.scores_file(key), store.measures_file(key)]
+        paths = [path for path in sorted(paths) if path.is_file() and not any(map(PASSES.fullmatch, path.parts))]
+        return digest([[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths])
+
+    def find_owning_job(self) -> str:
+        """The job that trains its next stage; empty where none does."""
+        keys = [key for key in self.store.recorded_stages(self.config) if not self.store.stage_done(key)]
+        leases = [Lease(self.store.stage(key) / "lock") for key in keys[:1]]
+        return "".join(lease.read_job() for lease in leases if lease.is_taken())
 
 
 @dataclass(frozen=True)

@@ -12,70 +12,80 @@ from benchmark.settings.units import UNITS
 
 MOST = 1_000_000  # of anything that a cluster counts
 KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
-# what no row has of its own: it is of jobs for all rows, or of all jobs
-OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "max_num_timeout", "python")
-NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "max_num_timeout", "python", "runs_per_job"}
+OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
+NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "reservation", "runs_per_job"}
+OF_TRAINING = ("nodes", "ntasks_per_node", "runs_per_job")  # all other jobs are one process
+Count = Annotated[int, Field(gt=0, le=MOST)]
 Gpus = Annotated[int, Field(ge=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
+def find_section(kind: str) -> str:
+    """The section of a kind of work."""
+    return "train" if kind == "stages" else kind
+
+
 class JobKind(Settings):
-    """What one kind of job asks for instead of what `[slurm]` says; a key that is not given is as there.
+    """What one kind of job asks for instead of what `[slurm]` says: any of its keys; one that is not given is as there.
 
-    `mem` takes the place of `mem_per_cpu`, too.
-    """
-
-    partition: str | None = Field(None, description="the partition that jobs are queued in")
-    qos: str | None = Field(None, description="their quality of service")
-    constraint: str | None = Field(None, description="features of the nodes")
-    time: int | None = Field(None, gt=0, le=MOST, description="limit in minutes")
-    cpus_per_task: int | None = Field(None, gt=0, le=MOST, description="cores of each process")
-    mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
-    gpus_per_node: Gpus | None = Field(None, description='GPUs on a node, or with their type, e.g. "a100:1"')
-    exclude: str | None = Field(None, description="not these nodes")
-
-
-class Slurm(Settings):
-    """Resources of each training job. Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`.
-
-    Nothing here changes a result, so nothing here is part of a run's identity.
+    `mem` takes the place of `mem_per_cpu`, and that of `mem`. Jobs that do not train are one process on one node.
     """
 
     partition: str | None = Field(None, description="the partition that jobs are queued in")
     account: str | None = Field(None, description="the account that they are charged to")
     qos: str | None = Field(None, description="their quality of service")
+    reservation: str | None = Field(None, description="the reservation that they run in")
     constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
-    nodes: int = Field(1, gt=0, le=MOST, description="of a training job")
+    nodelist: str | None = Field(None, description="these nodes")
+    exclude: str | None = Field(None, description="not these nodes")
+    nodes: Count | None = Field(None, description="of a training job")
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
     )
-    ntasks_per_node: int | None = Field(
-        None, gt=0, le=MOST, description="processes on a node; default: one a GPU, else one"
-    )
-    cpus_per_task: int | None = Field(None, gt=0, le=MOST, description="cores of each process")
+    ntasks_per_node: Count | None = Field(None, description="processes on a node; default: one a GPU, else one")
+    cpus_per_task: Count | None = Field(None, description="cores of each process")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
     mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
-    time: int = Field(
-        1440, gt=0, le=MOST, description="limit in minutes; a job that reaches it is queued again and goes on"
-    )
+    time: Count | None = Field(None, description="limit in minutes; a job that reaches it goes on in another turn")
     exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is a wall time")
-    exclude: str | None = Field(None, description="not these nodes")
-    array_parallelism: int = Field(256, gt=0, le=MOST, description="at most so many jobs of an array run at a time")
-    runs_per_job: int = Field(
-        1, gt=0, le=MOST, description="runs that a training job trains, each process by itself the next that nobody has"
+    mail_type: str | None = Field(
+        None, description='when Slurm sends a mail, "END" or "FAIL"; [slurm.report]: at the end'
     )
-    setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
-    teardown: tuple[str, ...] = Field((), description="shell commands after the job")
-    signal_delay_s: int = Field(
-        120, gt=0, le=MOST, description="a job is told to save itself so long before its time limit"
+    mail_user: str | None = Field(None, description="who gets it; default: who submits")
+    array_parallelism: Count | None = Field(None, description="at most so many jobs of an array run at a time")
+    runs_per_job: Count | None = Field(
+        None, description="runs that a training job trains, each process by itself the next that nobody has"
     )
-    max_num_timeout: int = Field(1000, ge=0, le=MOST, description="a job is queued again at most so often")
-    srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
-    additional_parameters: dict[str, Any] = Field(
-        {}, description='other options of sbatch, {"mail_type" = "FAIL"}; true: without a value, false: not at all'
+    setup: tuple[str, ...] | None = Field(None, description="shell commands before the job, e.g. 'module load cuda'")
+    teardown: tuple[str, ...] | None = Field(None, description="shell commands after the job")
+    signal_delay_s: Count | None = Field(None, description="a job is told to save so many seconds before its limit")
+    srun_args: tuple[str, ...] | None = Field(None, description="options of the srun that starts the processes")
+    additional_parameters: dict[str, Any] | None = Field(
+        None, description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at all'
     )
     python: str | None = Field(
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'"
     )
+
+
+def _as_in_sections(key: str, default: Any) -> Any:
+    return Field(default, description=JobKind.model_fields[key].description)
+
+
+class Slurm(JobKind):
+    """Resources of each training job. Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`.
+
+    Nothing here changes a result, so nothing here is part of a run's identity.
+    """
+
+    nodes: Count = _as_in_sections("nodes", 1)
+    time: Count = _as_in_sections("time", 1440)
+    array_parallelism: Count = _as_in_sections("array_parallelism", 256)
+    runs_per_job: Count = _as_in_sections("runs_per_job", 1)
+    setup: tuple[str, ...] = _as_in_sections("setup", ())
+    teardown: tuple[str, ...] = _as_in_sections("teardown", ())
+    signal_delay_s: Count = _as_in_sections("signal_delay_s", 120)
+    srun_args: tuple[str, ...] = _as_in_sections("srun_args", ())
+    additional_parameters: dict[str, Any] = _as_in_sections("additional_parameters", {})
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
     train: JobKind = Field(JobKind(), description="of those that train")
     score: JobKind = Field(JobKind(), description="of those that score a model on tasks")
@@ -85,18 +95,28 @@ class Slurm(Settings):
     @model_validator(mode="after")
     def _time_to_train(self) -> Slurm:
         for kind in KINDS:
-            if self.signal_delay_s >= 60 * (limit := self.of(kind).time):
+            own = self.of(kind)
+            if own.signal_delay_s >= 60 * own.time:
                 raise ValueError(
-                    f"signal_delay_s {self.signal_delay_s} leaves nothing of a time limit of {limit} minutes"
+                    f"signal_delay_s {own.signal_delay_s} leaves nothing of a time limit of {own.time} minutes"
                     ": change one of them"
                 )
         return self
 
     @model_validator(mode="after")
+    def _one_process(self) -> Slurm:
+        for kind in ("prepare", "score", "measure", "report"):
+            for key in OF_TRAINING:
+                if getattr(getattr(self, kind), key) is not None:
+                    raise ValueError(f"{kind}.{key}: a job to {kind} is one process on one node: leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _runs_within_nodes(self) -> Slurm:
-        if self.runs_per_job > 1 and self.nodes > 1:
+        train = self.of("train")
+        if train.runs_per_job > 1 and train.nodes > 1:
             raise ValueError(
-                f"runs_per_job {self.runs_per_job} and nodes {self.nodes}: runs that share a job are on one node; "
+                f"runs_per_job {train.runs_per_job} and nodes {train.nodes}: runs that share a job are on one node; "
                 "leave one of them out"
             )
         return self
@@ -132,24 +152,26 @@ class Slurm(Settings):
 
         `score` and `measure` have one GPU, of the kind that training has, if their section does not name others.
         """
-        own = getattr(self, "train" if kind == "stages" else kind).model_dump(exclude_none=True)
+        base, own = self, getattr(self, find_section(kind)).model_dump(exclude_none=True)
         if kind in ("score", "measure"):
             train = self.of("train")
-            gpu = {"gpus_per_node": train._one_gpu} if train.gpus_on_node else {}
-            own = {**self.train.model_dump(exclude_none=True), **gpu, **own}
+            base = train.model_copy(update={"gpus_per_node": train._one_gpu if train.gpus_on_node else None})
         elif kind in ("prepare", "report"):
-            own = {"gpus_per_node": None, **own}
-        if "mem" in own:
-            own["mem_per_cpu"] = None  # Slurm refuses both
-        return self.model_copy(update=own)
+            base = self.model_copy(update={"gpus_per_node": None})
+        for key, other in (("mem", "mem_per_cpu"), ("mem_per_cpu", "mem")):
+            if key in own:
+                own.setdefault(other, None)  # Slurm refuses both
+        return base.model_copy(update=own)
 
     def parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
-        own, exclusive = self.of(kind), self.takes_whole_nodes(*units)
-        if kind not in ("train", "stages"):
-            return own.model_copy(update={"nodes": 1, "ntasks_per_node": 1})._list_given_keys()
-        if own.runs_per_job > 1:
-            own = own._as_one_process(exclusive is True)
+        own = self.of(kind)
+        if kind in ("train", "stages"):
+            exclusive = own.takes_whole_nodes(*units)
+            own = own._as_one_process(exclusive is True) if own.runs_per_job > 1 else own
+        else:
+            exclusive = getattr(self, kind).exclusive
+            own = own.model_copy(update={"nodes": 1, "ntasks_per_node": 1})
         return {**own._list_given_keys(), **({"exclusive": exclusive} if exclusive else {})}
 
     def _as_one_process(self, whole_nodes: bool) -> Slurm:
@@ -179,6 +201,6 @@ class Slurm(Settings):
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
             given["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
         # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it on.
-        more = {"requeue": True, **self.additional_parameters}
+        more = {"requeue": True, "reservation": self.reservation or False, **self.additional_parameters}
         given["additional_parameters"] = {key: value for key, value in more.items() if value is not False}
         return given

@@ -5,13 +5,14 @@ docs/how_it_works.md has the list. A run's id says its settings and its seed; th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
 
 from benchmark.data.documents import NotHere
 from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_here
-from benchmark.records import LineOfRun, RunLine, StageLine, last
+from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, last, select_kind
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.keys import stage_keys
@@ -95,3 +96,14 @@ class Identities:
             except NotHere as error:
                 self._corpora[key] = error
         return self._corpora[key]
+
+
+def name_further_seeds(configs: Sequence[RunConfig], store: Store) -> list[str]:
+    """A line for seeds that are trained and not among these runs, though all else of them is the same, if some are."""
+    shown = {config.seed for config in configs}
+    names = {path.stem for config in configs[:1] for path in store.run_file(config).parent.glob("*.jsonl")}
+    seeds = {int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name} - shown
+    others = [config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs]
+    further = {run.seed for run in others if run.id in names and select_kind(store.run_lines(run), EndedLine)}
+    said, every = ", ".join(map(str, sorted(further))), ",".join(map(str, sorted(shown | further)))
+    return [f"! seeds that are trained too and not shown: {said}; --seeds {every} shows all"] if further else []

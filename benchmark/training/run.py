@@ -181,16 +181,20 @@ class Run:
         One that is had `briefly`, for a look or an evaluation by all who share what it guards, is always waited for.
         Raises Stopped when asked to stop before, Taken where another has it and this run waits for none.
         """
-        lease = Lease(path)
+        lease, is_left = Lease(path), []
 
         def somebody_has_it() -> None:
-            if briefly:
-                return
-            if not self.waits:
-                raise Taken
-            print(f"waits for {path.parent}: {lease.owner()} has it", file=sys.stderr)
+            if self.waits and not briefly:
+                print(f"waits for {path.parent}: {lease.owner()} has it", file=sys.stderr)
+            elif not briefly:
+                is_left.append(True)
 
-        self.world.acquire(lease, self.asked_to_stop, somebody_has_it)
+        try:
+            self.world.acquire(lease, lambda: bool(is_left) or self.asked_to_stop(), somebody_has_it)
+        except Stopped:
+            if any(self.world.maximum(len(is_left))):  # the first process alone knows
+                raise Taken from None
+            raise
         try:
             yield lease
         finally:

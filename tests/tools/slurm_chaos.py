@@ -132,12 +132,11 @@ class Chaos:
                     del self.plan[row]
                     break  # what was running may not be
             time.sleep(0.2)
-        while True:  # with those whose process was killed
-            status = self.tiny.submit("--retry-failed")
-            assert status in (0, PARTIAL), status
-            wait_until(lambda: not queue(), PATIENCE)
-            if status == 0:
-                return
+        before = -1
+        while before < len(self.tiny.waves()):  # with those whose process was killed, until nothing is submitted
+            before = len(self.tiny.waves())
+            assert (status := self.tiny.submit("--retry-failed")) in (0, PARTIAL), status
+            wait_until(lambda: self.kill_others() or not queue(), PATIENCE)
 
     def submit_what_is_left(self) -> None:
         """Call `run` again, some time after it could not submit all."""

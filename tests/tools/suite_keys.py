@@ -37,8 +37,11 @@ def render() -> str:
     suite["required"].remove("name")  # a file that does not say it has its own
     del suite["properties"]["tuned"]  # nobody writes it by hand
     parts = [INTRODUCTION]
+    shown: dict[str, str] = {}  # the place of the first section of a kind
     for place, schema in _sections("", suite, suite["$defs"]):
-        parts.append(f"## {place or 'At the top'}\n\n{schema['description']}\n\n" + "\n".join(_table(schema)))
+        first = shown.setdefault(schema["title"], place)
+        text = "\n".join(_table(schema)) if place == first else f"See {first}."
+        parts.append(f"## {place or 'At the top'}\n\n{schema['description']}\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 

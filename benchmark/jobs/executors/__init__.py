@@ -34,6 +34,7 @@ class Job:
     submitted: float  # seconds since 1970
     log: str
     node: str = ""
+    restarts: int = 0  # how often it was started again
 
     @property
     def is_under_way(self) -> bool:

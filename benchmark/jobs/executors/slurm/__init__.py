@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.errors import UserError
-from benchmark.files import whole_folder
+from benchmark.files import naming, whole_folder
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Finding, Job
 from benchmark.jobs.executors.slurm import commands
@@ -35,7 +35,7 @@ from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
-from benchmark.settings.slurm import Slurm
+from benchmark.settings.slurm import Slurm, find_section
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
@@ -47,8 +47,18 @@ NAME = "slurm"
 ORDER: tuple[str, ...] = ("prepare", "stages", "train", "score", "measure", "report")
 NOTES = "waves.jsonl"
 PARTIAL = 3  # exit status
+MOST_TASKS = 1000  # of an array, where the cluster takes so many: MaxArraySize is 1001 if a site does not set it
 LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")  # in what sbatch says of too many
 SILENT = "no answer"  # for how a job ended
+ENDINGS = {  # in words; KIND is that of the job
+    "CANCELLED": "its job was cancelled",
+    "FAILED": "its job failed",
+    "NODE_FAIL": "its node failed",
+    "OUT_OF_MEMORY": "its job needed more memory than it asked for: raise slurm.KIND.mem",
+    "TIMEOUT": "its job could not save before its time limit: raise slurm.KIND.time",
+}
+UNENDED = ("", "PENDING", "RUNNING", "REQUEUED", "SUSPENDED")  # for sacct, of a job that has left the queue
+LATE = 300.0  # seconds without a sign of life after which such a job is over
 FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all others are the cluster's or a user's
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
@@ -119,17 +129,22 @@ def execute(plan: Plan) -> int:
     """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
     check(plan)
     folder = executors.notes(NAME, plan.suite, plan.survey.store)
-    folder.mkdir(parents=True, exist_ok=True)
-    left = 0
-    with Lease(folder / "lock"):
-        known = jobs(plan.suite, plan.survey.store, patient=False)
-        if waves := drop_units(plan.waves, _find_units_under_way(known)):
-            submission = Submission(plan, folder, known)
-            left = sum(submission.submit(wave) for wave in [*waves, plan.report])
-            if left:
-                print(f"! Slurm took no more: {left} units are left; `run` again submits them ({submission.refusal})")
-        else:
-            print("nothing to submit: all is done or under way")
+    sent, left = list[str](), 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with Lease(folder / "lock"):
+            known = jobs(plan.suite, plan.survey.store, patient=False)
+            waves = drop_units(plan.waves, _find_units_under_way(known))
+            if waves or _lacks_report(plan, folder, known):
+                submission = Submission(plan, folder, known, sent)
+                left = sum(submission.submit(wave) for wave in [*waves, plan.report])
+                if left:
+                    print(f"! Slurm took no more: {left} units are left; `run` submits them ({submission.refusal})")
+            else:
+                print("nothing to submit: all is done or under way")
+    except OSError as error:
+        said = f"{', '.join(sent)} were submitted, and no more" if sent else "nothing was submitted"
+        raise SlurmError(f"{error}: {said}; make room there, or repair it, and call `run` again") from None
     print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
     return PARTIAL if left else 0
 
@@ -137,6 +152,13 @@ def execute(plan: Plan) -> int:
 def _find_units_under_way(known: Sequence[Job]) -> set[str]:
     """The ids of units that a job does, or will do."""
     return {unit for job in known if job.is_under_way for unit in job.units}
+
+
+def _lacks_report(plan: Plan, folder: Path, known: Sequence[Job]) -> bool:
+    """Whether none was submitted after all else, as Slurm took no more, or the last came to nothing."""
+    notes, again = read_notes(folder), ("interrupted", *["failed"] * plan.retry_failed)
+    lost = any(job.kind == "report" and job.state in again for job in known)
+    return lost or bool(notes and notes[-1]["kind"] != "report")
 
 
 def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
@@ -157,11 +179,11 @@ def _tasks(kind: Kind, asked: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, 
 class Submission:
     """Submits waves, each after the one before and what is under way of its kind or of earlier ones."""
 
-    def __init__(self, plan: Plan, folder: Path, known: Sequence[Job]) -> None:
+    def __init__(self, plan: Plan, folder: Path, known: Sequence[Job], sent: list[str]) -> None:
         self.plan, self.folder, self.known = plan, folder, [job for job in known if job.is_under_way]
         self.refusal = ""
-        self._sent, self._before = list[str](), list[str]()
-        self._largest = commands.largest_array()
+        self._sent, self._before = sent, list[str]()
+        self._largest = MOST_TASKS
         self._logs = folder / getpass.getuser()
         _make_own(self._logs)
         self._code = snapshot(plan.runs / "code")
@@ -193,7 +215,7 @@ class Submission:
         parameters = asked.parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
         own, exclusive = asked.of(kind), parameters.get("exclusive", False)
         many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
-        rest = ("gres" in parameters, exclusive, own.max_num_timeout, many)
+        rest = ("gres" in parameters, exclusive, many)
         executor = self._executor(own)
         parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
         parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
@@ -224,20 +246,27 @@ class Submission:
 
         python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
         try:
-            return submitit.SlurmExecutor(self._logs, max_num_timeout=own.max_num_timeout, python=python)
+            return submitit.SlurmExecutor(self._logs, python=python)
         except RuntimeError:
             raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
 
 
 def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
-    """Write down what was submitted; whoever does so has the lock."""
-    line = {"id": array, "kind": kind, "user": getpass.getuser(), "time": time.time()}
-    with open(folder / NOTES, "a", encoding="utf-8") as file:
-        file.write(json.dumps({**line, "units": units}) + "\n")
+    """Write down what was submitted; whoever does so has the lock. What cannot be written down is cancelled."""
+    line = {"id": array, "kind": kind, "user": getpass.getuser(), "time": time.time(), "units": units}
+    notes = folder / NOTES
+    size = notes.stat().st_size if notes.exists() else 0
+    try:
+        with naming(notes), open(notes, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError:
+        commands.cancel([array])
+        os.truncate(notes, size)
+        raise
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
-    """What was submitted, an array a line; without half a line, which a full disk leaves."""
+    """What was submitted, an array a line; without half a line, which somebody writes now."""
     lines = (folder / NOTES).read_text(encoding="utf-8").split("\n")[:-1] if (folder / NOTES).exists() else []
     return [json.loads(line) for line in lines]
 
@@ -292,27 +321,41 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
         queue, ended = {}, dict.fromkeys(ids.values(), SILENT)
     jobs_of_suite = []
     for place, id in ids.items():
-        wave, (state, detail) = waves[place[0]], _state(queue.get(id), ended.get(id, "sacct does not say how"))
-        if state != "done":
-            log, node = str(folder / wave["user"] / f"{id}_0_log.out"), queue[id].node if id in queue else ""
-            jobs_of_suite.append(Job(id, wave["kind"], tuple(units[place]), state, detail, wave["time"], log, node))
+        wave, queued = waves[place[0]], queue.get(id)
+        log = folder / wave["user"] / f"{id}_0_log.out"
+        state, detail = _state_in_queue(queued) if queued else _state_after(ended.get(id, ""), wave, log)
+        node, restarts = (queued.node, queued.restarts) if queued else ("", 0)
+        job = Job(id, wave["kind"], tuple(units[place]), state, detail, wave["time"], str(log), node, restarts)
+        jobs_of_suite += [job] if state != "done" else []
     return jobs_of_suite
 
 
-def _state(queued: Queued | None, ending: str) -> tuple[Any, str]:
-    """The state of a job that is in the queue, or else how it ended; and why."""
-    if queued and queued.waits:
-        return "waiting", queued.reason
-    if queued:
-        return "running", queued.state.lower() if queued.state in ("SUSPENDED", "STOPPED") else ""
+def _state_in_queue(job: Queued) -> tuple[Any, str]:
+    """The state of a job that has not ended, and why."""
+    if job.waits:
+        return "waiting", job.reason
+    return "running", job.state.lower() if job.state in ("SUSPENDED", "STOPPED") else ""
+
+
+def _state_after(ending: str, wave: dict[str, Any], log: Path) -> tuple[Any, str]:
+    """The state of a job that has left the queue, by what sacct says of it, and how it ended."""
     if ending in ("COMPLETED", SILENT):
         return ("done", "") if ending == "COMPLETED" else ("unknown", "Slurm does not answer")
-    return "failed" if ending in FAILURES else "interrupted", f"its job ended ({ending})"
+    if ending in UNENDED:  # sacct is late, has forgotten it, or knows nothing at all
+        if log.with_name(log.name.replace("log.out", "result.pkl")).exists():
+            return "done", ""  # submitit wrote that it came to its end; how, its records say
+        sign = log.stat().st_mtime if log.exists() else wave["time"]
+        detail = "its job has left the queue, and sacct does not say how it ended"
+        return "unknown" if time.time() - sign < LATE else "interrupted", detail
+    said = ENDINGS.get(ending, f"its job ended ({ending})").replace("KIND", find_section(wave["kind"]))
+    lines = log.read_text(errors="replace").splitlines() if ending in FAILURES and log.exists() else []
+    last = [line for line in lines if line.strip() and not line.startswith("srun: ")][-1:]
+    return "failed" if ending in FAILURES else "interrupted", ": ".join([said, *last])
 
 
 def cancel(suite: Suite, store: Store, dry_run: bool) -> list[str]:
     """End all jobs of the suite that this user has submitted; their ids. Raises SlurmError where Slurm is silent."""
-    known = [job for job in jobs(suite, store, patient=False) if job.is_under_way]
+    known = [job for job in jobs(suite, store, patient=False) if job.state in ("waiting", "running")]
     mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
     if not dry_run:
         commands.cancel(dict.fromkeys(id.partition("_")[0] for id in mine))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")
 OF_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
+COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
 NO_ACCOUNTS = ("accounting storage is disabled", "no sacct here")  # in what says that a cluster keeps none
 
 
@@ -32,6 +32,7 @@ class Queued:
     state: str  # PENDING, RUNNING, COMPLETING, ...
     reason: str  # why it waits
     node: str
+    restarts: int
 
     @property
     def waits(self) -> bool:
@@ -40,9 +41,12 @@ class Queued:
 
 def queue(users: Iterable[str]) -> dict[str, Queued]:
     """The jobs of users by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is no answer."""
-    told = ask("squeue", "--noheader", "--array", f"--user={','.join(users)}", "--format=%i|%T|%r|%N")
-    rows = [line.split("|", 3) for line in told.splitlines() if line.count("|") >= 3]
-    return {job: Queued(state, reason if reason != "None" else "", node) for job, state, reason, node in rows}
+    told = ask("squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}")
+    rows = [line.split("|")[:5] for line in told.splitlines() if line.count("|") >= 5]
+    return {
+        job: Queued(state, reason if reason != "None" else "", node, int(restarts))
+        for job, state, reason, node, restarts in rows
+    }
 
 
 def endings(jobs: Iterable[str]) -> dict[str, str]:
@@ -59,12 +63,6 @@ def endings(jobs: Iterable[str]) -> dict[str, str]:
             return {}
         raise
     return {job: state.split()[0] for job, state in rows}
-
-
-def largest_array() -> int:
-    """How many tasks an array may have by the controller's MaxArraySize, 1 on a site without arrays."""
-    told = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"), re.MULTILINE)
-    return max(1, int(told[1])) if told else 1
 
 
 def cancel(jobs: Iterable[str]) -> None:

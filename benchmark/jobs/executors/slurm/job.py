@@ -1,53 +1,74 @@
-"""A job of Slurm from the inside: what submitit runs in each of its processes."""
+"""A job of Slurm from the inside: what submitit runs in each of its processes.
+
+submitit's own `checkpoint` would be called in a handler of the signal, by the first process alone; here all processes
+stop after the same step, and a job is queued again however long the controller is silent.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
 import signal
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from submitit import JobEnvironment
 from submitit.helpers import TorchDistributedEnvironment
 
 from benchmark.errors import UserError
+from benchmark.files import write_json
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.pool import Slot, StopSignals, check_slots, equal_slots, physical_cores, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Unit, Worker
+from benchmark.locks import JOB
 from benchmark.models.devices import accelerators
-from benchmark.training.processes import NODE, Stopped, join, node
+from benchmark.settings.slurm import find_section
+from benchmark.training.processes import NODE, Stopped, Taken, join, node
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
+IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
+
+
+class Behind(Exception):
+    """All that a job has left to do waits for what other jobs train; its arguments are their ids."""
 
 
 @dataclass(frozen=True)
 class Task:
     """One job, or one task of an array: units that its processes do together, or `side_by_side` of them at a time.
 
-    When its time is over, or another job takes its node, it saves and queues itself again.
+    When its time is over, or another job takes its node, it saves and queues itself again; where another job trains
+    what it needs next it queues itself behind that.
     """
 
     units: tuple[Unit, ...]
     gpus: bool  # whether it asked for some
     exclusive: bool | str
-    restarts: int  # it is queued again at most so often
     side_by_side: int = 0
 
     def __call__(self) -> None:
-        os.environ[NODE] = os.environ.get("SLURMD_NODENAME", "")
+        job = JobEnvironment()
+        os.environ |= {NODE: os.environ.get("SLURMD_NODENAME", ""), JOB: job.job_id}
         place = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
         if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
             torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
+        # what was kept when its time was last over, or it began, and how many starts in a row had added nothing then
+        note = job.paths.folder / f"{job.job_id}_kept.json"
+        if place.rank == 0 and not note.exists():
+            write_json(note, [self._hash_kept(), 0])
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
@@ -56,14 +77,31 @@ class Task:
                         f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
                     )
                 with join() as world:
-                    worker = Worker(dataclasses.replace(world, exclusive=self.exclusive), signals)
-                    if self.side_by_side:
-                        work_through(self.units, self._slots(), signals)
-                    else:
-                        [unit] = self.units
-                        unit(worker)
+                    self._work(Worker(dataclasses.replace(world, exclusive=self.exclusive), signals, waits=False))
+        except Behind as behind:
+            if place.rank == 0:
+                _queue_again(job.job_id, behind.args)
         except Stopped:
-            self._leave(signals, place.rank)
+            if place.rank == 0:  # it speaks for all
+                self._leave(signals, job.job_id, note)
+        else:
+            return
+        sys.exit(0)  # submitit would note that the work is done
+
+    def _work(self, worker: Worker) -> None:
+        """Do the units. Raises Behind where all that is left waits for other jobs."""
+        if self.side_by_side:
+            work_through(self.units, self._slots(), worker.asked_to_stop, lambda left: _leave_to(_owners(left)))
+            return
+        [unit] = self.units
+        try:
+            unit(worker)
+        except Taken:
+            _leave_to(worker.world.agree(_owners(self.units)))
+            unit(dataclasses.replace(worker, waits=True))
+
+    def _hash_kept(self) -> list[str]:
+        return [unit.hash_kept() for unit in self.units]
 
     def _slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.
@@ -79,19 +117,36 @@ class Task:
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
         return [dataclasses.replace(slot, exclusive=self.exclusive) for slot in slots]
 
-    def _leave(self, signals: StopSignals, rank: int) -> None:
-        """Queue the job again where its time is over or another takes its node; where it was cancelled it ends."""
-        job = JobEnvironment().job_id
-        if rank:
-            sys.exit(0)  # the first speaks for all
-        if signals.came[:1] != [TIME_OVER] and not _is_preempted(job):
+    def _leave(self, signals: StopSignals, job: str, note: Path) -> None:
+        """Queue the job again where its time is over or another takes its node; where it was cancelled it ends.
+
+        Raises UserError where its time was over twice, and nothing was added.
+        """
+        is_over, kept = signals.came[:1] == [TIME_OVER], self._hash_kept()
+        before, in_vain = json.loads(note.read_text())
+        in_vain = in_vain + 1 if kept == before else 0
+        if is_over and not (in_vain and _is_preempted(job)):
+            if in_vain == IN_VAIN:
+                raise UserError(
+                    f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: raise "
+                    f"slurm.{find_section(self.units[0].kind)}.time"
+                )
+            write_json(note, [kept, in_vain])
+        elif not is_over and not _is_preempted(job):
             print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
             sys.exit(128 + signal.SIGTERM)
-        if int(os.environ.get("SLURM_RESTART_COUNT", 0)) >= self.restarts:
-            raise UserError(f"queued again {self.restarts} times: raise slurm.max_num_timeout, or give more time")
-        _requeue(job)
-        print("saved, and queued again", file=sys.stderr, flush=True)
-        sys.exit(0)
+        _queue_again(job)
+
+
+def _owners(units: Iterable[Unit]) -> list[str]:
+    """The other jobs that train what units need next; none where that is not so for each of them."""
+    owners = {unit.find_owning_job() for unit in units} - {os.environ[JOB]}
+    return [] if "" in owners else sorted(owners)
+
+
+def _leave_to(owners: Sequence[str]) -> None:
+    if owners:
+        raise Behind(*owners)
 
 
 def _is_preempted(job: str) -> bool:
@@ -102,17 +157,21 @@ def _is_preempted(job: str) -> bool:
         return False
 
 
-def _requeue(job: str) -> None:
-    """Queue a job again, asking again and again while Slurm is silent, until its time limit ends this process.
+def _queue_again(job: str, others: Sequence[str] = ()) -> None:
+    """Queue a job again, behind others if there are some, and ask until its time limit while Slurm is silent.
 
     Raises SlurmError at a refusal.
     """
     while True:
         try:
             commands.ask("scontrol", "requeue", job)
-            return
+            break
         except SlurmError as error:
             if any(word in str(error) for word in REFUSALS):
                 raise
             print(f"{error}; asking again in {PAUSE:g} s", file=sys.stderr, flush=True)
         time.sleep(PAUSE)
+    with contextlib.suppress(SlurmError):  # else it looks again as soon as it starts
+        if others:
+            commands.ask("scontrol", "update", f"JobId={job}", f"Dependency=afterany:{':'.join(others)}")
+    print("saved, and queued again", *(f"behind job {other}" for other in others), file=sys.stderr, flush=True)

@@ -1,0 +1,78 @@
+"""A Slurm that is a table in memory, in the place of its programs."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from submitit.core.utils import CommandFunction, FailedJobError
+
+from benchmark.jobs.executors.slurm import commands
+
+
+@dataclass
+class Submitted:
+    """An array, or a job without one (then `tasks` is empty)."""
+
+    tasks: tuple[int, ...]
+    parallelism: int
+    after: tuple[str, ...]
+    text: str
+
+
+class FakeSlurm:
+    """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`: MaxSubmitJobs."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9) -> None:
+        self.largest, self.most, self.refusal = largest, most, ""
+        self.calls: Counter[str] = Counter()
+        self.arrays: dict[str, Submitted] = {}
+        self.states: dict[str, str] = {}  # of jobs that do not wait; those that have ended are not in the queue
+        self.restarts: dict[str, int] = {}
+        self.ended: dict[str, str] = {}
+        folder.mkdir()
+        (folder / "srun").write_text("#!/bin/sh\n")
+        (folder / "srun").chmod(0o755)
+        patch.setenv("PATH", str(folder), prepend=":")
+        patch.setattr(commands, "ask", self.answer)
+        patch.setattr(CommandFunction, "__call__", lambda function: self.submit(function.command[-1]))
+
+    @property
+    def jobs(self) -> list[str]:
+        """What is in the queue."""
+        each = (job for id, array in self.arrays.items() for job in ([f"{id}_{task}" for task in array.tasks] or [id]))
+        return [job for job in each if job not in self.ended]
+
+    def answer(self, *command: str) -> str:
+        self.calls[command[0]] += 1
+        if command[0] == "squeue":
+            assert f"--user={getpass.getuser()}" in command
+            each = ((job, self.states.get(job, "PENDING"), self.restarts.get(job, 0)) for job in self.jobs)
+            return "".join(f"{job}|{state}|Priority|n1|{restarts}|\n" for job, state, restarts in each)
+        if command[0] == "sacct":
+            return "".join(f"{job}|{state}\n" for job, state in self.ended.items() if state)
+        if command[0] == "scancel":
+            of = {job: {job, job.partition("_")[0]} for job in self.jobs}
+            self.ended |= {job: "CANCELLED by 0" for job, ids in of.items() if ids & {*command[1:]}}
+        return ""
+
+    def submit(self, script: str) -> str:
+        self.calls["sbatch"] += 1
+        text = Path(script).read_text()
+        flags = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
+        tasks, _, cap = flags.get("array", "").strip("'").partition("%")
+        numbers = range(int(tasks.partition("-")[2]) + 1) if tasks else range(0)
+        if self.refusal:
+            raise FailedJobError(self.refusal)
+        if len(numbers) > self.largest:
+            raise FailedJobError("sbatch: error: Invalid job array specification")
+        if len(self.jobs) + max(1, len(numbers)) > self.most:
+            raise FailedJobError("sbatch: error: AssocMaxSubmitJobLimit")
+        id = str(100 + len(self.arrays))
+        after = flags.get("dependency", "").removeprefix("afterany:").split(":")
+        self.arrays[id] = Submitted(tuple(numbers), int(cap or 1), tuple(filter(None, after)), text)
+        return f"Submitted batch job {id}"
