@@ -16,7 +16,7 @@ from benchmark.instruments.track import points
 from benchmark.jobs import study
 from benchmark.records import STAGE as LINES
 from benchmark.records import EvaluationLine, MetricsLine, RecordsError, StageLine
-from benchmark.settings.suite import Size
+from benchmark.settings.ladder import Size
 from benchmark.store import load_runs
 from tests.support.record_lines import DONE, METRICS, STAGE, append_line, evaluation, read_lines
 

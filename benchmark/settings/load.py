@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from benchmark.settings.base import ConfigError, Settings, digest, validate, validation_message
+from benchmark.settings.ladder import list_rungs
 from benchmark.settings.names import SUITES, suite_names
 from benchmark.settings.slurm import OF_ALL_ROWS
 from benchmark.settings.suite import Row, RunConfig, Suite
@@ -55,7 +56,7 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Se
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
     built_in = content.pop(BUILT_IN)
-    suite = _build(Suite, _expand(content, place), place)
+    suite = _build(Suite, list_rungs(_expand(content, place), place), place)
     suite._called, suite._built_in = shlex.join(called), tuple(built_in)
     return suite
 
@@ -94,7 +95,8 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
             _set(content, key, value, place=f"set of row {row.name!r}")
         # through Suite, so that a row's overrides are held against the same rules
         content |= {"name": suite.name, "title": suite.title}
-        checked = _build(Suite, content, f"suite {suite.name!r}, row {row.name!r}")
+        place = f"suite {suite.name!r}, row {row.name!r}"
+        checked = _build(Suite, list_rungs(content, place), place)
         for seed in seeds:
             resolved = {key: getattr(checked, key) for key in SHARED}
             if suite.order == "permute":

@@ -19,7 +19,17 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from benchmark.records import RunLine, Titled
-from benchmark.settings.base import BILLION, Amount, Moment, Rate, Seeds, Settings, ShareOfPhase, digest
+from benchmark.settings.base import (
+    BILLION,
+    Amount,
+    Moment,
+    Rate,
+    Seeds,
+    Settings,
+    ShareOfPhase,
+    digest,
+)
+from benchmark.settings.ladder import Size
 from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
@@ -97,16 +107,6 @@ class Data(Settings):
         return self.sequence_length - 2
 
 
-class Size(Settings):
-    """One rung of a ladder. The feed-forward layer is four times as wide."""
-
-    layers: int = Field(gt=0, le=10_000, description="Transformer layers")
-    hidden_size: int = Field(gt=0, le=1_000_000, description="width of the hidden states, a multiple of head_size")
-
-    def __str__(self) -> str:
-        return f"L{self.layers}_D{self.hidden_size}"
-
-
 class Start(Settings):
     """The start model of a run: its folder on this machine, and a hash of what is in it."""
 
@@ -131,7 +131,9 @@ class Model(Settings):
         None, exclude_if=not_, description="of a start model on the Hub: branch, tag or commit"
     )
     ladder: tuple[Size, ...] = Field(
-        (), description="one size a domain, none smaller than the one before; with start those of later domains, if any"
+        (),
+        description="a size a domain, none smaller than the one before; with start those of later domains, if any, or "
+        "a rule, { first = SIZE, every = 5, layers = 1, hidden_size = 64 }: so much more after every five domains",
     )
     head_size: int = Field(64, gt=0, le=10_000, description="width of an attention head, the same on every rung")
     dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")

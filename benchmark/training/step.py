@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmark.models import LanguageModel, build
 from benchmark.models.devices import keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import RunConfig, Size
+from benchmark.settings.ladder import Size
+from benchmark.settings.suite import RunConfig
 from benchmark.training.evaluate import evaluating
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch, Elapsed, Learner
