@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given[0] == "--version":
         return say([f"lifelong-pretraining-benchmark {importlib.metadata.version('lifelong-pretraining-benchmark')}"])
     options = command_line(__doc__ or "", executors.names()).parse_args(given)
+    options.program = (__file__, *given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     return status_of(partial(COMMANDS[options.command], options), interrupted(options))
 

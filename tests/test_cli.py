@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -21,7 +20,7 @@ from transformers import (
 )
 
 import run_all
-from benchmark.records import DoneLine, EvaluationLine
+from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings.command_line import command_line
 from benchmark.store import load_runs
 from tests.support import tiny_suite
@@ -168,23 +167,15 @@ def test_grow_a_foreign_checkpoint(tmp_path, capsys) -> None:
 
 
 @only_thorough
-def test_two_ranks_by_torchrun_equal_one_process(place) -> None:
+def test_two_processes_equal_one(place, monkeypatch) -> None:
     """Oracle: the perplexities of the runs trained by one process, in fp32: in bf16 the order of sums is seen."""
     common = ["run", str(place / "tiny.toml"), "--out", str(place / "report"), "--methods", "er"]
     common += ["--set", "training.precision=fp32"]
-    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    two_ranks = subprocess.run(
-        [*torchrun, "run_all.py", *common, "--runs", str(place / "two")],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert two_ranks.returncode == 0, two_ranks.stderr
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert run_all.main([*common, "--runs", str(place / "two"), "--processes", "2"]) == 0
     assert run_all.main([*common, "--runs", str(place / "one")]) == 0
     alone, two = (load_runs(place / name, "tiny")[0] for name in ("one", "two"))
+    assert [first.provenance.world_size for first, *_ in two.stages if isinstance(first, StageLine)] == [2, 2]
     for a, b in zip(alone.stages, two.stages, strict=True):
         for x, y in zip(a, b, strict=True):
             assert type(x) is type(y)

@@ -19,6 +19,7 @@ import torch
 
 import methods
 from benchmark.jobs import pool
+from benchmark.jobs.executors import local
 from benchmark.jobs.executors.local import train_here
 from benchmark.jobs.pool import outcome_of, slots_for
 from benchmark.jobs.work import Train, Unit, Worker
@@ -174,6 +175,16 @@ def test_torchrun_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, monk
         slots_for(tiny.configs(), 2)
 
 
+def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -> None:
+    """Oracle: by hand: of eight GPUs a run takes one, and two runs side by side take two."""
+    monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
+    monkeypatch.setattr(local, "work_through", lambda *_: [])
+    monkeypatch.setattr(local, "do_in_turns", lambda *_: [])
+    for count, idle in (("1", 7), ("2", 6)):
+        tiny.call("run", "--parallel", count)
+        assert f"{idle} GPUs of this machine stand idle: --processes all" in capsys.readouterr().err
+
+
 def test_too_many_are_refused_before_training_is_announced(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: the error is all that is said."""
     machine(monkeypatch, cores=1, memory=1e12)
@@ -186,6 +197,7 @@ def test_too_many_are_refused_before_training_is_announced(tiny: SuiteFolder, mo
     ("option", "instead"),
     [
         (("--parallel", "2"), "slurm.array_parallelism"),
+        (("--processes", "all"), "slurm.gpus_per_node"),
         (("--share-machine", "--set", 'budget.unit="seconds"'), "slurm.exclusive"),
     ],
 )

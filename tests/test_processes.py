@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 
 from benchmark.instruments import conformance
+from benchmark.instruments.conformance import TinyRuns
+from benchmark.jobs import launch_processes
+from benchmark.jobs.launch_processes import count_of, launch
+from benchmark.models import devices
+from benchmark.settings.base import ConfigError
+from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import World, join
+from tests.support.record_lines import read_lines
 
 TALKS = 5  # words that a connection needs to live, in the test below
 
@@ -38,3 +50,75 @@ def test_processes_talk_while_the_first_prepares(tmp_path: Path) -> None:
     one collective, as long as a backend's limit lets it, it never would. It alone does the work."""
     torch.multiprocessing.spawn(_let_the_first_act, (conformance.free_port(), tmp_path), nprocs=2)  # type: ignore
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+@dataclass
+class Hungry(LifelongMethod):
+    """No process holds four rows of it."""
+
+    def loss(self, learner: Any, batch: Any) -> torch.Tensor:
+        if len(batch.tokens) > 3:
+            raise torch.OutOfMemoryError("out of memory")
+        return super().loss(learner, batch)
+
+
+def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
+    return Hungry()
+
+
+def _run_short_of_memory(rank: int, port: int, folder: Path) -> None:
+    conformance.be_one_of_two(rank, port)
+    tiny = TinyRuns("naive", build, folder)
+    with join() as world:
+        run = tiny.run(tiny.config(), "two", world=world)
+        with pytest.raises(ConfigError, match="4 rows .* stage 0: set training.micro_batch_size = 2"):
+            run.train(last_stage=0)
+        world.barrier()
+        run = tiny.run(tiny.config(micro_batch_size=2), "two", world=world)
+        run.train(last_stage=0)
+
+
+def test_processes_that_are_all_short_of_memory_give_one_answer(tmp_path: Path) -> None:
+    """Oracle: by hand: of eight rows each of two processes has four, at once too many for both. Each says the cure, the
+    records once; a run that follows it is trained."""
+    tiny = TinyRuns("naive", build, tmp_path)
+    run = tiny.run(tiny.config(), "two")  # makes the text
+    torch.multiprocessing.spawn(_run_short_of_memory, (conformance.free_port(), tmp_path), nprocs=2)  # type: ignore
+    lines = read_lines(run.store.run_file(run.config))
+    assert [line["kind"] for line in lines] == ["run", "failed"]
+    assert "training.micro_batch_size = 2" in lines[-1]["error"]
+    cured = tiny.run(tiny.config(micro_batch_size=2), "two")
+    assert cured.store.stage_done(cured.keys[0])
+
+
+PROGRAM = """
+import os, pathlib, signal, sys
+rank, size = (os.environ[name] for name in ("RANK", "WORLD_SIZE"))
+pathlib.Path(sys.argv[1], rank).write_text(f"{size} {sys.argv[2]}")
+if rank == "1" and sys.argv[2] == "fails":
+    sys.exit(2)
+if sys.argv[2] in ("fails", "is killed"):
+    signal.pause() if rank == "0" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("what", "status"), [("ends", 0), ("fails", 2), ("is killed", 128 + signal.SIGKILL)])
+def test_processes_are_started_and_end_together(what: str, status: int, tmp_path: Path, monkeypatch) -> None:
+    """Oracle: by hand: each has a rank; where one fails the other, which would wait for ever, is ended, and the exit
+    status is that one's, 128 and the signal where one killed it."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(launch_processes, "physical_cores", lambda: [(core,) for core in range(7)])
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM + "assert os.environ['OMP_NUM_THREADS'] == '3'\n" * (what == "ends"))
+    (tmp_path / "ranks").mkdir()
+    assert launch(2, [str(program), str(tmp_path / "ranks"), what]) == status
+    ranks = {path.name: path.read_text() for path in (tmp_path / "ranks").iterdir()}
+    assert ranks.items() <= {("0", f"2 {what}"), ("1", f"2 {what}")}
+
+
+def test_all_are_as_many_as_there_are_gpus(monkeypatch) -> None:
+    monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
+    assert (count_of("all"), count_of(3)) == (8, 3)
+    monkeypatch.setattr(devices, "accelerators", lambda: ("cpu", 0))
+    with pytest.raises(ConfigError, match="--processes all: .* give a number"):
+        count_of("all")

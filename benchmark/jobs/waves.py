@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from benchmark.data.tokens import data_key
 from benchmark.downstream.tasks import missing_baselines, scored_stages
@@ -62,6 +63,8 @@ class Plan:
     retry_failed: bool = False
     parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
     share_machine: bool = False  # do not wait for other runs under a budget of wall time here
+    processes: int | Literal["all"] | None = None  # of a machine, that train a run together; None: the executor knows
+    program: tuple[str, ...] = ()  # the command line: Python's file and its words
 
     @property
     def suite(self) -> Suite:
@@ -161,7 +164,8 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
         survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
         survey.in_progress.path.parent.mkdir(exist_ok=True)
         survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
-    plan = Plan(survey, survey.states(), tables, options.retry_failed, options.parallel, options.share_machine)
+    asked = (options.retry_failed, options.parallel, options.share_machine, options.processes, options.program)
+    plan = Plan(survey, survey.states(), tables, *asked)
     executor = executors.find(options.executor)
     if options.dry_run:
         print("\n".join(describe(plan, executor)))

@@ -65,6 +65,10 @@ def at_least(least: int, most: int = 10**15) -> Callable[[str], int]:
     return whole
 
 
+def processes(text: str) -> int | str:
+    return text if text == "all" else at_least(1, 1000)(text)
+
+
 def path(text: str) -> Path:
     """The path that an option gives, in its home, which a shell leaves out after `--runs=`."""
     return Path(text).expanduser()
@@ -113,6 +117,8 @@ def _add_daily(
     sub.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
     parallel = "train N runs at a time here (default: what fits; 1 under seconds)"
     sub.add_argument("--parallel", type=at_least(1), metavar="N", help=parallel)
+    together = "train each run with N processes, or one for each GPU here"
+    sub.add_argument("--processes", type=processes, metavar="N|all", help=together)
     sub.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
     share = "do not wait for other local runs under a budget of wall time"

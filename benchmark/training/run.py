@@ -12,7 +12,7 @@ import statistics
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -294,11 +294,13 @@ class Run:
         return known
 
     def _record_failure(self, stage: int, error: Exception) -> None:
-        """The first process that fails says why; the others fail because it has left them."""
-        if isinstance(self.store.run_lines(self.config)[-1], FailedLine):  # this call began with a line of its own
-            return
-        text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
-        self._record(FailedLine(stage=stage, error=text, traceback=trace))
+        """The first process that fails says why; the others fail because it has left them, or for the same reason."""
+        file = self.store.run_file(self.config)
+        with Lease(file.with_suffix(".lock")) if self.world.size > 1 else nullcontext():
+            if isinstance(self.store.run_lines(self.config)[-1], FailedLine):  # this call began with a line of its own
+                return
+            text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+            self._record(FailedLine(stage=stage, error=text, traceback=trace))
 
     def _description(self) -> RunLine:
         return structs.replace(

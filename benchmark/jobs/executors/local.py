@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from benchmark.jobs.executors import Executor, Finding
+from benchmark.jobs.launch_processes import count_of, launch
 from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Train, Unit, Worker
 from benchmark.locks import Lease
+from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.method import Build
 
@@ -32,14 +34,23 @@ def describe(plan: Plan) -> list[str]:
 def execute(plan: Plan) -> int:
     """Go through the waves, and render. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
 
-    Where torchrun has started several processes they train together, and the first alone does all else.
+    Several processes, of `--processes` or torchrun, train together, and the first alone does all else.
     """
+    from benchmark.models.devices import accelerators
     from benchmark.training.processes import Stopped, join, launched
 
-    leads, wanted = launched()[0] == 0, [state.config for state in plan.wanted]
+    (rank, together), wanted = launched(), [state.config for state in plan.wanted]
+    leads = rank == 0
+    if plan.processes and together == 1 and wanted and (count := count_of(plan.processes)) > 1:
+        if plan.parallel not in (None, 1):
+            raise ConfigError(f"--processes {count} train one run at a time: leave --parallel {plan.parallel} out")
+        return launch(count, plan.program)
     slots = slots_for(wanted, plan.parallel)
     if leads:
         print(_describe_start(plan), file=sys.stderr)
+        if wanted and (idle := accelerators()[1] - max(together, len(slots))) > 0:
+            trains = "--processes all trains each run on all of them, --parallel N several runs at a time"
+            print(f"{idle} GPUs of this machine stand idle: {trains}", file=sys.stderr)
     lock, waves = Lease(MACHINE), plan.waves
     with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
         failed: list[Unit] = []

@@ -107,6 +107,8 @@ def check(plan: Plan) -> None:
     """Raises ConfigError for what cannot be submitted."""
     if plan.parallel is not None:
         raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
+    if plan.processes is not None:
+        raise ConfigError("--processes is for one machine; on Slurm set slurm.gpus_per_node or ntasks_per_node instead")
     if plan.share_machine:
         raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
     for state in plan.wanted:
