@@ -63,3 +63,10 @@ def test_the_walk_throughs_programs_compile() -> None:
 def test_pages_can_be_looked_through(page: Path) -> None:
     """Oracle: 400 lines, as of files of code."""
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_a_first_submission_is_a_page_of_five_commands() -> None:
+    """Oracle: what somebody reads before a first job: 800 words, and what is typed in this order."""
+    text = (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^    python run_all\.py (\w+)", text.partition("## What you will see")[0], re.M)
+    assert len(text.split()) <= 800 and commands == ["doctor", "prepare", "run", "run", "status"]
