@@ -18,7 +18,8 @@ from typing import IO, Any
 from benchmark.errors import UserError
 
 CHECKSUMS = "checksums.json"  # in a folder: the size and SHA-256 of each of its files, which guard against disks
-NOT_READ = {CHECKSUMS, "README.md"}  # people edit the latter, and nothing is computed from it
+BEGUN = "begun.json"  # in a folder that is being written: how far it is, for who goes on after a kill or a failure
+NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit the last, and nothing is computed from it
 
 
 class DamagedFile(UserError):
@@ -69,12 +70,16 @@ def write_json(path: Path, content: Any, indent: int | None = None) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which replaces `folder` once the block has ended without an error."""
+    """A folder to write into, which replaces `folder` once the block has ended without an error.
+
+    Where it ends with one, what was written stays for `take_over` if it holds BEGUN.
+    """
     beside = _temporary_path(folder)
     beside.mkdir(parents=True)
     try:
         with naming(folder):
             yield beside
+        (beside / BEGUN).unlink(missing_ok=True)
         mode = beside.stat().st_mode & 0o666  # by the umask; safetensors gives a file to its user alone, whatever that
         for path in (*beside.rglob("*"), beside):
             if path.is_file():
@@ -89,7 +94,23 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             os.replace(beside, folder)
         sync(folder.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        if not (beside / BEGUN).exists():
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def take_over(folder: Path, unfinished: Path) -> None:
+    """Copy what another writer of `folder` has left with BEGUN, and remove what any has left; nobody else writes it.
+
+    It is copied, for a writer that was only silent may wake up.
+    """
+    left = [path for path in folder.parent.glob(f".{folder.name}.{'[0-9a-f]' * 32}") if path != unfinished]
+    if begun := [path for path in left if (path / BEGUN).exists()]:
+        newest = max(begun, key=lambda path: (path / BEGUN).stat().st_mtime)
+        shutil.copytree(newest, unfinished, ignore=shutil.ignore_patterns(BEGUN), dirs_exist_ok=True)
+        shutil.copy2(newest / BEGUN, unfinished)  # last: with it the copy is whole
+    for path in left:
+        (path / BEGUN).unlink(missing_ok=True)
+        shutil.rmtree(path)
 
 
 def _temporary_path(path: Path) -> Path:

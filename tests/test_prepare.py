@@ -10,19 +10,22 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import methods
-from benchmark.data import documents
+from benchmark.data import documents, ids, tokens
+from benchmark.data.documents import DataError, Row
+from benchmark.data.tokenizer import ids_of
 from benchmark.data.tokens import prepare
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.locks import Lease
 from benchmark.settings.suite import Tokenizer
-from benchmark.settings.texts import Domain
+from benchmark.settings.texts import Domain, HubDataset
 from benchmark.training.processes import Stopped, Taken
 from benchmark.training.run import Run
 from tests.support.texts import DATA, SMALL, assert_same, gpt2_files, two_domains
@@ -89,7 +92,7 @@ import json, os, signal, sys
 from pathlib import Path
 from benchmark.data import tokens
 from benchmark.settings.suite import Data, Tokenizer
-from benchmark.settings.texts import Domain
+from benchmark.settings.texts import Domain, HubDataset
 tokens.BATCH, tokens.REPORT_EVERY = 10, 1000
 def progress(line):
     print(line, flush=True)
@@ -128,6 +131,57 @@ def test_killed_and_started_again(tmp_path, at: str) -> None:
         prepare(domains, SMALL, DATA, tmp_path / "data"),
         prepare(domains, SMALL, DATA, tmp_path / "undisturbed"),
     )
+
+
+@pytest.mark.parametrize("change", ["", "later", "before"])
+def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, monkeypatch) -> None:
+    """Oracle: a folder of the same text where nothing failed; what is tokenised is counted.
+
+    A text that changes after what was tokenised is that text, one that changes before is begun anew.
+    """
+    monkeypatch.setattr(tokens, "REPORT_EVERY", 1000)
+    monkeypatch.setattr(ids, "BATCH", 10)
+    monkeypatch.setattr(ids, "THREADS", 1)
+    texts = [f"{number} of the other documents, which the model reads" for number in range(300)]
+    ends, tokenised = 170, 0
+
+    def rows(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
+        yield from ((f"hub:{number}", text) for number, text in enumerate(texts[:ends]))
+        if ends < len(texts):
+            raise DataError("the connection is lost")
+
+    def counted(bpe: Any, asked: Sequence[str]) -> list[list[int]]:
+        nonlocal tokenised
+        tokenised += len(asked)
+        return ids_of(bpe, asked)
+
+    monkeypatch.setattr("benchmark.data.corpus._rows", rows)
+    monkeypatch.setattr("benchmark.data.ids.ids_of", counted)
+    domains = (Domain(name="hub", datasets=(HubDataset(path="hub"),)),)
+    folder, bpe = tmp_path / "data", Tokenizer(folder=str(gpt2_files(tmp_path / "bpe")))
+    for _ in range(2):  # what is lost again and again stays, too
+        with pytest.raises(DataError, match="the connection is lost"):
+            prepare(domains, bpe, DATA, folder)
+    if change:
+        texts[299 if change == "later" else 3] += "!"
+    ends, tokenised = 300, 0
+    assert_same(prepare(domains, bpe, DATA, folder), prepare(domains, bpe, DATA, tmp_path / "undisturbed"))
+    assert tokenised > 600 if change == "before" else 450 < tokenised < 540
+    assert [path.name for path in (folder / "domains").glob(".*")] == []
+
+
+def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monkeypatch) -> None:
+    """Oracle: a folder where nothing ended; no text is read for the sample again."""
+    domains = two_domains(tmp_path)
+    undisturbed = prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
+    for name, cause in (("train_bpe", Stopped), ("_sample", AssertionError)):
+        with monkeypatch.context() as patch:
+            patch.setattr(tokens, name, Mock(side_effect=cause))
+            if cause is Stopped:
+                with pytest.raises(Stopped):
+                    prepare(domains, SMALL, DATA, tmp_path / "data")
+            else:
+                assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), undisturbed)
 
 
 def test_who_polls_may_end_it(tmp_path) -> None:

@@ -270,7 +270,7 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
     if torn := TORN.search(text):
         half = f"half of a surrogate pair (\\u{ord(torn[0]):x})"
         raise BrokenText(place, f"character {torn.start()} is {half}: repair the text")
-    if (nuls := text.count("\0")) > NULS * len(text):
+    if (nuls := text.count("\0")) > max(1, NULS * len(text)):
         raise BrokenText(place, f"{nuls:,} of {len(text):,} characters are NUL: {CONVERT} -f UTF-16LE")
     pieces = cut(text)
     decides = fingerprint(text) if len(pieces) > 1 else 0

@@ -21,14 +21,12 @@ import json
 import os
 import sys
 import zlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import IO, Any, TypedDict
 
 import numpy as np
 import tokenizers
@@ -36,9 +34,10 @@ from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
 from benchmark.data.copies import nearly
-from benchmark.data.documents import DataError, Document, NotHere, Sample
-from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, ids_of, load_bpe, load_tokenizer, train_bpe
-from benchmark.files import check_checksums, sweep, whole_folder, write_checksums
+from benchmark.data.documents import DataError, NotHere, Sample
+from benchmark.data.ids import Ids, counts_and_hash, encode_documents, open_ids, unigram_perplexity
+from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
+from benchmark.files import BEGUN, check_checksums, read_json, take_over, whole_folder, write_checksums, write_json
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, RunConfig, Start
@@ -49,12 +48,7 @@ from benchmark.store import Store
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
-BATCH = 128  # documents that a thread tokenises at once
 BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left out
-THREADS = min(os.cpu_count() or 1, 8)
-# threads of the library's own stay, and a process that is forked later hangs or warns
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
-Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 Say = Callable[[str], None]
 Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
 
@@ -191,10 +185,15 @@ def _tokenizer(
 
         def make(unfinished: Path) -> None:
             into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
-            texts = (
-                text for domain in sampled for text in _sample(domain, data.valid_share, config.sample_bytes, into.poll)
-            )
-            trained = train_bpe(texts, config.vocabulary)
+            files = [unfinished / f"sample_{domain.name}.json" for domain in sampled]
+            for domain, file in zip(sampled, files, strict=True):
+                if not file.exists():
+                    texts = _sample(domain, data.valid_share, config.sample_bytes, into.poll)
+                    write_json(file, {"texts": texts})
+                    write_json(unfinished / BEGUN, {})
+            trained = train_bpe((text for file in files for text in _read_sample(file)), config.vocabulary)
+            for file in files:
+                file.unlink()
             if (size := trained.get_vocab_size()) < config.vocabulary:
                 into.report(
                     f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
@@ -226,6 +225,11 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda w
     return sample.items()
 
 
+def _read_sample(file: Path) -> list[str]:
+    texts: list[str] = read_json(file, f"remove {file.parent}")["texts"]
+    return texts
+
+
 # Domains
 
 
@@ -249,7 +253,12 @@ def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, i
 def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> None:
     """Write train.bin, valid.bin and info.json."""
     into.report(f"{domain.name}: tokenising")
-    info = _write_ids(domain, made_with, data, into, folder)
+    try:
+        info = _write_ids(domain, made_with, data, into, folder)
+    except DataError:
+        if not domain.datasets:  # their text is wrong, and will be another
+            (folder / BEGUN).unlink(missing_ok=True)
+        raise
     train, train_hash = counts_and_hash(folder / "train.bin", made_with)
     valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
     key = digest([made_with.key, train_hash, valid_hash])
@@ -267,48 +276,66 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
 
 
+@dataclass
+class _Begun:
+    """How far train.bin and fingerprints.bin are: what a killed writer leaves to who goes on."""
+
+    documents: int = 0  # that were read
+    sha256: str = ""  # of their text
+    sizes: tuple[int, int] = (0, 0)  # bytes of the two files
+
+
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> DomainInfo:
-    """Write train.bin as the text comes, and valid.bin at the end; say what was read."""
-    room = data.max_train_tokens or sys.maxsize
+    """Write train.bin as the text comes, and valid.bin at the end; say what was read.
+
+    What was begun is read again, but not tokenised. If it is no longer the same text, it is begun anew.
+    """
+    begun = _Begun(**read_json(folder / BEGUN, _cure(folder))) if (folder / BEGUN).exists() else _Begun()
+    paths = folder / "train.bin", folder / "fingerprints.bin"
+    for path, size in zip(paths, begun.sizes, strict=True):
+        path.touch()
+        os.truncate(path, size)
+    room = (data.max_train_tokens or sys.maxsize) - begun.sizes[0] // made_with.dtype.itemsize
     valid: Sample[tuple[Ids, int, bytes]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped: Counter[str] = Counter()
     text_hash = hashlib.sha256()
-    read = reported = train_documents = train_bytes = 0
-    complete = True
-    with (folder / "train.bin").open("wb") as file, (folder / "fingerprints.bin").open("wb") as fingerprints:
-        for document, ids in encode_documents(made_with, corpus.read(domain, data.valid_share, skipped)):
+    count = read = reported = train_documents = train_bytes = 0
+    complete, is_same = True, not begun.documents
+    with paths[0].open("ab") as file, paths[1].open("ab") as fingerprints:
+        documents = corpus.read(domain, data.valid_share, skipped)
+        for document, ids in encode_documents(made_with, documents, begun.documents):
             into.poll(False)
-            if document.split == "train" and not room:
+            if document.split == "train" and is_same and not room:
                 complete = False
                 break
+            count += 1
             text = document.text.encode()
             hashed = document.hashed.to_bytes(8, "little")
             text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
             if document.split == "valid":
                 valid.add((ids, len(text), hashed), len(ids) if data.max_valid_tokens else len(text), zlib.crc32(text))
             else:
-                file.write(ids[:room].tobytes())
-                fingerprints.write(hashed)
-                room -= min(room, len(ids))
                 train_documents += 1
                 train_bytes += len(text)
+                if is_same:
+                    file.write(ids[:room].tobytes())
+                    fingerprints.write(hashed)
+                    room -= min(room, len(ids))
+            is_same = is_same or (count == begun.documents and text_hash.hexdigest() == begun.sha256)
+            if count >= begun.documents and not is_same:
+                break
             read += len(text)
             if read - reported >= REPORT_EVERY:
                 reported = read
+                if count > begun.documents:
+                    _leave(folder, count, text_hash.hexdigest(), file, fingerprints)
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
+    if not is_same:
+        (folder / BEGUN).unlink()
+        return _write_ids(domain, made_with, data, into, folder)
     if valid.dropped:
         skipped[BEYOND] = valid.dropped
-    kept = valid.items()
-    valid_bytes, room = 0, data.max_valid_tokens or sys.maxsize
-    with (folder / "valid.bin").open("wb") as file, (folder / "fingerprints.bin").open("ab") as fingerprints:
-        for ids, size, hashed in kept:
-            part = ids[:room]
-            room -= len(part)
-            file.write(part.tobytes())
-            fingerprints.write(hashed)
-            if len(part) < len(ids):
-                size = len(made_with.bpe.decode(part.tolist(), skip_special_tokens=False).encode())
-            valid_bytes += size
+    kept, valid_bytes = valid.items(), _write_valid(valid.items(), made_with, data.max_valid_tokens, folder)
     return {
         "documents": train_documents + len(kept),
         "valid_documents": len(kept),
@@ -320,32 +347,29 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: _Plac
     }
 
 
-def unigram_perplexity(train: Ids, valid: Ids) -> float:
-    """Perplexity of `valid` under the frequencies of `train`, one added to each; both are token counts (V_text,)."""
-    log_probabilities = np.log((train + 1) / (train.sum() + len(train)))
-    return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
+def _leave(folder: Path, count: int, sha256: str, *files: IO[bytes]) -> None:
+    """Write down how far a domain is, once all of that is on the disk."""
+    for file in files:
+        file.flush()
+        os.fsync(file.fileno())
+    write_json(folder / BEGUN, vars(_Begun(count, sha256, (files[0].tell(), files[1].tell()))))
 
 
-# Text to ids
-
-
-def encode_documents(made_with: TextTokenizer, documents: Iterable[Document]) -> Iterator[tuple[Document, Ids]]:
-    """Documents in their order, with their ids and `</s>`. The library holds no lock while it works in a thread."""
-
-    def encode(batch: list[Document]) -> list[tuple[Document, Ids]]:
-        cut = ids_of(made_with.bpe, [document.text for document in batch])
-        ids = [np.array([*text, made_with.special.eos], made_with.dtype) for text in cut]
-        return list(zip(batch, ids, strict=True))
-
-    documents = iter(documents)
-    pending: deque[Future[list[tuple[Document, Ids]]]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool:
-        while batch := list(islice(documents, BATCH)):
-            pending.append(pool.submit(encode, batch))
-            if len(pending) > 2 * THREADS:
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
+def _write_valid(
+    kept: Sequence[tuple[Ids, int, bytes]], made_with: TextTokenizer, most: int | None, folder: Path
+) -> int:
+    """Write valid.bin, of at most so many tokens; return the bytes of its text."""
+    valid_bytes, room = 0, most or sys.maxsize
+    with (folder / "valid.bin").open("wb") as file, (folder / "fingerprints.bin").open("ab") as fingerprints:
+        for ids, size, hashed in kept:
+            part = ids[:room]
+            room -= len(part)
+            file.write(part.tobytes())
+            fingerprints.write(hashed)
+            if len(part) < len(ids):
+                size = len(made_with.bpe.decode(part.tolist(), skip_special_tokens=False).encode())
+            valid_bytes += size
+    return valid_bytes
 
 
 # Disk
@@ -367,36 +391,14 @@ def _make_once(kind: str, identity: str, into: _Place, make: Callable[[Path], No
         lease.acquire(say, lambda: into.poll(True))
         try:
             if not folder.exists():
-                sweep(folder.parent, folder.name)
                 with whole_folder(folder) as unfinished:
+                    take_over(folder, unfinished)
                     make(unfinished)
                     write_checksums(unfinished)
                     lease.check()
         finally:
             lease.release()
     return folder
-
-
-# Arrays of token ids on disk: opened without reading them, or read in parts
-
-
-def open_ids(path: Path, dtype: np.dtype[Any]) -> Ids:
-    """A file's ids, which are read when they are used."""
-    # an empty file cannot be mapped
-    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
-
-
-def counts_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.int64], str]:
-    """How often each id occurs in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32 bits.
-
-    The file is read in parts: pages of a mapped one would count as our memory.
-    """
-    counts, hashed = np.zeros(made_with.vocabulary, np.int64), hashlib.sha256()
-    with path.open("rb") as file:
-        while (part := np.fromfile(file, made_with.dtype, 2**20)).size:
-            counts += np.bincount(part, minlength=made_with.vocabulary)
-            hashed.update(part.astype("<u4").tobytes())
-    return counts, hashed.hexdigest()
 
 
 # The corpus of a run, as its settings say
