@@ -236,7 +236,7 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
 
 
 class ScoreLine(Line, tag="score", kw_only=True):
-    """A fine-tuned model's score."""
+    """A model's score."""
 
     key: str = ""  # its own
     stage_key: str = ""
@@ -244,10 +244,11 @@ class ScoreLine(Line, tag="score", kw_only=True):
     task_key: str  # of its data
     domain: str
     window: str = ""  # a hash of the part of the texts that a row of the model holds
+    how: Literal["finetune", "linear_probe"] = "finetune"
     prompt: Literal["right", "none", "wrong", "picked"]
     seed: int
     metric: str
-    dev: Share  # of the best epoch
+    dev: Share  # of the best epoch, or strength of a linear probe
     test: Share
     test_without_leaks: Share | None = None
     leaks: int = 0  # examples of test that stand in train
@@ -262,6 +263,7 @@ class UnscoredLine(Line, tag="unscored", kw_only=True):
     key: str  # that the score would have
     stage_key: str
     task: str
+    how: str = "finetune"
     prompt: str
     seed: int
     error: str

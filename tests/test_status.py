@@ -81,7 +81,7 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     values: Any = {"key": key, "metric": "accuracy", "dev": 0.5, "test": 0.5, "seconds": 1.0}
     records.append(store.scores_file("m1"), records.ScoreLine(**of_model, **values))
     other = load_suite("demo", {"tasks": [task | {"learning_rate": 2e-3}]})
-    seeds = len(list(suite.finetuning.seeds_of(suite.tasks[0])))
+    seeds = len(suite.finetuning.trials_of(suite.tasks[0]))
     missing = [read_scores(store, asked, "m1", 0, True, {}).missing for asked in (suite, other)]
     assert missing == [seeds - 1, seeds]
 

@@ -52,8 +52,8 @@ def test_the_hyper_parameters_by_default_are_the_papers():
     values = task.learning_rate, task.batch_size, task.weight_decay, task.max_epochs, task.schedule, task.warmup
     assert values == (2e-5, 256, 0.1, 10, "linear", 0.06)
     assert Finetuning().patience == 3
-    assert list(Finetuning().seeds_of(task)) == [0, 1, 2, 3, 4]
-    assert len(Finetuning().seeds_of(task.model_copy(update={"seeds": 10}))) == 10
+    assert Finetuning().trials_of(task) == [("finetune", seed) for seed in range(5)]
+    assert len(Finetuning().trials_of(task.model_copy(update={"seeds": 10}))) == 10
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,11 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
         score_key("stage", task, data.key, Finetuning(patience=4), "right", 0),
         score_key("stage", task, data.key, settings, "none", 0),
         score_key("stage", task, data.key, settings, "right", 1),
+        score_key("stage", task, data.key, settings, "right", 0, "linear_probe"),
     ]
     assert len({key, *others}) == 1 + len(others)
+    slower = task.model_copy(update={"learning_rate": 1e-4})  # which a probe has not
+    assert score_key("stage", slower, data.key, Finetuning(patience=4), "right", 0, "linear_probe") == others[-1]
 
 
 # Tasks cut from documentation

@@ -54,7 +54,11 @@ class SavedModel:
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
-        self._texts: dict[str, dict[Split, list[list[list[int]]]]] = {}
+        self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
+
+    def index(self, domain: str) -> int:
+        """The place of a domain in the stream; the newest's for one that the model has not met, as in evaluation."""
+        return self.domains.index(domain) if domain in self.domains else len(self.domains) - 1
 
     def prompts(self, asked: Sequence[Prompt]) -> tuple[Prompt, ...]:
         """Return those of the asked prompts that this model is scored with.
@@ -66,17 +70,17 @@ class SavedModel:
             return ("none",)
         return tuple(prompt for prompt in asked if self.final or prompt == "right")
 
-    def texts(self, name: str, data: TaskData) -> dict[Split, list[list[list[int]]]]:
-        """Token ids of the text, or of text and pair, of each example, truncated so that a prompt finds room too.
+    def texts(self, name: str, data: TaskData, whole: bool = False) -> dict[Split, list[list[list[int]]]]:
+        """Token ids of the text, or of text and pair, of each example, `whole` or cut so that a prompt finds room too.
 
         Raises DataError for a text without a token.
         """
-        if data.key not in self._texts:
+        if (data.key, whole) not in self._texts:
             encoded: dict[Split, list[list[list[int]]]] = {}
             for split in SPLITS:
-                encoded[split] = [self._encode(name, example) for example in getattr(data, split)]
-            self._texts[data.key] = encoded
-        return self._texts[data.key]
+                encoded[split] = [self._encode(name, example, whole) for example in getattr(data, split)]
+            self._texts[data.key, whole] = encoded
+        return self._texts[data.key, whole]
 
     def window(self, name: str, data: TaskData) -> TaskData:
         """The same task with that part of each text, or of text and pair, which a row holds."""
@@ -89,7 +93,7 @@ class SavedModel:
             )
         return replace(data, **splits)
 
-    def _encode(self, task: str, example: Example) -> list[list[int]]:
+    def _encode(self, task: str, example: Example, whole: bool) -> list[list[int]]:
         parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
         encoded = ids_of(self.tokenizer, parts)
         for part, ids in zip(parts, encoded, strict=True):
@@ -98,7 +102,9 @@ class SavedModel:
                     f"task {task!r}, {example.place}: {part[:40]!r} has no token in this vocabulary"
                     ": change or remove the example"
                 )
-        return truncate(encoded, self.length - 2 - len(encoded))  # `<s>`, prompt, and a `</s>` after each
+        return (
+            encoded if whole else truncate(encoded, self.length - 2 - len(encoded))
+        )  # `<s>`, prompt, and a `</s>` after each
 
     def classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
@@ -166,10 +172,7 @@ def wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
 def prompt_domains(
     checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, seed: int
 ) -> dict[Split, list[int]]:
-    """The domain whose prompt stands in each row, as an index of the stream; -1 for none.
-
-    The right prompt for a domain that the model has not met is the newest's, as in evaluation.
-    """
+    """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
     if prompt == "picked":
         texts = checkpoint.texts(task.name, data)
         return {
@@ -179,7 +182,7 @@ def prompt_domains(
     index = -1
     if prompt != "none":
         name = task.domain if prompt == "right" else wrong_domain(task, seed, checkpoint.domains)
-        index = checkpoint.domains.index(name) if name in checkpoint.domains else len(checkpoint.domains) - 1
+        index = checkpoint.index(name)
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 
 

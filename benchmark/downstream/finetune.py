@@ -23,7 +23,8 @@ from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
-from benchmark.downstream.tasks import TaskData, metric, record_window_baseline, score_key, score_without_leaks
+from benchmark.downstream.linear_probe import score_probe
+from benchmark.downstream.tasks import TaskData, metric, record_window_baseline, result_of, score_key
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models import load_verified
@@ -31,7 +32,7 @@ from benchmark.models.devices import autocast, is_out_of_memory, keep_random_num
 from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, select_kind
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
+from benchmark.settings.tasks import Finetuning, How, Prompt, Split, Task
 from benchmark.store import Store
 from benchmark.training.processes import Stopped
 from benchmark.training.progress import IN_PROGRESS
@@ -204,18 +205,12 @@ def score(
             "task %r: memory does not hold a forward pass: half as many columns, %d", task.name, settings.forward_tokens
         )
     result = ScoreLine(
-        task=task.name,
-        task_key=data.key,
-        domain=task.domain,
         prompt=prompt,
         seed=seed,
-        metric=task.metric,
         dev=best,
-        test=metric(task.metric, rows["test"].targets, predictions),
-        test_without_leaks=score_without_leaks(task.metric, data, predictions),
-        leaks=sum(data.leaked),
         precision=trainer.precision,
         seconds=round(time.monotonic() - began, 3),
+        **result_of(task, data, predictions),
     )
     if settings.forward_tokens != columns:
         result.forward_tokens = settings.forward_tokens
@@ -242,13 +237,20 @@ def _fine_tune(
 
 @dataclass(frozen=True)
 class MissingScore:
-    """One cell of a model's grid of tasks, prompts and seeds that is still to be scored."""
+    """One cell of a model's grid of tasks, ways, prompts and seeds that is still to be scored."""
 
     key: str
     task: Task
     data: TaskData
+    how: How
     prompt: Prompt
     seed: int
+
+    def score(self, checkpoint: SavedModel, settings: Finetuning, asked_to_stop: Asked) -> ScoreLine:
+        if self.how == "linear_probe":
+            columns = settings.forward_tokens
+            return score_probe(checkpoint, self.task, self.data, self.prompt, columns, asked_to_stop)
+        return score(checkpoint, self.task, self.data, self.prompt, self.seed, settings, asked_to_stop)
 
 
 def find_missing(
@@ -257,10 +259,10 @@ def find_missing(
     """The cells of the grid that the records in `path` lack."""
     done = {line.key for line in select_kind(records.read(path, records.SCORES), ScoreLine)}
     cells = [
-        MissingScore(score_key(stage_key, task, data.key, settings, prompt, seed), task, data, prompt, seed)
+        MissingScore(score_key(stage_key, task, data.key, settings, prompt, seed, how), task, data, how, prompt, seed)
         for task, data in tasks
         for prompt in prompts
-        for seed in settings.seeds_of(task)
+        for how, seed in settings.trials_of(task)
     ]
     return [cell for cell in cells if cell.key not in done]
 
@@ -291,7 +293,7 @@ def score_all(
             return False
         make_ready(checkpoint)
         windows: dict[str, TaskData] = {}  # what is wrong with a text shows before hours of training
-        for task, data in {cell.task.name: (cell.task, cell.data) for cell in cells}.values():
+        for task, data in {c.task.name: (c.task, c.data) for c in cells if c.how == "finetune"}.values():
             windows[task.name] = checkpoint.window(task.name, data)
             record_window_baseline(task, data, windows[task.name], path.with_name("baselines.jsonl"))
         if any(cell.prompt == "picked" for cell in cells):
@@ -299,7 +301,7 @@ def score_all(
         lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
             try:
-                result = score(checkpoint, cell.task, cell.data, cell.prompt, cell.seed, settings, asked_to_stop)
+                result = cell.score(checkpoint, settings, asked_to_stop)
             except (UserError, Stopped):
                 raise
             except Exception as error:
@@ -311,6 +313,7 @@ def score_all(
                     key=cell.key,
                     stage_key=stage_key,
                     task=cell.task.name,
+                    how=cell.how,
                     prompt=cell.prompt,
                     seed=cell.seed,
                     error=str(lost[-1]),
@@ -319,7 +322,7 @@ def score_all(
                 records.append(path, line)
                 continue
             lease.check()
-            window = windows[cell.task.name].key
+            window = windows[cell.task.name].key if cell.how == "finetune" else ""
             records.append(path, structs.replace(result, key=cell.key, stage_key=stage_key, window=window))
             progress(result, len(cells) - number)
     if lost:
@@ -350,7 +353,7 @@ def score_stage(
     folder, told = store.stage(key) / "model", ""
 
     def say(line: ScoreLine, left: int) -> None:
-        score = f"{line.task}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
+        score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
     def make_ready(checkpoint: SavedModel) -> None:

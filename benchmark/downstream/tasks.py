@@ -31,7 +31,7 @@ from benchmark.locks import Lease
 from benchmark.records import BaselineLine, ScoreLine, UnscoredLine
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.settings.tasks import SPLITS, Finetuning, HubTask, Prompt, Split, Task
+from benchmark.settings.tasks import SPLITS, Finetuning, How, HubTask, Prompt, Split, Task
 from benchmark.settings.texts import Domain
 from benchmark.store import Store
 
@@ -261,17 +261,20 @@ def baselines(task: Task, data: TaskData) -> list[BaselineLine]:
 
 
 def _baseline(task: Task, data: TaskData, name: str, predicted: Sequence[int], window: str = "") -> BaselineLine:
-    return BaselineLine(
-        task=task.name,
-        domain=task.domain,
-        task_key=data.key,
-        window=window,
-        name=name,
-        metric=task.metric,
-        test=metric(task.metric, data.targets("test"), predicted),
-        test_without_leaks=score_without_leaks(task.metric, data, predicted),
-        leaks=sum(data.leaked),
-    )
+    return BaselineLine(name=name, window=window, **result_of(task, data, predicted))
+
+
+def result_of(task: Task, data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
+    """What records say of predictions of test, whoever made them."""
+    return {
+        "task": task.name,
+        "domain": task.domain,
+        "task_key": data.key,
+        "metric": task.metric,
+        "test": metric(task.metric, data.targets("test"), predicted),
+        "test_without_leaks": score_without_leaks(task.metric, data, predicted),
+        "leaks": sum(data.leaked),
+    }
 
 
 def missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
@@ -301,41 +304,45 @@ def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None
 
 
 def _bag_of_words(task: Task, data: TaskData) -> list[int]:
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import MaxAbsScaler
 
     texts = {split: [f"{e.text}\n{e.text_pair or ''}" for e in getattr(data, split)] for split in SPLITS}
+    # a pattern that keeps words of one character, so that no text is without words
+    words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
+    return fit_linear(task, data, texts, words, MaxAbsScaler())[1]
+
+
+def fit_linear(task: Task, data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tuple[float, list[int]]:
+    """Logistic regression after scikit-learn's `steps`, of the strength C from 0.01 to 10 that is the best on dev.
+
+    `inputs` of each split: what the first step takes. Returns the score on dev, and what is predicted of test.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
     best, predictions = -1.0, [0]
     for strength in (0.01, 0.1, 1.0, 10.0):
-        # a pattern that keeps words of one character, so that no text is without words
-        words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
-        model = make_pipeline(words, MaxAbsScaler(), LogisticRegression(C=strength, max_iter=300))
+        model = make_pipeline(*steps, LogisticRegression(C=strength, max_iter=300))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough for a baseline
-            model.fit(texts["train"], data.targets("train"))
-        dev = metric(task.metric, data.targets("dev"), model.predict(texts["dev"]))
+            warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough
+            model.fit(inputs["train"], data.targets("train"))
+        dev = metric(task.metric, data.targets("dev"), model.predict(inputs["dev"]))
         if dev > best:
-            best, predictions = dev, model.predict(texts["test"]).tolist()
-    return predictions
+            best, predictions = dev, model.predict(inputs["test"]).tolist()
+    return best, predictions
 
 
-def score_key(stage_key: str, task: Task, data_key: str, settings: Finetuning, prompt: Prompt, seed: int) -> str:
+def score_key(
+    stage_key: str, task: Task, data_key: str, settings: Finetuning, prompt: Prompt, seed: int, how: How = "finetune"
+) -> str:
     """Names a score by all that it depends on, so that it is computed once however many tables show it."""
-    return digest(
-        {
-            "format": FORMAT,
-            "stage": stage_key,
-            "data": data_key,
-            "task": task.model_dump(mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"}),
-            "patience": settings.patience,
-            "precision": settings.precision,
-            "prompt": prompt,
-            "seed": seed,
-        }
-    )
+    known = {"format": FORMAT, "stage": stage_key, "data": data_key, "prompt": prompt, "seed": seed}
+    if how == "linear_probe":
+        return digest(known | {"how": how, "task": task.model_dump(mode="json", include={"name", "domain", "metric"})})
+    settled = task.model_dump(mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"})
+    return digest(known | {"task": settled, "patience": settings.patience, "precision": settings.precision})
 
 
 def examples_here(suite: Suite, store: Store) -> dict[str, str]:
@@ -366,12 +373,12 @@ def scores_of(
     known: dict[str, list[ScoreLine]] = {}
     for line in lines:
         task = tasks.get(line.task)
-        if not (task and isinstance(line, ScoreLine) and line.seed in settings.seeds_of(task)):
+        if not (task and isinstance(line, ScoreLine) and (line.how, line.seed) in settings.trials_of(task)):
             continue
-        if line.key == score_key(stage_key, task, line.task_key, settings, line.prompt, line.seed):
+        if line.key == score_key(stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how):
             known.setdefault(line.task, []).append(line)
     scores = {
-        (name, line.prompt, line.seed): line
+        (name, line.how, line.prompt, line.seed): line
         for name, of_task in known.items()
         for line in of_task
         if line.task_key == examples.get(name, of_task[-1].task_key)

@@ -192,11 +192,15 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     ways = asked if _has_prompts(store, key) else ["none"]
     tasks = {task.name: task for task in suite.tasks}
     wanted = {
-        (name, way, seed) for name, task in tasks.items() for seed in suite.finetuning.seeds_of(task) for way in ways
+        (name, how, way, seed)
+        for name, task in tasks.items()
+        for how, seed in suite.finetuning.trials_of(task)
+        for way in ways
     }
+    place = lambda line: (line.task, line.how, line.prompt, line.seed)  # noqa: E731
     lines = records.read(store.scores_file(key), records.SCORES)
-    there = {(line.task, line.prompt, line.seed) for line in scores_of(suite, key, lines, examples)} & wanted
-    lost = [line for line in select_kind(lines, UnscoredLine) if (line.task, line.prompt, line.seed) in wanted - there]
+    there = {place(line) for line in scores_of(suite, key, lines, examples)} & wanted
+    lost = [line for line in select_kind(lines, UnscoredLine) if place(line) in wanted - there]
     return Scored(key, stage, len(wanted) - len(there), len(there), lost[-1].error if lost else "")
 
 

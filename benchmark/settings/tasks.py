@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from benchmark.settings.base import NAME, Settings
 
 Prompt = Literal["right", "none", "wrong", "picked"]
+How = Literal["finetune", "linear_probe"]
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
@@ -79,8 +80,13 @@ class Task(Settings):
 
 
 class Finetuning(Settings):
-    """How the downstream tasks of a suite are fine-tuned, the same for every method."""
+    """How models are scored on the downstream tasks of a suite, the same for every method."""
 
+    how: tuple[How, ...] = Field(
+        ("finetune",),
+        min_length=1,
+        description="finetune: all weights; linear_probe: logistic regression on the states of a frozen model, seconds",
+    )
     stages: Literal["every", "last"] = Field("every", description="after which stages; 'last': the final models only")
     seeds: int = Field(
         5, gt=0, le=10_000, description="seeds 0, 1, ... of each task; they draw head, order, dropout, wrong prompt"
@@ -100,5 +106,7 @@ class Finetuning(Settings):
         32_768, gt=0, le=1_000_000_000, description="columns of one forward pass; larger batches accumulate"
     )
 
-    def seeds_of(self, task: Task) -> range:
-        return range(task.seeds or self.seeds)
+    def trials_of(self, task: Task) -> list[tuple[How, int]]:
+        """How the task is scored, with which seeds; a linear probe has nothing to draw but a wrong prompt."""
+        seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
+        return [(how, seed) for how in dict.fromkeys(self.how) for seed in seeds[how]]

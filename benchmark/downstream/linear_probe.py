@@ -1,0 +1,100 @@
+"""Linear probes: logistic regression on the hidden states of a model of which nothing is trained. Seconds a model.
+
+A text is read whole, in windows of as many tokens as a row holds, and its states are averaged over all its tokens. Of a
+pair the states u and v of both texts count, and |u - v| and u * v, as in SentEval (Conneau and Kiela 2018).
+
+Shapes: R texts, D hidden size, F features of an example: D, or 4 D of a pair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmark.downstream.classifier import SavedModel, prompt_domains
+from benchmark.downstream.tasks import TaskData, fit_linear, result_of
+from benchmark.models import LanguageModel, load
+from benchmark.models.devices import own_device
+from benchmark.records import ScoreLine
+from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
+from benchmark.training.processes import Stopped
+
+Features = dict[Split, NDArray[np.float32]]
+
+
+def score_probe(
+    checkpoint: SavedModel,
+    task: Task,
+    data: TaskData,
+    prompt: Prompt,
+    columns: int,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+) -> ScoreLine:
+    """The score of a probe; nothing in it is random. Features are scaled to unit variance for it, as for all models.
+
+    `columns`: of a forward pass at most. Raises DataError, ConfigError, and Stopped when `asked_to_stop` says so.
+    """
+    from sklearn.preprocessing import StandardScaler
+
+    began = time.monotonic()
+    features = features_of(checkpoint, task, data, prompt, columns, asked_to_stop)
+    best, predictions = fit_linear(task, data, features, StandardScaler())
+    seconds = round(time.monotonic() - began, 3)
+    result = result_of(task, data, predictions)
+    return ScoreLine(how="linear_probe", prompt=prompt, seed=0, dev=best, precision="fp32", seconds=seconds, **result)
+
+
+def features_of(
+    checkpoint: SavedModel,
+    task: Task,
+    data: TaskData,
+    prompt: Prompt,
+    columns: int,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+) -> Features:
+    """The features (examples, F) of each split. A model with columns (PNN) or adapters (LoRA) reads with those of the
+    task's domain."""
+    own, features = checkpoint.index(task.domain), Features()
+    model = load(checkpoint.folder).to(own_device())
+    model.prompts = prompt != "none"
+    domains = prompt_domains(checkpoint, task, data, prompt, 0)
+    texts = checkpoint.texts(task.name, data, whole=True)
+    for split in SPLITS:
+        read_with = [own if domain < 0 else domain for domain in domains[split]]
+        parts = zip(*texts[split], strict=True)
+        means = [mean_states(model, part, read_with, columns, asked_to_stop) for part in parts]
+        if len(means) == 2:
+            u, v = means
+            means += [abs(u - v), u * v]
+        features[split] = np.concatenate(means, axis=1)
+    return features
+
+
+@torch.inference_mode()
+def mean_states(
+    model: LanguageModel,
+    texts: Sequence[Sequence[int]],
+    domains: Sequence[int],
+    columns: int,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+) -> NDArray[np.float32]:
+    """The mean over all tokens of each text of their last hidden states (R, D), without those of `<s>` and prompt."""
+    length, device = model.sequence_length - 2, next(model.parameters()).device  # `<s>`, and room for a prompt
+    windows = [(i, ids[k : k + length]) for i, ids in enumerate(texts) for k in range(0, len(ids), length)]
+    sums = np.zeros((len(texts), model.hidden_size))
+    bos = model.vocabulary.special.bos
+    for size, alike in groupby(sorted(windows, key=lambda window: len(window[1])), lambda window: len(window[1])):
+        group, rows = list(alike), max(1, columns // (size + 2))  # of one length, so that nothing is padded
+        for some in (group[k : k + rows] for k in range(0, len(group), rows)):
+            if asked_to_stop():
+                raise Stopped
+            tokens = torch.tensor([[bos, *ids] for _, ids in some], device=device)
+            which = torch.tensor([domains[i] for i, _ in some], device=device)
+            states = model.hidden(tokens, which)[:, -size:].double().sum(1)
+            np.add.at(sums, [i for i, _ in some], states.cpu().numpy())
+    return (sums / np.array([[len(ids)] for ids in texts])).astype(np.float32)

@@ -1,0 +1,145 @@
+"""Linear probes: features against transformers, scores against scikit-learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score
+from sklearn.preprocessing import StandardScaler
+from transformers import AutoModel
+
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.downstream.classifier import SavedModel
+from benchmark.downstream.finetune import score_all
+from benchmark.downstream.linear_probe import features_of, score_probe
+from benchmark.downstream.tasks import Example, TaskData
+from benchmark.models import build, kind_of
+from benchmark.models.kinds.lora import LoraModel
+from benchmark.models.kinds.progressive import ProgressiveModel
+from benchmark.settings.tasks import SPLITS, Finetuning
+from benchmark.training.processes import Stopped
+from tests.support.record_lines import read_lines
+from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
+
+PROBES = SETTINGS.model_copy(update={"how": ("linear_probe",)})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("checkpoints")
+    return {name: save(base / name, name) for name in ("gpt", "bert")}
+
+
+def long(data: TaskData) -> TaskData:
+    """Texts of one to five windows."""
+    of = lambda rows: tuple(replace(e, text="cat dog elk " * (i % 8) + e.text) for i, e in enumerate(rows))  # noqa: E731
+    return TaskData(data.labels, of(data.train), of(data.dev), of(data.test))
+
+
+def mean_by_hand(network: Any, ids: list[int], before: list[int]) -> np.ndarray:
+    """One window at a time: `before` and the next tokens; the states of the tokens alone."""
+    length, states = LENGTH - 2, []
+    for start in range(0, len(ids), length):
+        row = torch.tensor([[*before, *ids[start : start + length]]])
+        with torch.no_grad():
+            states.append(network(input_ids=row).last_hidden_state[0, len(before) :])
+    return torch.cat(states).mean(0).numpy()
+
+
+@pytest.mark.parametrize(("architecture", "prompt"), [("gpt", "right"), ("gpt", "none"), ("bert", "right")])
+def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, architecture, prompt):
+    """Oracle: transformers' own body window by window, and scikit-learn; C is the best of four on dev."""
+    folder, data = folders[architecture], long(data_of(60, 40))
+    network = AutoModel.from_pretrained(folder).eval()
+    bos, bpe = SavedModel(folder).special.bos, tokenizer()
+    before = [bos, bpe.get_vocab_size() + DOMAINS.index("two")] if prompt == "right" else [bos]
+    by_hand = {s: [mean_by_hand(network, bpe.encode(e.text).ids, before) for e in getattr(data, s)] for s in SPLITS}
+    features = features_of(SavedModel(folder), TASK, data, prompt, 64)
+    for split in SPLITS:
+        np.testing.assert_allclose(features[split], by_hand[split], atol=2e-6)
+    scaler, tried = StandardScaler().fit(features["train"]), []
+    for strength in (0.01, 0.1, 1.0, 10.0):
+        model = LogisticRegression(C=strength, max_iter=300)
+        model.fit(scaler.transform(features["train"]), data.targets("train"))
+        of = {s: accuracy_score(data.targets(s), model.predict(scaler.transform(features[s]))) for s in ("dev", "test")}
+        tried.append((of["dev"], of["test"]))
+    line = score_probe(SavedModel(folder), TASK, data, prompt, 64)
+    assert (line.dev, line.test) == max(tried, key=lambda pair: pair[0])  # the first of equals
+    assert line.test > 0.75  # a word decides
+
+
+def test_a_pair_is_compared(folders):
+    """Oracle: the features of either text alone, and their difference and product."""
+    data = data_of(12, 8)
+    pairs = {s: tuple(replace(e, text_pair="cat " * i + "dog") for i, e in enumerate(getattr(data, s))) for s in SPLITS}
+    second = {s: tuple(replace(e, text=e.text_pair, text_pair=None) for e in pairs[s]) for s in SPLITS}
+    of = [TaskData(data.labels, **each) for each in (pairs, second)]
+    checkpoint = SavedModel(folders["gpt"])
+    both, v, u = (features_of(checkpoint, TASK, each, "right", 64)["test"] for each in (*of, data))
+    np.testing.assert_allclose(both, np.concatenate([u, v, abs(u - v), u * v], axis=1), atol=1e-6)
+
+
+def test_columns_and_adapters_read_with_those_of_the_tasks_domain(tmp_path):
+    """Oracle: what fine-tuning begins with: `load_column`, on texts of one window; domains differ."""
+    torch.manual_seed(0)
+    bpe = tokenizer()
+    vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)
+    make = lambda: build("gpt", 1, 16, vocabulary, LENGTH, head_size=8, dropout=0.0)  # noqa: E731
+    lora = LoraModel(make())
+    for _ in DOMAINS[1:]:
+        lora.add(2)
+    for adapter in lora.adapters.parameters():
+        torch.nn.init.normal_(adapter, std=0.5)
+    columns = ProgressiveModel.add_column(make(), make())
+    columns = ProgressiveModel.add_column(columns, make())
+    text = Example("cat dog elk", None, 0, "-")
+    data = TaskData(("l", "r"), (text,), (text,), (text,))
+    ids = torch.tensor([[0, *bpe.encode(text.text).ids]])
+    for model in (lora, columns):
+        folder = tmp_path / type(model).__name__
+        model.save(folder, bpe)
+        ids[0, 0], seen = SavedModel(folder).special.bos, []
+        for domain in ("one", "two", "not met"):
+            task = TASK.model_copy(update={"domain": domain})
+            [feature] = features_of(SavedModel(folder), task, data, "none", 64)["test"]
+            with torch.no_grad():
+                expected = kind_of(folder).load_column(folder, domain)(ids, torch.ones_like(ids))[0, 1:].mean(0)
+            np.testing.assert_allclose(feature, expected.numpy(), atol=1e-5)
+            seen.append(tuple(feature.round(4)))
+        assert len(set(seen)) == 3
+
+
+def test_probes_are_recorded_beside_fine_tuning_and_never_twice(folders, tmp_path):
+    """Oracle: counting; leaked rows by hand; fine-tuning alone; after a kill the same scores are there."""
+    data = data_of(40, 20)
+    leaky = TaskData(data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
+    tasks = [(TASK.model_copy(update={"name": name, "max_epochs": 1}), leaky) for name in ("a", "b")]
+    both = Finetuning(how=("finetune", "linear_probe"), seeds=2, prompts=("right", "none"), precision="fp32")
+    path, left = tmp_path / "a.jsonl", list[int]()
+    score_all("m", folders["gpt"], tasks, both, path, progress=lambda line, count: left.append(count))
+    lines = read_lines(path)
+    assert len(lines) == 2 * 2 * (2 + 1) and left == list(range(11, -1, -1))
+    probes = [line for line in lines if line.get("how") == "linear_probe"]
+    assert {(line["task"], line["prompt"], line["seed"]) for line in probes} == {
+        (task, prompt, 0) for task in "ab" for prompt in ("right", "none")
+    }
+    assert all(line["leaks"] >= 10 and 0 <= line["test_without_leaks"] <= 1 for line in probes)
+    score_all("m", folders["gpt"], tasks, Finetuning(seeds=2, prompts=both.prompts, precision="fp32"), tmp_path / "b")
+    without = {line["key"]: line["test"] for line in read_lines(tmp_path / "b")}
+    assert {line["key"]: line["test"] for line in lines if line not in probes} == without
+    kept = [line for line in path.read_text().splitlines(keepends=True) if '"linear_probe"' in line]
+    (tmp_path / "c.jsonl").write_text(kept[0])
+    asked = PROBES.model_copy(update={"prompts": both.prompts})
+    score_all("m", folders["gpt"], tasks, asked, tmp_path / "c.jsonl")
+    key = lambda line: (line["key"], line["test"], line["dev"])  # noqa: E731
+    assert sorted(map(key, read_lines(tmp_path / "c.jsonl"))) == sorted(map(key, probes))
+    assert not score_all("m", folders["gpt"], tasks, asked, tmp_path / "c.jsonl")
+    with pytest.raises(Stopped):
+        score_all("m", folders["gpt"], tasks, asked, tmp_path / "d.jsonl", asked_to_stop=lambda: True)
+    assert not (tmp_path / "d.jsonl").exists()
