@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from analysis import figures, metrics
 from analysis.figures import (
-    FEW,
     FigureExhibit,
     Style,
     describe_rows,
@@ -22,7 +21,7 @@ from analysis.figures import (
     styles,
     write_in_empty_panel,
 )
-from analysis.metrics import AP_PLUS, PERPLEXITIES, Metric
+from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Metric
 from analysis.perplexity_tables import find_unequal_units, select_last_evaluations
 from analysis.study import Study
 from benchmark.settings.names import slug
@@ -33,30 +32,43 @@ from benchmark.settings.units import UNITS
 class TrendFigure(FigureExhibit):
     """AP and AP+ of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
 
-    Rows of panels are suites.
+    Rows of panels are suites. What was measured before the first step of a stage, as right after growth, is drawn
+    but does not set the scale. Lines without a colour have no band.
     """
 
     rows: tuple[str, ...] = ()
 
     def draw(self, study: Study) -> Figure:
-        suites, style_of = self.suites(study), styles(study.runs)
+        suites = self.suites(study)
         shown = pd.concat([self._points(study, suite) for suite in suites])
-        few = shown["row"].nunique() <= FEW
-        labels, text = describe_rows(
-            shown.groupby(["suite", "row", "stage"])["seed"].nunique(), "band" if few else "bar at the end of a stage"
-        )
+        style_of = styles(study, shown["row"].unique())
+        labels, text = describe_rows(shown.groupby(["suite", "row", "stage"])["seed"].nunique())
         longest = max(len(title) for suite in suites for title in study.stage_titles(suite))
         figure, axes = panels(len(suites), len(PERPLEXITIES), 4.2, 2.6 + 0.05 * longest)
+        ends, cut = [], False
         for suite, line in zip(suites, axes, strict=True):
             points = self._points(study, suite)
             unit = UNITS[study.of(suite)[0].line.config["budget"]["unit"]]
             for axis, metric in zip(line, PERPLEXITIES, strict=True):
                 figures.format_amounts(axis, unit.label)
-                if _draw_trend(axis, points[np.isfinite(points[metric.column])], metric, labels, style_of, few):
-                    _mark_stages(axis, study, suite)
+                axis.set_ylabel(metric.name)
+                drawn = points[np.isfinite(points[metric.column])]
+                if drawn.empty:
+                    write_in_empty_panel(axis, "no evaluation yet")
+                    continue
+                means = _draw_trend(axis, drawn, metric, style_of)
+                _mark_stages(axis, study, suite)
+                last = means.groupby(level="row").last()[["charged", "mean"]]
+                ends.append((axis, {row: tuple(end) for row, end in zip(last.index, last.to_numpy(), strict=True)}))
+                cut |= bool(means["mean"].max() > axis.get_ylim()[1])
             if len(suites) > 1:
                 line[0].set_title(self.heading(study, suite), loc="left")
-        return finish(figure, text, figures.about_texts(study, suites, list(shown["row"].unique())))
+        figure.draw_without_rendering()  # names need the height of panels
+        for axis, at in ends:
+            figures.name_ends(axis, at, labels, style_of)
+        above = "Cut off: what was measured before the first step of a stage" if cut else ""
+        grey = figures.describe_grey(style_of)
+        return finish(figure, text, above, grey, figures.about_texts(study, suites, [*style_of]))
 
     def _points(self, study: Study, suite: str) -> pd.DataFrame:
         """The evaluations of the rows that are shown."""
@@ -65,34 +77,30 @@ class TrendFigure(FigureExhibit):
         return points[points["row"].isin([row for row in points["row"].unique() if not chosen or slug(row) in chosen])]
 
 
-def _draw_trend(
-    axis: Axes,
-    points: pd.DataFrame,
-    metric: Metric,
-    labels: Mapping[str, str],
-    style_of: Mapping[str, Style],
-    few: bool,
-) -> bool:
-    """Draw the means of a metric, and its range over seeds; false where there are no points."""
-    axis.set_ylabel(metric.name)
-    if points.empty:
-        write_in_empty_panel(axis, "no evaluation yet")
-        return False
+def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapping[str, Style]) -> pd.DataFrame:
+    """Draw the means of a metric, which it returns, and its range over seeds; markers are at the ends of stages."""
     groups = points.groupby(["row_index", "row", "stage", "order"])
     values = groups[metric.column]
     means = pd.DataFrame({"charged": groups["charged"].mean(), "mean": values.mean(), "low": values.min()})
-    means = means.assign(high=values.max(), is_end=groups["is_end"].all())
+    means = means.assign(high=values.max(), is_end=groups["is_end"].all(), phase=groups["phase"].first())
+    trained = means[means["phase"] != "start"] if (means["phase"] != "start").any() else means
+    limits = trained["low"].min(), trained["high"].max()
     for (_, row), line in means.groupby(level=["row_index", "row"]):
         own = style_of[str(row)]
-        axis.plot(line["charged"], line["mean"], label=labels[str(row)], **own)
-        if few:
+        grey = own["color"] == figures.GREY
+        ends = np.flatnonzero(line["is_end"]).tolist()
+        axis.plot(line["charged"], line["mean"], color=own["color"], linewidth=0.5, alpha=0.5, zorder=2 - grey)
+        inside = line["mean"].where(line["mean"] <= limits[1])
+        axis.plot(line["charged"], inside, label=f"_{row}", markevery=ends, zorder=2 - grey, **own)
+        if not grey:
             axis.fill_between(line["charged"], line["low"], line["high"], color=own["color"], alpha=0.15, linewidth=0)
-        else:
-            of_ends = line[line["is_end"]]
-            axis.vlines(of_ends["charged"], of_ends["low"], of_ends["high"], color=own["color"], linewidth=0.8)
-    scale_y(axis, metric, [means["low"].min(), means["high"].max()])
-    axis.set_xlim(0, means["charged"].max())
-    return True
+    scale_y(axis, metric, limits)
+    scale = axis.yaxis.get_transform()
+    low, high = scale.transform(limits)
+    margin = 0.05 * (high - low or 1)
+    axis.set_ylim(*scale.inverted().transform([low - margin, high + margin]))
+    axis.set_xlim(0 if metric is AP else means["charged"].min(), means["charged"].max())
+    return means
 
 
 def _mark_stages(axis: Axes, study: Study, suite: str) -> None:
@@ -101,6 +109,8 @@ def _mark_stages(axis: Axes, study: Study, suite: str) -> None:
     titles = [study.stage_titles(suite)[int(stage)] for stage in ends.index.to_numpy()]
     for end in ends:
         axis.axvline(end, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
+    for begin, end in zip([0.0, *ends][::2], ends[::2], strict=False):
+        axis.axvspan(begin, end, color="0.96", linewidth=0, zorder=-1)
     above = axis.secondary_xaxis("top")
     turned = 90 if any(len(title) > 3 for title in titles) else 0
     middles = (np.array([0.0, *ends][:-1]) + ends.to_numpy()) / 2
@@ -123,11 +133,12 @@ class ScoreFigure(FigureExhibit):
         wide["average"] = wide.mean(axis=1, skipna=False)
         shown, stages = {**titles, "average": "Average"}, _stages(by_seed, len(study.of(suite)[0].domains))
         figure, axes = panels(-(-len(shown) // 3), 3, 3.0, 2.2)
+        style_of = styles(study, by_seed.index.unique("row"))
         flat = [axis for line in axes for axis in line]
         for axis, (column, title) in zip(flat, shown.items(), strict=False):
             axis.set_title(title)
             axis.sharey(flat[0])
-            _draw_by_stage(axis, wide[column].dropna(), labels, styles(study.runs), stages, "no score yet")
+            _draw_by_stage(axis, wide[column].dropna(), labels, style_of, stages, "no score yet")
         for axis in flat[len(shown) :]:
             axis.set_axis_off()
         for line in axes:
@@ -137,7 +148,7 @@ class ScoreFigure(FigureExhibit):
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityFigure(FigureExhibit):
-    """ARS after each stage from the second on, a line a row; the legend says why a row has none."""
+    """ARS after each stage from the second on, a line a row; below it stands why a row has none."""
 
     def draw(self, study: Study) -> Figure:
         suite = self.suites(study)[0]
@@ -147,11 +158,15 @@ class SimilarityFigure(FigureExhibit):
         axis.set_ylabel("ARS (nats, linear)")
         labels, text = describe_rows(ars.groupby(["row", "stage"]).size(), "bar")
         stages = _stages(ars, len(study.of(suite)[0].domains))
-        _draw_by_stage(axis, ars, labels, styles(study.runs), stages, "no similarity yet")
-        without = lines[~lines["row"].isin(ars.index.get_level_values("row"))]
-        for row, reason in without.groupby("row", sort=False)["reason"].last().dropna().items():
-            axis.plot([], [], linestyle="", label=f"{row}: {reason}")
-        return finish(figure, text, figures.about_texts(study, [suite]))
+        style_of = styles(study, ars.index.unique("row"))
+        _draw_by_stage(axis, ars, {}, style_of, stages, "no similarity yet")
+        ends = ars.groupby(["row", "stage"]).mean().groupby(level="row").tail(1)
+        figure.draw_without_rendering()  # names need the height of the panel
+        figures.name_ends(axis, {row: (stage, value) for (row, stage), value in ends.items()}, labels, style_of)
+        without = lines[~lines["row"].isin(ars.index.get_level_values("row"))].groupby("row", sort=False)["reason"]
+        reasons = [f"{row}: {reason}" for row, reason in without.last().dropna().items()]
+        about = figures.about_texts(study, [suite])
+        return finish(figure, text, *reasons, figures.describe_grey(style_of), about)
 
 
 def _stages(values: pd.Series, count: int) -> range:
@@ -181,8 +196,10 @@ def _draw_by_stage(
     for place, ((_, row), line) in enumerate(lines):
         aside = 0.7 * ((place + 0.5) / len(lines) - 0.5)
         x, own = line.index.get_level_values("stage") + aside, style_of[str(row)]
-        axis.vlines(x, line["min"], line["max"], color=own["color"], linewidth=0.8)
-        axis.plot(x, line["mean"], label=labels[str(row)], **own | {"linewidth": 0.7})
+        below = 2 - (own["color"] == figures.GREY)
+        axis.vlines(x, line["min"], line["max"], color=own["color"], linewidth=0.8, zorder=below)
+        label = labels.get(str(row), f"_{row}")
+        axis.plot(x, line["mean"], label=label, zorder=below, **own | {"linewidth": 0.7})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +211,7 @@ class ForgettingCostFigure(FigureExhibit):
     """
 
     def draw(self, study: Study) -> Figure:
-        suites, style_of = self.suites(study), styles(study.runs)
+        suites, style_of = self.suites(study), styles(study)
         ends = {suite: select_last_evaluations(study, suite) for suite in suites}
         units = {suite: find_unequal_units(ends[suite], study, suite) for suite in suites}
         every = pd.concat(ends.values())

@@ -8,28 +8,31 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+import numpy as np
 import pandas as pd
+import scipy.optimize
 import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
 
 from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
 from analysis.notes import note_unequal_texts
 from analysis.study import Study
-from benchmark.store import RunRecords
 
 SMALL = 7.0  # points: what stands beside lines and in cells
 TEXT = 8.0  # labels, legends and notes
 LETTER = 0.065  # inches that a letter of TEXT is wide, on average
-FEW = 8  # rows whose bands do not hide each other
+CLAIMED = ("ER", "ELLE")  # rows that have a colour in any case
+GREY = "#b3b3b3"  # of rows that have none
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType, which can be searched
     "text.parse_math": False,  # a name may hold a dollar sign
@@ -46,7 +49,8 @@ _SETTINGS: dict[Any, Any] = {
 }
 Style = dict[str, Any]
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+# seaborn's "colorblind" without what white hides, yellow and pink, and without its grey
+COLOURS = ["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#7b5bd6", "#56b4e9"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,13 @@ class FigureExhibit(Exhibit):
             return to_files(self.draw(study))
 
 
+def describe(figure: Figure) -> str:
+    """What a figure shows, for who cannot see it: where lines end, as far as that is written, and the text below it."""
+    ends = {axis.get_ylabel(): [text for text in axis.texts if isinstance(text, Annotation)] for axis in figure.axes}
+    said = [f"{what}: {', '.join(text.get_text() for text in texts)}." for what, texts in ends.items() if texts]
+    return " ".join(" ".join([*said, *(legend.get_title().get_text() for legend in figure.legends)]).split())
+
+
 @contextmanager
 def style() -> Iterator[None]:
     """Everything drawn inside has this style, whatever a user's matplotlibrc says."""
@@ -77,32 +88,81 @@ def style() -> Iterator[None]:
 
 
 def to_files(figure: Figure) -> dict[str, bytes]:
-    """The figure as PDF and PNG, without anything that changes from one day to the next."""
+    """The figure as PDF and PNG, which says what it shows, without anything that changes from one day to the next."""
     pdf, png = io.BytesIO(), io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a title's emoji, which the page shows
         figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-        figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
+        figure.savefig(png, format="png", dpi=160, metadata={"Software": None, "Description": describe(figure)})
     return {"pdf": pdf.getvalue(), "png": png.getvalue()}
 
 
-def styles(runs: Sequence[RunRecords]) -> dict[str, Style]:
-    """The style of each row of some runs, the same in all figures of a report, as keywords of matplotlib's `plot`.
+def styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]:
+    """The style of each row of a figure (default: of all rows), as keywords of matplotlib's `plot`.
 
-    No two of a hundred rows share colour and marker.
+    No two rows share a colour, and a row has the same one in all figures of a report. Where there are more rows than
+    colours, CLAIMED and those of the lowest final AP have one; so have others in a figure that leaves colours free.
     """
-    colours = seaborn.color_palette("colorblind").as_hex()
-    del colours[8]  # yellow, which nobody sees as a line on white
+    rows = list(dict.fromkeys(run.row for run in study.runs))
+    last = study.ends["stage"] == max((len(run.domains) for run in study.runs), default=0) - 1
+    final = study.ends[last].groupby("row")["ap"].mean()
+    best = sorted(rows, key=lambda row: (row not in CLAIMED, final.get(row, np.inf)))[: len(COLOURS)]
+    colours = dict(zip(sorted(best, key=rows.index), COLOURS, strict=False))
+    shown = rows if shown is None else list(shown)
+    free = (colour for colour in COLOURS if colour not in {colours.get(row) for row in shown})
     return {
         row: {
-            "color": colours[place % len(colours)],
-            "linestyle": _DASHES[place // len(colours) % len(_DASHES)],
-            "marker": _MARKERS[place % len(_MARKERS)],
+            "color": colours.get(row) or next(free, GREY),
+            "marker": _MARKERS[rows.index(row) % len(_MARKERS)],
             "markersize": 3.5,
             "linewidth": 1.2,
         }
-        for place, row in enumerate(dict.fromkeys(run.row for run in runs))
+        for row in shown
     }
+
+
+def describe_grey(style_of: Mapping[str, Style]) -> str:
+    """Which rows of a figure have no colour; nothing if all have one."""
+    grey = [row for row, style in style_of.items() if style["color"] == GREY]
+    return f"Grey: {', '.join(grey)}" if grey else ""
+
+
+def name_ends(
+    axis: Axes, ends: Mapping[str, tuple[float, float]], labels: Mapping[str, str], of: Mapping[str, Style]
+) -> None:
+    """Write the name of each row that has a colour, and its last value, to the right of its line; `ends` are (x, y).
+
+    Names that would overlap move apart, as little as possible (isotonic regression). Call it when all is laid out.
+    """
+    to_panel = axis.transScale + axis.transLimits
+    at = {row: end for row, end in ends.items() if of[row]["color"] != GREY}
+    texts = {row: textwrap.fill(f"{labels[row]} {short(end[1])}", 24) for row, end in at.items()}
+    wanted = {row: min(max(to_panel.transform(end)[1], 0), 1) for row, end in at.items()}
+    rows = sorted(at, key=wanted.__getitem__)
+    inches = axis.get_window_extent().height / axis.figure.dpi
+    heights = np.array([(texts[row].count("\n") + 1) * 1.35 * SMALL / 72 / inches for row in rows])
+    above = np.cumsum(heights) - heights / 2  # where each would be, if all stood on each other
+    places = scipy.optimize.isotonic_regression([wanted[row] for row in rows] - above).x + above if rows else []
+    for row, place in zip(rows, places, strict=True):
+        axis.annotate(
+            texts[row],
+            (1, wanted[row]),
+            (1.06, place),
+            "axes fraction",
+            color=of[row]["color"],
+            fontsize=SMALL,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": of[row]["color"], "linewidth": 0.5, "relpos": (0, 0.5)},
+            annotation_clip=False,
+        )
+
+
+def short(value: float) -> str:
+    """Three digits where they fit into a cell, with a proper minus."""
+    if np.isnan(value):
+        return ""
+    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}" if abs(value) < 1e5 else f"{value:.0e}"
+    return text.replace("e+", "e").replace("-", "−")
 
 
 def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[list[Axes]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.markers import MarkerStyle
+from PIL import Image
 
 from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
@@ -54,7 +56,9 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
             if isinstance(content, Table)
         ],
         figures=[
-            (exhibit, base64.b64encode(content).decode()) for exhibit, content in exhibits if isinstance(content, bytes)
+            (exhibit, base64.b64encode(content).decode(), Image.open(io.BytesIO(content)).info["Description"])
+            for exhibit, content in exhibits
+            if isinstance(content, bytes)
         ],
         audit=audit,
         made=_build_cost_table(study),
@@ -162,9 +166,8 @@ def scripts() -> tuple[str, Markup]:
 def data(study: Study) -> Markup:
     """JSON for the script: nothing in it can end its element or begin another."""
     rows = []
-    for row, style in styles(study.runs).items():
-        dash = [1, 0] if style["linestyle"] == "-" else style["linestyle"][1]
-        rows.append({"row": row, "colour": style["color"], "dash": dash, "shape": _shape(style["marker"])})
+    for row, style in styles(study).items():
+        rows.append({"row": row, "colour": style["color"], "shape": _shape(style["marker"])})
     own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
     others = {unit: UNITS[unit].label for unit in list_recorded_units() if unit != own}
     content = {

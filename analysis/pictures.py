@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullLocator
 
 from analysis import figures
 from analysis.figures import FigureExhibit, finish, panels
@@ -45,44 +46,39 @@ class MatrixFigure(FigureExhibit):
         every = np.concatenate([*values, np.empty(0)])
         if not every.size:
             return figures.nothing("no finished stage yet")
-        width = 1.0 + 0.4 * max(matrix.shape[1] for _, matrix in matrices)
-        height = 0.8 + 0.22 * max(matrix.shape[0] for _, matrix in matrices)
-        across = max(1, min(len(matrices), int(WIDEST // width)))
-        figure, axes = panels(-(-len(matrices) // across), across, width, height)
-        flat, scale = [axis for line in axes for axis in line], LogNorm(every.min(), every.max())
-        for axis, (row, matrix) in zip(flat, matrices, strict=False):
-            finite = matrix.where(np.isfinite(matrix))
-            seaborn.heatmap(
-                finite,
-                ax=axis,
-                cmap=f"{COLOURS}_r",
-                norm=scale,
-                vmin=scale.vmin,  # else seaborn looks for them in a row that has finished nothing
-                vmax=scale.vmax,
-                cbar=False,
-                annot=finite.map(_number),
-                fmt="",
-                annot_kws={"size": 6},
-                xticklabels=True,
-                yticklabels=True,
-            )
-            axis.set_title(row)
-            axis.tick_params(length=0)
-            axis.tick_params(axis="y", rotation=0)
-            axis.grid(False)
+        width = 0.2 + 0.37 * max(matrix.shape[1] for _, matrix in matrices)
+        height = 0.3 + 0.22 * max(matrix.shape[0] for _, matrix in matrices)
+        down = -(-len(matrices) // max(1, int(WIDEST // width)))
+        across = -(-len(matrices) // down)
+        figure, axes = panels(down, across, width, height)
+        flat, scale = [axis for line in axes for axis in line], LogNorm(every.min(), min(every.max(), 10 * every.min()))
+        figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+        alike = all(matrix.axes[0].equals(matrices[0][1].axes[0]) for _, matrix in matrices)
+        for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
+            _draw_matrix(axis, matrix, scale)
+            axis.set_title(row, pad=3)
+            axis.set_xticklabels(matrix.columns if place + across >= len(matrices) or suites[1:] else [])
+            axis.set_yticklabels(matrix.index if place % across == 0 or not alike else [])
         for axis in flat[len(matrices) :]:
             axis.set_axis_off()
         for line in axes:
             line[0].set_ylabel("after")
         what = "Perplexity over the oracle's" if self.oracle else "Perplexity"
-        bar = figure.colorbar(ScalarMappable(scale, f"{COLOURS}_r"), ax=flat, label=f"{what} (log)", aspect=30)
-        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if every.max() > 10 * every.min() else MaxNLocator(5))
+        bar = figure.colorbar(
+            ScalarMappable(scale, f"{COLOURS}_r"),
+            ax=flat,
+            label=f"{what} (log)",
+            ticks=np.geomspace(scale.vmin, scale.vmax, 4),
+            extend="max" if scale.vmax < every.max() else "neither",
+            anchor=(0, 1),
+            shrink=min(1, 2.5 / figure.get_figheight()),
+        )
         bar.ax.yaxis.set_minor_locator(NullLocator())
-        bar.ax.yaxis.set_major_formatter(lambda value, _: _number(value))
+        bar.ax.yaxis.set_major_formatter(lambda value, _: figures.short(value))
         finished = [(run.suite, run.row) for run in study.runs if run.finished]
         seeds = max(map(finished.count, finished))
         over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
-        about = f"{what}, {over}; the same colours in all panels, logarithmic"
+        about = f"{what}, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
         return finish(figure, about, figures.about_texts(study, suites))
 
     def _matrices(self, study: Study, suite: str) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -101,11 +97,30 @@ class MatrixFigure(FigureExhibit):
                 yield row, pd.DataFrame(_mean([_perplexities(run) for run in of_row]), stages, texts)
 
 
-def _number(value: float) -> str:
-    """Three digits where they fit into a cell."""
-    if np.isnan(value):
-        return ""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}".replace("e+", "e")
+def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
+    """A panel of numbers, shape (stages, texts), a start model's line first; what was just trained on has a frame."""
+    finite = matrix.where(np.isfinite(matrix))
+    seaborn.heatmap(
+        finite,
+        ax=axis,
+        cmap=f"{COLOURS}_r",
+        norm=scale,
+        vmin=scale.vmin,  # else seaborn looks for them in a row that has finished nothing
+        vmax=scale.vmax,
+        cbar=False,
+        annot=finite.map(figures.short),
+        fmt="",
+        annot_kws={"size": 6},
+        xticklabels=True,
+        yticklabels=True,
+    )
+    first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
+    for stage in range(min(len(matrix) - first, matrix.shape[1])):
+        if np.isfinite(matrix.iat[first + stage, stage]):
+            axis.add_patch(Rectangle((stage, first + stage), 1, 1, fill=False, edgecolor="black", linewidth=1.2))
+    axis.tick_params(length=0)
+    axis.tick_params(axis="y", rotation=0)
+    axis.grid(False)
 
 
 def _perplexities(run: RunRecords) -> Floats:
@@ -127,10 +142,10 @@ def _mean(matrices: Sequence[Floats]) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionFigure(FigureExhibit):
-    """One row of pictures a model, one column a lineage of heads, of the first seed of the row named `row`.
+    """One column of pictures a model, one row a lineage of heads, of the first seed of the row named `row`.
 
     A picture shows for each query (from top to bottom) the keys that it attends to (from left to right), each picture
-    from 0 to its own maximum, on a scale of square roots. Beside it: how much all heads attend as their own ancestor
+    from 0 to its own maximum, on a scale of square roots. Above it: how much all heads attend as their own ancestor
     does, and as the others of its model do.
     """
 
@@ -143,35 +158,36 @@ class AttentionFigure(FigureExhibit):
         shown = lines[lines["heads"].map(len) > 0]
         if shown.empty:
             return figures.nothing(f"no attention: {lines['reason'].iloc[-1]}" if len(lines) else "no attention yet")
-        figure, axes = panels(len(shown), max(shown["heads"].map(len)), 1.2, 1.0)
+        side = min(2.0, 6.0 / len(shown))
+        figure, axes = panels(max(shown["heads"].map(len)), len(shown), side, side + 0.2)
         figure.set_layout_engine("compressed")  # pictures are square
-        for line, (_, model) in zip(axes, shown.iterrows(), strict=True):
-            _draw_heads(line, model)
+        for column, (_, model) in zip(zip(*axes, strict=True), shown.iterrows(), strict=True):
+            _draw_heads(column, model)
+        for line in axes:
+            line[0].set_ylabel("← query")
         axes[-1][0].set_xlabel("key →")
         scale = ScalarMappable(cmap=COLOURS)
         flat = [axis for line in axes for axis in line]
-        bar = figure.colorbar(scale, ax=flat, label="Share of maximum (square roots)")
+        bar = figure.colorbar(scale, ax=flat, label="Share of maximum (square roots)", aspect=15, fraction=0.05)
         bar.set_ticks([share**0.5 for share in SHARES], labels=list(SHARES.values()))
         about = (
-            f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known. Beside each model: how "
+            f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known. Above each model: how "
             "alike heads are to their own ancestor (to other heads)"
         )
         return finish(figure, about, figures.about_texts(study, self.suites(study)[:1], list(shown["row"].unique())))
 
 
-def _draw_heads(line: Sequence[Axes], model: pd.Series) -> None:
-    for axis, (layer, head), attention in zip(line, model["heads"], model["maps"], strict=False):
+def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:
+    for axis, (layer, head), attention in zip(column, model["heads"], model["maps"], strict=False):
         weights = np.array(attention, float)
         shares = np.sqrt(weights / max(weights.max(), 1e-12))
         axis.imshow(shares, cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
         axis.set_title(f"L{layer + 1} H{head + 1}", fontsize=figures.SMALL, pad=2)
-    for axis in line:
+    for axis in column:
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         axis.spines[:].set_visible(False)
-    for axis in line[len(model["heads"]) :]:
+    for axis in column[len(model["heads"]) :]:
         axis.set_axis_off()
-    line[0].set_ylabel(f"M{model['stage'] + 1}\n← query")
-    if model["own"] == model["own"]:
-        text = f"{model['own']:.2f}\n({model['others']:.2f})"
-        line[-1].text(1.08, 0.5, text, transform=line[-1].transAxes, va="center", fontsize=figures.SMALL)
+    alike = f": {model['own']:.2f} ({model['others']:.2f})" if model["own"] == model["own"] else ""
+    column[0].set_title(f"M{model['stage'] + 1}{alike}\n{column[0].get_title()}", fontsize=figures.SMALL, pad=2)

@@ -3,7 +3,6 @@
 import io
 import struct
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -50,7 +49,7 @@ def faults(figure: Figure) -> tuple[int, list[str], list[tuple[str, str]]]:
     with patch.object(Text, "draw", drawn):
         figure.draw_without_rendering()
     texts = [text for text in seen if text.get_visible() and text.get_text().strip()]
-    boxes = np.array([text.get_window_extent().extents for text in texts])
+    boxes = np.array([Text.get_window_extent(text).extents for text in texts])  # without the arrows of annotations
     edge = np.array(figure.bbox.extents)
     outside = (boxes[:, :2] < edge[:2] - 1).any(1) | (boxes[:, 2:] > edge[2:] + 1).any(1)
     overlap = np.ones((len(boxes), len(boxes)), bool)
@@ -71,7 +70,7 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
     """Oracle: the evaluations of one row, averaged here with plain numpy."""
     figure = synthetic.load("trend_main").figure(study)
     for axis, metric in zip(figure.axes, ["ap", "ap_plus"], strict=True):
-        line = next(line for line in axis.lines if line.get_label() == "ER")
+        line = next(line for line in axis.lines if line.get_label() == "_ER")
         of_er = study.evaluations[study.evaluations["row"] == "ER"].dropna(subset=[metric])
         seeds = np.array([of_er[of_er["seed"] == seed][[metric, "charged"]].to_numpy() for seed in (0, 1)])
         np.testing.assert_allclose(line.get_ydata(), seeds.mean(0)[:, 0])
@@ -92,12 +91,16 @@ def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
     assert ("mean of 3 seeds" if seeds > 1 else "one seed") in said(figure).lower()
 
 
-def test_a_row_of_fewer_seeds_says_so_in_the_legend(study):
+def named(axis: Any) -> list[str]:
+    """The names at the ends of a panel's lines, from the top, each with its value, in one line."""
+    return [" ".join(text.get_text().split()) for text in sorted(axis.texts, key=lambda text: -text.xyann[1])]
+
+
+def test_a_row_of_fewer_seeds_says_so_at_its_line(study):
     """Oracle: one of ER's two runs is taken away."""
     kept = [run for run in study.runs if (run.row, run.seed) != ("ER", 1)]
     figure = synthetic.load("trend_main").figure(Study("demo", kept))
-    labels = figure.axes[0].get_legend_handles_labels()[1]
-    assert [label for label in labels if "(n =" in label] == ["ER (n = 1)"]
+    assert [name.rpartition(" ")[0] for name in named(figure.axes[0]) if "(n =" in name] == ["ER (n = 1)"]
     assert "ean of 2 seeds, or of n" in said(figure)
 
 
@@ -125,11 +128,53 @@ def crowded(tmp_path_factory) -> Study:
     return Study("demo", load_runs(folder, "demo"))
 
 
-def test_no_two_of_a_hundred_rows_look_the_same():
-    """Oracle: the pairs of colour and marker."""
-    runs: list[Any] = [SimpleNamespace(row=f"row {i}") for i in range(100)]
-    styles = figures.styles(runs).values()
-    assert len({(style["color"], style["marker"]) for style in styles}) == 100
+def test_no_two_rows_share_a_colour(tmp_path):
+    """Oracle: the palette, all of whose colours are given once; the others are grey. ER and ELLE have one, though they
+    end last here, and the rows of the lowest final AP; in a figure of a grey row it gets what is free."""
+    rows: list[Any] = [(name, "naive", {}) for name in ("ER", "ELLE", *(f"row {i}" for i in range(18)))]
+    study = synthetic.study(tmp_path, rows=rows, seeds=1, stages=2, evaluations=1, scores=False)
+    ends = study.ends.query("stage == 1").set_index("row")["ap"]
+    ends[["ER", "ELLE"]] = 1e6
+    study.ends["ap"] = study.ends["row"].map(ends)
+    colours = {row: style["color"] for row, style in figures.styles(study).items()}
+    coloured = {row: colour for row, colour in colours.items() if colour != figures.GREY}
+    assert sorted(coloured.values()) == sorted(figures.COLOURS) and len(colours) == 20
+    assert coloured.keys() == {"ER", "ELLE", *ends.nsmallest(6).index}
+    grey = next(row for row in colours if row not in coloured)
+    few = figures.styles(study, ["ER", grey])
+    assert few["ER"]["color"] == colours["ER"] and few[grey]["color"] in {*figures.COLOURS} - {colours["ER"]}
+
+
+def test_names_stand_at_the_ends_of_lines_in_their_order(crowded):
+    """Oracle: the last evaluations' means of the records, in order; grey rows are named below instead."""
+    figure = synthetic.load("trend_main").figure(crowded)
+    last = crowded.ends[crowded.ends["stage"] == 11].groupby("row")[["ap", "ap_plus"]].mean()
+    grey = [row for row, style in figures.styles(crowded).items() if style["color"] == figures.GREY]
+    assert len(grey) == 12 and f"Grey: {', '.join(grey)}" in said(figure)
+    for axis, metric in zip(figure.axes, last.columns, strict=True):
+        ends = last[metric].drop(grey).sort_values(ascending=False)
+        assert sorted(named(axis)) == sorted(f"{row} {figures.short(end)}" for row, end in ends.items())
+        values = [float(name.rpartition(" ")[2].replace("−", "-")) for name in named(axis)]
+        assert values == sorted(values, reverse=True)
+
+
+def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
+    """Oracle: a perplexity of a million before the first step of each stage; limits are what they are without it, and
+    AP⁺ begins where the second stage does."""
+    study = synthetic.study(tmp_path, evaluations=4)
+    calm = [axis.get_ylim() for axis in synthetic.load("trend_main").figure(study).axes]
+    for stage in (stage for run in study.runs for stage in run.stages):
+        first = next(line for line in stage if isinstance(line, EvaluationLine))
+        spike = structs.replace(
+            first,
+            phase="start",
+            charged=dict.fromkeys(first.charged, 0.01),
+            perplexity=dict.fromkeys(first.perplexity, 1e6),
+        )
+        stage.insert(stage.index(first), spike)
+    figure = synthetic.load("trend_main").figure(Study("demo", study.runs))
+    assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx(limits) for limits in calm]
+    assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(figure)
 
 
 @pytest.mark.parametrize("name", [*KINDS, "oracle_matrix"])
@@ -209,8 +254,11 @@ def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):
         exhibit: Any = paper_tables.load(name)
         assert set(exhibit.rows) < set(ablation)
     synthetic.write(tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False)
-    figure = exhibit.figure(Study("ablation", load_runs(tmp_path, "ablation")))
-    assert figure.axes[0].get_legend_handles_labels()[1] == list(exhibit.rows)
+    runs = load_runs(tmp_path, "ablation")
+    figure = exhibit.figure(Study("ablation", runs))
+    assert sorted(name.rpartition(" ")[0] for name in named(figure.axes[0])) == sorted(exhibit.rows)
+    colours = [style["color"] for style in figures.styles(Study("ablation", runs), exhibit.rows).values()]
+    assert figures.GREY not in colours
 
 
 def test_render_writes_every_format_whole(study, tmp_path):

@@ -45,9 +45,16 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
         for name in ("wb", "ns", "rev", "bio", "cs", "wiki")
     ]
     assert texts["ER"] == [f"{value:.3g}" for value in expected]
-    titles = [label.get_text() for label in panels["ER"].get_xticklabels()]
+    titles = [label.get_text() for label in panels["ELLE"].get_xticklabels()]
     assert titles == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
     assert len(texts["MAS"]) == 4 * 6
+    framed = {row: [patch.get_xy() for patch in axis.patches] for row, axis in panels.items()}
+    assert framed["ER"] == [(i, i) for i in range(5)] and framed["MAS"] == framed["ER"][:4]
+    labelled = [bool(axis.get_xticklabels()[0].get_text()) for axis in panels.values()]
+    assert labelled == [False] * 4 + [True] * 4, "once, below the last panel of each column"
+    assert [bool(axis.get_yticklabels()[0].get_text()) for axis in panels.values()] == [True, *[False] * 3] * 2
+    bar = figure.axes[-1].get_ylim()
+    assert bar[1] == pytest.approx(10 * bar[0]), "an order of magnitude, though numbers go from 6 to 240"
 
 
 def test_the_matrix_over_the_oracles(tmp_path):
