@@ -20,6 +20,7 @@ from msgspec import structs
 
 import methods
 from benchmark import records
+from benchmark.files import BEGUN
 from benchmark.jobs import executors
 from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.executors.slurm import commands
@@ -419,6 +420,12 @@ def test_what_changes_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) ->
         (tiny.runs / name).touch()
         hashes.append(unit.hash_kept())
     assert len({*hashes[: len(passing) + 1]}) == 1 and len({*hashes}) == 1 + len(kept)
+    begun = tiny.runs / "data" / "domains" / beside / BEGUN  # of what the next start goes on with
+    for text in ("{}", '{"documents": 5}'):
+        begun.write_text(text)
+        hashes.append(unit.hash_kept())
+    begun.parent.rename(begun.parent.with_name(f".x.{'1e' * 16}"))
+    assert len({*hashes}) == 3 + len(kept) and unit.hash_kept() == hashes[-1]
     (tiny.runs / "stages/a/records.jsonl").unlink()
     assert unit.find_owning_job() == ""
     monkeypatch.setenv(JOB, "9_1")

@@ -8,6 +8,7 @@ What a unit works with is imported when it begins: plans are made of units, and 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import traceback
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark import records
+from benchmark.files import BEGUN
 from benchmark.locks import Lease, LeaseLost
 from benchmark.records import FailedLine
 from benchmark.settings.base import digest
@@ -83,12 +85,18 @@ class Unit:
         return f"{self.config.suite}:{self.kind}-{self.config.label}"
 
     def hash_kept(self) -> str:
-        """What changes with each step, domain or score of its work that is kept."""
-        store, paths = self.store, [*self.store.data.rglob("*")]
+        """What changes with each step, domain or score of its work that is kept, and with what was begun of a text."""
+        store, kept = self.store, list[str]()
+        paths = [Path(folder, name) for folder, _, names in os.walk(store.data) for name in names]
         for key in store.recorded_stages(self.config):
             paths += [*store.stage(key).glob("*.pt"), store.scores_file(key), store.measures_file(key)]
-        paths = [path for path in sorted(paths) if path.is_file() and not any(map(PASSES.fullmatch, path.parts))]
-        return digest([[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths])
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # others write there
+                if not any(map(PASSES.fullmatch, path.parts)):
+                    kept.append(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}")
+                elif (path.parent / BEGUN).exists():
+                    kept.append(path.read_text() if path.name == BEGUN else path.name)
+        return digest(sorted(kept))
 
     def find_owning_job(self) -> str:
         """The job that trains its next stage; empty where none does."""
