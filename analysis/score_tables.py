@@ -15,6 +15,7 @@ from benchmark.settings.names import BASELINE, slug
 from benchmark.store import RunRecords
 
 AVERAGE = "AVG"
+PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
 PROMPTED = "ELLE"  # the paper's row with prompts
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
 # label; the suite's row; scores, a line a seed and a column a domain; row and stage of the printed numbers beside them
@@ -71,7 +72,12 @@ class ScoreTable(TableExhibit):
         lines = [
             (row, row, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()
         ]
-        return [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, suite)))]
+        shown = [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, suite)))]
+        probes = _final(study, suite, study.probes)
+        if len(probes := probes[probes["headline"]]):
+            by_row = {row: average_by_domain(probes[probes["row"] == row], ["seed"]) for row in runs}
+            shown.append((PROBES, [(f"{row}, linear probe", row, means, "", "") for row, means in by_row.items()]))
+        return shown
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title, lower=False) for title in [*titles, AVERAGE]]
@@ -81,7 +87,8 @@ class ScoreTable(TableExhibit):
     ) -> list[TableRow]:
         printed, names = self.beside(study, suite) if view == "both" else {}, list(study.tasks(suite))
         stream = [*dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE)]
-        if study.stage_titles(suite) != stream:
+        scores = study.scores[study.scores["suite"] == suite]
+        if study.stage_titles(suite) != stream or set(scores["how"]) == {"linear_probe"}:
             printed = {}
         average = AVERAGE if len(names) == len(stream) else ""
         rows = []
@@ -89,7 +96,7 @@ class ScoreTable(TableExhibit):
             cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]
             beside = [printed.get((slug(row), stage, column, "F1")) for column in [*titles.values(), average]]
             cells = list(map(with_printed, cells, beside))
-            rows.append(TableRow((label,), tuple(cells), competes=bool(row), row=own))
+            rows.append(TableRow((label,), tuple(cells), competes=bool(own), row=own))
         return rows
 
 
@@ -101,7 +108,7 @@ class PromptTable(ScoreTable):
     """
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
-        final = _final(study, suite)
+        final = _final(study, suite, study.scores)
         prompts = {name: label for name, label in PROMPTS.items() if name != "picked" or name in set(final["prompt"])}
         with_prompts = [
             row for row in _sort_by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
@@ -141,10 +148,10 @@ def _sort_by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, R
     return {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
 
 
-def _final(study: Study, suite: str) -> pd.DataFrame:
-    """Scores of the models after the last stage."""
-    last = study.scores["stage"] == len(study.of(suite)[0].domains) - 1
-    return study.scores[last & (study.scores["suite"] == suite)]
+def _final(study: Study, suite: str, scores: pd.DataFrame) -> pd.DataFrame:
+    """Those of the scores that are of a suite's models after the last stage."""
+    last = scores["stage"] == len(study.of(suite)[0].domains) - 1
+    return scores[last & (scores["suite"] == suite)]
 
 
 def _means(study: Study, suite: str, row: str, stage: int) -> pd.DataFrame:
@@ -165,7 +172,7 @@ def _average(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
 
 def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
-    scores = _final(study, suite)
+    scores = _final(study, suite, study.scores)
     scores = scores[scores["headline"]]
     windows = {line.window for run in study.of(suite) for stage in run.scores for line in stage}
     of_task = study.baselines["task_key"].isin(set(scores["task_key"]))
@@ -186,6 +193,7 @@ def _describe_scores(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[st
     texts = [
         f"{titles[d]}: {tasks['task'][d]} ({tasks['metric'][d].replace('_', '-')})" for d in titles if d in tasks.index
     ]
-    counts = scores["finetuning_seeds"]
+    counts = scores[scores["how"] == "finetune"]["finetuning_seeds"]
     over = " to ".join(str(count) for count in sorted({counts.min(), counts.max()}))
-    return [f"Tasks: {'; '.join(texts)}.", f"Of each pre-training seed it is the mean over fine-tuning seeds: {over}."]
+    fine_tuned = f"Of each pre-training seed it is the mean over fine-tuning seeds: {over}."
+    return [f"Tasks: {'; '.join(texts)}.", fine_tuned if len(counts) else f"{PROBES}."]

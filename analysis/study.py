@@ -120,24 +120,42 @@ class Study:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Downstream scores: domain, task, task_key, prompt, metric, test, as means over `finetuning_seeds` seeds.
+        """Downstream scores: domain, task, task_key, how, prompt, metric, test, as means over `finetuning_seeds` seeds.
 
-        `headline`: the prompt that tables show, the right one for models that were trained with prompts.
+        `headline`: the prompt that tables show, the right one for models that were trained with prompts. Linear probes
+        are here only where a suite fine-tunes nothing on their task, see `probes`.
         """
+        return self._scores[~self._scores["beside"]].reset_index(drop=True)
+
+    @cached_property
+    def probes(self) -> pd.DataFrame:
+        """Linear probes beside fine-tuning on the same tasks, as `scores`."""
+        return self._scores[self._scores["beside"]].reset_index(drop=True)
+
+    @cached_property
+    def _scores(self) -> pd.DataFrame:
+        tuned = {
+            (run.suite, line.task)
+            for run in self.runs
+            for stage in run.scores
+            for line in stage
+            if line.how == "finetune"
+        }
         lines = []
         for run in self.runs:
             described = _run(run)
             for stage, scores in enumerate(run.scores):
-                same: dict[tuple[object, ...], dict[int, float]] = {}
+                same: dict[tuple[str, ...], dict[int, float]] = {}
                 for score in scores:
                     same.setdefault(tuple(getattr(score, name) for name in _SCORE), {})[score.seed] = score.test
                 headline = "right" if any(score.prompt == "right" for score in scores) else "none"
-                lines += [
-                    (*described, stage, *key, fmean(tests.values()), len(tests), key[_PROMPT] == headline)
-                    for key, tests in same.items()
-                ]
-        columns = [*RUN, "stage", *_SCORE, "test", "finetuning_seeds", "headline"]
-        return pd.DataFrame(lines, columns=columns).astype({"headline": bool})
+                for key, tests in same.items():
+                    _, task, _, how, prompt, _ = key
+                    beside = how != "finetune" and (run.suite, task) in tuned
+                    means = (fmean(tests.values()), len(tests))
+                    lines.append((*described, stage, *key, *means, prompt == headline, beside))
+        columns = [*RUN, "stage", *_SCORE, "test", "finetuning_seeds", "headline", "beside"]
+        return pd.DataFrame(lines, columns=columns).astype({"headline": bool, "beside": bool})
 
     @cached_property
     def score_means(self) -> dict[Any, pd.DataFrame]:
@@ -307,8 +325,7 @@ def _clean(scores: Sequence[S]) -> list[S]:
     ]
 
 
-_SCORE = ["domain", "task", "task_key", "prompt", "metric"]
-_PROMPT = _SCORE.index("prompt")
+_SCORE = ["domain", "task", "task_key", "how", "prompt", "metric"]
 _STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "code", "packages"]
 _STAGE += ["parameters", "trainable", "layers", "hidden_size", "cores", "done"]
 

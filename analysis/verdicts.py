@@ -241,8 +241,11 @@ def convert_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
 
 
 def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
-    """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own."""
-    scores = study.scores[study.scores["suite"] == suite]
+    """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own.
+
+    No linear probes: the paper fine-tunes, and its claims are of that.
+    """
+    scores = study.scores[(study.scores["suite"] == suite) & (study.scores["how"] == "finetune")]
     final = scores[scores["stage"] == numbers.last]
     with_prompts = final[final["row"].isin(_find_prompted_rows(study, suite))]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])

@@ -1,5 +1,7 @@
 """Tables of downstream scores: numbers against records written by hand."""
 
+import copy
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -52,6 +54,34 @@ def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
     assert {row.stub[0]: row.cells[5].mean for row in rows if not row.competes} == pytest.approx(
         {"Baseline: majority": 30, "Baseline: bag of words": 55, f"Baseline: {IN_WINDOW}": 40}
     )
+
+
+def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_place_without_it(tmp_path):
+    """Oracle: every fine-tuned score again as that of a probe, a tenth higher, of one seed. No claim of the paper's is
+    judged by probes, and none of its numbers stands beside them."""
+    data = study(tmp_path, seeds=2)
+    before, prompts = (load(name).build(data) for name in ("main_downstream", "prompt_finetuning"))
+    for run in data.runs:
+        for stage in run.scores:
+            probes = [replace(line, how="linear_probe", test=line.test + 0.1) for line in stage if not line.seed]
+            stage += probes
+    printed = {"demo": "bert_base"}
+    both = Study("demo", [copy.copy(run) for run in data.runs], printed=printed)
+    fine_tuned, probed = load("main_downstream").build(both).blocks
+    assert (fine_tuned,) == before.blocks and load("prompt_finetuning").build(both).blocks == prompts.blocks
+    for row, name in zip(probed.rows, synthetic.METHODS, strict=True):
+        scores = [scores_by_definition(data, name, 4, "bio", "right" if name == "ELLE" else "none")[i] for i in (2, 5)]
+        assert (row.stub, row.competes) == ((f"{name}, linear probe",), True)
+        assert row.cells[3].values == pytest.approx(scores)
+    for run in data.runs:
+        run.scores = [[line for line in stage if line.how == "linear_probe"] for stage in run.scores]
+    alone = Study("demo", data.runs, printed=printed)
+    (block,) = load("main_downstream").build(alone).blocks
+    assert [row.cells for row in block.rows if row.competes] == [row.cells for row in probed.rows]
+    assert not collect_measurements(alone, "demo").get(Key("score", "naive", 4, "AVG"))
+    for of_suite, are_printed in ((both, True), (alone, False)):
+        rows = load("main_downstream").build(of_suite, "both").blocks[0].rows
+        assert any(cell.printed for row in rows for cell in row.cells) == are_printed
 
 
 def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
