@@ -39,6 +39,9 @@ class Heartbeat(msgspec.Struct):
     time: float  # when this was written, in seconds since 1970
 
 
+WATCHED = "BENCHMARK_WATCHED"  # set where a table shows heartbeats: the folder for what processes have to say besides
+
+
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """What a run in progress said last; None if nothing, or a half: that of a machine that went down meanwhile."""
     try:

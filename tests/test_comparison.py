@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,9 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
     study._write(folder / "records" / "tiny-s0.tar.gz", kept)
     assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
-    assert "| Naive | Ns | 1 |" in said and "ER: only in B." in said and "Settings, code and hardware agree." in said
+    assert (
+        re.search(r"Naive +Ns +1 ", said) and "ER: only in B." in said and "Settings, code and hardware agree." in said
+    )
 
 
 def test_folders_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
@@ -123,7 +126,9 @@ def test_folders_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
     a, b = sides
     assert main(["compare", str(a), str(b)]) == 0
     said = capsys.readouterr().out
-    assert f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and "| Naive | CS | 3 |" in said
+    assert (
+        f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and re.search(r"Naive +CS +3 ", said)
+    )
     with pytest.raises(ResultsError, match="no records; give"), study.open_records(str(tmp_path)):
         pass
     with study.open_records(str(a)) as before:

@@ -24,6 +24,7 @@ from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
+from benchmark.store import WATCHED
 
 CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]
@@ -151,12 +152,13 @@ def work_through(
     slots: Sequence[Slot],
     asked_to_stop: Callable[[], bool],
     when_idle: Callable[[Sequence[Unit]], None] = lambda units: None,
+    show: Callable[[Sequence[Unit]], None] = lambda units: None,
 ) -> list[Unit]:
     """Do units, in this order, one after the other in each slot; where one fails the others go on.
 
     What another process has is left until nothing else is to do, and then tried every ten seconds; `when_idle` is told
-    of it, and may raise. Returns what failed. Raises Stopped, after checkpoints, when asked to stop, or where one was
-    told so by a signal of its own.
+    of it, and may raise; `show` is told again and again which are under way. Returns what failed. Raises Stopped, after
+    checkpoints, when asked to stop, or where one was told so by a signal of its own.
     """
     from benchmark.training.processes import Stopped
 
@@ -173,6 +175,7 @@ def work_through(
                 slot = free.pop(0)
                 process = _start(unit, slot)
                 busy[process.sentinel] = unit, slot, process
+            show([unit for unit, _, _ in busy.values()])
             was_stopping = stopping
             stopping |= asked_to_stop()
             for sentinel in wait(list(busy), PATIENCE):
@@ -214,8 +217,11 @@ def _start(unit: Unit, slot: Slot) -> ForkServerProcess:
 
 
 def _outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
-    """How the unit of a process that has ended did."""
+    """How the unit of a process that has ended did; what it has said meanwhile, where a table was shown, is printed."""
     process.join()
+    said = Path(os.environ.get(WATCHED, os.devnull), str(process.pid))
+    if said.exists():
+        print(said.read_text(encoding="utf-8", errors="replace"), end="", file=sys.stderr)
     status = process.exitcode or 0
     if 0 <= status < len(OUTCOMES):
         return OUTCOMES[status]
@@ -236,6 +242,8 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
     from benchmark.training.processes import join
 
     os.environ.update(environment)  # the server knows the variables of its own start
+    if folder := os.environ.get(WATCHED):  # its lines would tear the table
+        os.dup2(os.open(Path(folder, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
     if slot.cores:
         os.sched_setaffinity(0, slot.cores)
     torch.set_num_threads(min(torch.get_num_threads(), slot.threads))

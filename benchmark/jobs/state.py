@@ -137,7 +137,7 @@ class Survey:
         beat = read_heartbeat(self.store.heartbeat(run.config)) if lines else None
         # what another clock says is to come was not said by a run in progress
         is_fresh = beat and 0 <= time.time() - beat.time <= FRESH and beat.stage == len(run.finished)
-        fraction, said = (beat.fraction, _describe_progress(beat, run.config)) if beat and is_fresh else (0.0, so_far)
+        fraction, said = (beat.fraction, describe_progress(beat, run.config)) if beat and is_fresh else (0.0, so_far)
         if job and job.state == "running" and not (is_fresh or is_taken) and len(job.units) > 1:
             return dataclasses.replace(run, state="waiting", detail=_join("its job trains others first", so_far))
         if lines and is_taken and not (job and job.is_under_way):
@@ -214,7 +214,7 @@ def _has_prompts(store: Store, key: str) -> bool:
         raise RecordsError(f"{path} is damaged ({error}): {cure}") from None
 
 
-def _describe_progress(beat: Heartbeat, config: RunConfig) -> str:
+def describe_progress(beat: Heartbeat, config: RunConfig) -> str:
     return (
         f"stage {beat.stage + 1} of {len(config.domains)}: {beat.domain}, {beat.phase}, {beat.fraction:.0%}, "
         f"{beat.tokens_per_second:,.0f} tokens/s"

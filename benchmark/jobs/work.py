@@ -47,11 +47,12 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Worker:
-    """Who does a unit: its processes, whether it is to stop, and whether it waits for what somebody else has."""
+    """Who does a unit: its processes, whether it is to stop, whether it waits for what somebody else has."""
 
     world: World
     asked_to_stop: Callable[[], bool] = lambda: False
     waits: bool = True
+    refresh: Callable[[], None] = lambda: None  # called now and then, while nothing is charged
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,9 @@ class Train(Unit):
 
         config, store, world, run = self.config, self.store, worker.world, None
         name = f"{config.suite}: {config.row}, seed {config.seed}"
-        line = ProgressLine(name, store.heartbeat(config)) if world.leads else None  # the first speaks for all
-        say = line.finish if line else lambda text: None
+        leads = world.leads  # the first speaks for all
+        line = ProgressLine(name, store.heartbeat(config), refresh=worker.refresh) if leads else None
+        say = line.finish if line else lambda text, is_news=True: None
         try:
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
@@ -188,7 +190,7 @@ class Train(Unit):
                     records.append(store.run_file(config), failed)
             say(f"failed: {error}")
             raise
-        say(f"done{run.outcome()}" if self.last_stage is None else "shared stages done")
+        say(f"done{run.outcome()}" if self.last_stage is None else "shared stages done", is_news=False)
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ class Score(Unit):
         tasks = load_tasks(self.suite, self.store)
         try:
             given = (self.suite, self.config, self.stage, tasks, self.store)
-            line.finish(score_stage(*given, line.passing, worker.asked_to_stop))
+            line.finish(score_stage(*given, line.passing, worker.asked_to_stop), is_news=False)
         except NotScored as error:
             line.finish(f"not all scored after {self.config.domains[self.stage].name}: {error}")
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from multiprocessing import parent_process
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -14,34 +14,39 @@ from torch import Tensor
 
 from benchmark.files import naming
 from benchmark.settings.units import duration
-from benchmark.store import Heartbeat
+from benchmark.store import WATCHED, Heartbeat
 from benchmark.training.clock import Clock
 from benchmark.training.method import Phase, Stage
 
 IN_PROGRESS = "left of the stage"  # how a line ends that is soon replaced
 HEARTBEAT = 10.0  # seconds, between two at most
-LINE = 60.0  # likewise between two lines in a file
+SHOWN = 1.0  # likewise where a table on a terminal shows them
+LINE = 60.0  # likewise between two lines
 
 
 class ProgressLine:
-    """Overwrites one line on a terminal, every half second; elsewhere prints a new one each minute.
+    """Prints a line a minute, or nothing where a table shows what is under way: that is told by `refresh`.
 
-    `heartbeat` is a file that always says the same in JSON, every ten seconds, for `status`.
+    `heartbeat` is a file that always says the same in JSON, every ten seconds, for that table and for `status`.
     """
 
-    def __init__(self, name: str, heartbeat: Path | None = None, out: TextIO | None = None) -> None:
-        self.name, self.out, self._heartbeat = name, out or sys.stderr, heartbeat
-        self._live = self.out.isatty() and not parent_process()  # else others write there, too
-        self._next = 0.0
-        self._next_line = 0.0
-        self._width = 0
+    def __init__(
+        self,
+        name: str,
+        heartbeat: Path | None = None,
+        out: TextIO | None = None,
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name, self.out, self._heartbeat, self._refresh = name, out or sys.stderr, heartbeat, refresh
+        self._watched = WATCHED in os.environ
+        self._next, self._next_line = 0.0, time.monotonic() + LINE
 
     def due(self) -> bool:
         return time.monotonic() >= self._next
 
     def show(self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor) -> None:
         """`loss`: of the last step, all that the method adds included."""
-        self._next = time.monotonic() + (0.5 if self._live else HEARTBEAT)
+        self._next = time.monotonic() + (SHOWN if self._watched else HEARTBEAT)
         rate, fraction = clock.tokens_per_second, clock.fraction
         left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
         self.passing(
@@ -64,22 +69,15 @@ class ProgressLine:
             with naming(self._heartbeat):
                 beside.write_bytes(msgspec.json.encode(heartbeat))
                 os.replace(beside, self._heartbeat)
+        self._refresh()
 
     def passing(self, text: str) -> None:
-        """Show a text that is soon replaced; elsewhere than on a terminal one a minute."""
-        if self._live or time.monotonic() >= self._next_line:
+        """Print a text that is soon replaced, once a minute."""
+        if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE
-            self._print(f"{self.name}  {text}")
+            self.finish(text, is_news=False)
 
-    def finish(self, text: str) -> None:
-        self._print(f"{self.name}  {text}")
-        if self._live:
-            self.out.write("\n")
-
-    def _print(self, text: str) -> None:
-        if self._live:
-            self.out.write("\r" + text.ljust(self._width))
-            self._width = len(text)
-        else:
-            self.out.write(text + "\n")
-        self.out.flush()
+    def finish(self, text: str, is_news: bool = True) -> None:
+        """Print a text; where a table is shown only one that is news to who watches it."""
+        if is_news or not self._watched:
+            print(f"{self.name}  {text}", file=self.out, flush=True)

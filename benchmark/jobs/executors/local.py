@@ -23,6 +23,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.training.method import Build
 
+Show = Callable[[Sequence[Unit]], None]  # is told which are under way
 MACHINE = Path("/tmp/lifelong-pretraining.lock")  # for runs that must not share this one, whoever starts them
 
 
@@ -36,6 +37,7 @@ def execute(plan: Plan) -> int:
 
     Several processes, of `--processes` or torchrun, train together, and the first alone does all else.
     """
+    from benchmark.jobs.board import Board
     from benchmark.models.devices import accelerators
     from benchmark.training.processes import Stopped, join, launched
 
@@ -52,11 +54,11 @@ def execute(plan: Plan) -> int:
             trains = "--processes all trains each run on all of them, --parallel N several runs at a time"
             print(f"{idle} GPUs of this machine stand idle: {trains}", file=sys.stderr)
     lock, waves = Lease(MACHINE), plan.waves
-    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
+    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop, Board(plan.suite.name if leads else "") as board:
         failed: list[Unit] = []
         try:
             with join() as world:
-                worker = Worker(world, asked_to_stop)
+                worker = Worker(world, asked_to_stop, refresh=board.refresh)
                 if any(map(is_timed, wanted)) and not plan.share_machine:
                     waits = "another run under a budget of wall time has this machine (--share-machine would not wait)"
                     world.acquire(lock, asked_to_stop, lambda: print(f"{waits}: this one waits", file=sys.stderr))
@@ -64,14 +66,15 @@ def execute(plan: Plan) -> int:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them
                     if wave.kind == "prepare":  # what is wrong with a text is so for all its runs
                         for unit in units:
+                            board.show([unit])
                             world.let_first(partial(unit, worker))
                     elif wave.kind in TRAINS and slots:
-                        failed += work_through(units, slots, asked_to_stop)
+                        failed += work_through(units, slots, asked_to_stop, show=board.show)
                     elif wave.kind == "train":  # one after the other: the first trains what they share
-                        failed += do_in_turns(units, worker)
+                        failed += do_in_turns(units, worker, board.show)
             for wave in waves if leads else ():
                 if wave.kind not in ("prepare", *TRAINS):
-                    failed += side_by_side(wave.units, asked_to_stop, worker)
+                    failed += side_by_side(wave.units, asked_to_stop, worker, board.show)
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
@@ -90,10 +93,11 @@ def train_here(configs: Sequence[RunConfig], runs: Path, build: Build) -> list[R
         return [unit.config for unit in do_in_turns(units, Worker(world, asked_to_stop))]
 
 
-def do_in_turns(units: Sequence[Unit], worker: Worker) -> list[Unit]:
+def do_in_turns(units: Sequence[Unit], worker: Worker, show: Show = lambda units: None) -> list[Unit]:
     """Do units one after the other in this process, with all others of its world. Returns those that failed."""
     failed = []
     for unit in units:
+        show([unit])
         if worker.world.size > 1:
             unit(worker)  # where one process fails all do
         elif (outcome := outcome_of(unit, worker)) == "failed":
@@ -103,15 +107,15 @@ def do_in_turns(units: Sequence[Unit], worker: Worker) -> list[Unit]:
     return failed
 
 
-def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worker: Worker) -> list[Unit]:
+def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worker: Worker, show: Show) -> list[Unit]:
     """Do units of one process each: theirs are small steps, which two threads do not make faster."""
     from benchmark.models.devices import accelerators
 
     cores = physical_cores()
     count = 1 if accelerators()[1] else min(len(cores), len(units))
     if count == 1:
-        return do_in_turns(units, worker)
-    return work_through(units, equal_slots(count, cores, 0), asked_to_stop)
+        return do_in_turns(units, worker, show)
+    return work_through(units, equal_slots(count, cores, 0), asked_to_stop, show=show)
 
 
 def _describe_start(plan: Plan) -> str:

@@ -1,0 +1,50 @@
+"""What a terminal shows while runs are trained, and what a file gets instead."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+
+import msgspec
+import pytest
+from rich.console import Console
+
+import methods
+from benchmark.jobs import board
+from benchmark.jobs.work import Train
+from benchmark.store import WATCHED, Heartbeat
+from benchmark.training.progress import ProgressLine
+from tests.support.suite_folder import SuiteFolder, write_texts
+
+
+def test_a_terminal_shows_what_is_under_way(tmp_path, monkeypatch) -> None:
+    """Oracle: a heartbeat written by hand; and the variable by which processes know of the table goes with it."""
+    write_texts(tmp_path)
+    [config] = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }').configs()
+    unit, out = Train(tmp_path, config, config.id, methods.build), io.StringIO()
+    beat = Heartbeat(0, "wood", "adapt", fraction=0.25, seconds=1, tokens_per_second=9000, time=time.time())
+    file = unit.store.heartbeat(config)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(msgspec.json.encode(beat))
+    monkeypatch.setattr(board, "Console", lambda stderr: Console(file=out, force_terminal=True, width=100))
+    with board.Board("tiny") as shown:
+        assert WATCHED in os.environ
+        shown.show([unit])
+        shown.show([])
+    text = out.getvalue()
+    assert "stage 1 of 2: wood, adapt, 25%, 9,000 tokens/s" in text and text.index("0 units") < text.index("1 units")
+    assert WATCHED not in os.environ
+
+
+@pytest.mark.parametrize(("watched", "expected"), [(False, "x  done\nx  failed\n"), (True, "x  failed\n")])
+def test_beside_the_table_only_news_is_said(watched: bool, expected: str, monkeypatch) -> None:
+    """Oracle: the rule: a file has a line a minute and a line at the end, a table says the same by itself."""
+    if watched:
+        monkeypatch.setenv(WATCHED, "/tmp")
+    out = io.StringIO()
+    line = ProgressLine("x", out=out)
+    line.passing("stage 1")
+    line.finish("done", is_news=False)
+    line.finish("failed")
+    assert out.getvalue() == expected
