@@ -250,7 +250,8 @@ class MissingScore:
         if self.how == "linear_probe":
             columns = settings.forward_tokens
             return score_probe(checkpoint, self.task, self.data, self.prompt, columns, asked_to_stop)
-        return score(checkpoint, self.task, self.data, self.prompt, self.seed, settings, asked_to_stop)
+        line = score(checkpoint, self.task, self.data, self.prompt, self.seed, settings, asked_to_stop)
+        return structs.replace(line, window=checkpoint.window(self.task.name, self.data).key)
 
 
 def find_missing(
@@ -292,10 +293,7 @@ def score_all(
         if not cells:
             return False
         make_ready(checkpoint)
-        windows: dict[str, TaskData] = {}  # what is wrong with a text shows before hours of training
-        for task, data in {c.task.name: (c.task, c.data) for c in cells if c.how == "finetune"}.values():
-            windows[task.name] = checkpoint.window(task.name, data)
-            record_window_baseline(task, data, windows[task.name], path.with_name("baselines.jsonl"))
+        _read_texts(checkpoint, cells, path)
         if any(cell.prompt == "picked" for cell in cells):
             discriminator.read(checkpoint.folder)  # likewise, whether there is one
         lost: list[NotScored] = []
@@ -322,12 +320,20 @@ def score_all(
                 records.append(path, line)
                 continue
             lease.check()
-            window = windows[cell.task.name].key if cell.how == "finetune" else ""
-            records.append(path, structs.replace(result, key=cell.key, stage_key=stage_key, window=window))
+            records.append(path, structs.replace(result, key=cell.key, stage_key=stage_key))
             progress(result, len(cells) - number)
     if lost:
         raise lost[0]
     return True
+
+
+def _read_texts(checkpoint: SavedModel, cells: Sequence[MissingScore], path: Path) -> None:
+    """Show what is wrong with a text before hours of training, and score word counts on what fine-tuning reads."""
+    for how, task, data in {(cell.how, cell.task.name): (cell.how, cell.task, cell.data) for cell in cells}.values():
+        if how == "finetune":
+            record_window_baseline(task, data, checkpoint.window(task.name, data), path.with_name("baselines.jsonl"))
+        else:
+            checkpoint.texts(task.name, data, whole=True)
 
 
 def score_stage(
