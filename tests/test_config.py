@@ -80,7 +80,7 @@ def test_the_noise_is_swept_both_ways() -> None:
         (("amount = 3.0", "amount = 0\nunits = 1"), "array or greater than 0 (got 0); and budget.units: no such key"),
         (("hidden_size = 128", "hidden_size = 100"), "hidden_size 100 is not a multiple of head_size 64"),
         (('name = "b"', 'name = "a"'), "domains and probes: two have the name 'a'"),
-        ((', packages = ["json"]', ""), "exactly one of packages, train, datasets (given: none)"),
+        ((', packages = ["json"]', ""), "exactly one of packages, train, datasets, sources (given: none)"),
         (('title = "T"', "title = "), "not TOML"),
         (('["naive"]', '["naiv"]'), "no method 'naiv'; there are agem"),
     ],

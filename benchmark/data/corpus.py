@@ -98,6 +98,8 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     nothing, and nothing stands there, nobody needs to know. A Hugging Face dataset counts by its name alone. Raises
     NotHere if files or packages are missing.
     """
+    if domain.sources:
+        return digest([identity(part, valid_share, notes, makes) for part in domain.parts])
     files = [(name, path) for package in domain.packages for path, name in docstrings.modules(package)]
     for split, specs in (("valid", domain.valid), ("train", domain.train)):
         files += [(f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())]

@@ -19,14 +19,16 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import IO, Any, TypedDict, cast
 
 import numpy as np
 import tokenizers
@@ -42,12 +44,13 @@ from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, RunConfig, Start
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
-from benchmark.settings.texts import Domain
+from benchmark.settings.texts import Domain, WeightedText
 from benchmark.store import Store
 
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
+SUMMED = ("documents", "valid_documents", "valid_bytes", "bytes")  # over the sources of a domain
 BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left out
 Say = Callable[[str], None]
 Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
@@ -68,6 +71,7 @@ class DomainInfo(TypedDict, total=False):
     versions: dict[str, str]  # by package
     licenses: dict[str, str]  # by package, of those that say theirs
     source: dict[str, Any]
+    parts: list[int]  # training tokens of each source of a mixed domain, which come one after the other
     unigram_perplexity: float
 
 
@@ -82,6 +86,7 @@ class DomainTokens:
     valid: Ids
     info: DomainInfo
     folder: Path | None = None  # where they lie, if they do
+    sources: tuple[WeightedText, ...] = ()  # of a mixed domain; `info["parts"]` says where each one's tokens end
 
     def fingerprints(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Those of the training documents, and of the validation documents; none where they do not lie on disk."""
@@ -188,7 +193,9 @@ def _tokenizer(
             files = [unfinished / f"sample_{domain.name}.json" for domain in sampled]
             for domain, file in zip(sampled, files, strict=True):
                 if not file.exists():
-                    texts = _sample(domain, data.valid_share, config.sample_bytes, into.poll)
+                    size = config.sample_bytes // len(domain.parts)
+                    each = (_sample(part, data.valid_share, size, into.poll) for part in domain.parts)
+                    texts = list(chain.from_iterable(each))
                     write_json(file, {"texts": texts})
                     write_json(unfinished / BEGUN, {})
             trained = train_bpe((text for file in files for text in _read_sample(file)), config.vocabulary)
@@ -247,22 +254,23 @@ def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, i
                 f"(documents: {info['documents']:,}, skipped: {info['skipped'] or 'none'}). Add text, "
                 "or change data.sequence_length, data.valid_share or the domain's validation files"
             )
-    return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info, made)
+    return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info, made, domain.sources)
 
 
 def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> None:
     """Write train.bin, valid.bin and info.json."""
     into.report(f"{domain.name}: tokenising")
+    write = _join_sources if domain.sources else _write_ids
     try:
-        info = _write_ids(domain, made_with, data, into, folder)
+        info = write(domain, made_with, data, into, folder)
     except DataError:
         if not domain.datasets:  # their text is wrong, and will be another
             (folder / BEGUN).unlink(missing_ok=True)
         raise
     train, train_hash = counts_and_hash(folder / "train.bin", made_with)
     valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
-    key = digest([made_with.key, train_hash, valid_hash])
-    versions, licenses = docstrings.read_distributions(domain.packages)
+    key = digest([made_with.key, train_hash, valid_hash, *info.get("parts", [])])
+    versions, licenses = docstrings.read_distributions([name for part in domain.parts for name in part.packages])
     train_ids, valid_ids = (open_ids(folder / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     [near_copies] = nearly(made_with.bpe, made_with.special.eos, [valid_ids], train_ids)
     info |= {
@@ -271,9 +279,32 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": versions,
         "licenses": licenses,
-        "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets"}),
+        "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets", "sources"}),
     }
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
+
+
+def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> DomainInfo:
+    """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself before."""
+    notes = into.folder / "texts"
+    known = [corpus.identity(part, data.valid_share, notes) for part in domain.parts]
+    parts = [_domain(part, key, made_with, data, into) for part, key in zip(domain.parts, known, strict=True)]
+    for name in ("train.bin", "valid.bin"):
+        with (folder / name).open("wb") as file:
+            for part in parts:
+                with (cast(Path, part.folder) / name).open("rb") as source:
+                    shutil.copyfileobj(source, file)
+    prints = [half for halves in zip(*(part.fingerprints() for part in parts), strict=True) for half in halves]
+    np.concatenate(prints).tofile(folder / "fingerprints.bin")
+    infos: list[Any] = [part.info for part in parts]
+    summed: Any = {name: sum(info[name] for info in infos) for name in SUMMED}
+    return {
+        **summed,
+        "sha256": digest([info["sha256"] for info in infos]),
+        "skipped": dict(sum((Counter(info["skipped"]) for info in infos), Counter())),
+        "complete": all(info["complete"] for info in infos),
+        "parts": [len(part.train) for part in parts],
+    }
 
 
 @dataclass

@@ -258,8 +258,10 @@ def _start(settings: Any) -> tuple[str, bool]:
 def _text(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
     """What a domain is made of; of files the names alone, for where they lie is nobody's business."""
     source, licenses, packages = info.get("source", {}), info.get("licenses", {}), info.get("versions", {})
-    files = [Path(path).name for path in (*source.get("train", ()), *source.get("valid", ()))]
-    sources = [*source.get("packages", ()), *files, *(dataset["path"] for dataset in source.get("datasets", ()))]
+    sources = list[str]()
+    for part in source.get("sources") or [source]:
+        files = [Path(path).name for path in (*part.get("train", ()), *part.get("valid", ()))]
+        sources += [*part.get("packages", ()), *files, *(dataset["path"] for dataset in part.get("datasets", ()))]
     known = packages and licenses.keys() == packages.keys()
     license = " AND ".join(sorted(set(licenses.values()))) if known else UNKNOWN
     return {**info, "name": name, "source": ", ".join(sources), "license": license}

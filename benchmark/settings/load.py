@@ -34,6 +34,7 @@ SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, se
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
     *("domains.train", "domains.valid", "probes.train", "probes.valid", "tasks.train", "tasks.dev", "tasks.test"),
+    *("domains.sources.train", "domains.sources.valid", "probes.sources.train", "probes.sources.valid"),
     *("tokenizer.folder", "budget.reference", "model.start"),
 }
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import not_
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from benchmark.settings.base import BILLION, NAME, Settings
+from benchmark.settings.schedules import Piece, Schedule
 
 TextField = str | Annotated[tuple[str, ...], Field(min_length=1)]
 OnError = Literal["stop", "skip"]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+KINDS = ("packages", "train", "datasets")
+MOMENTS = 100  # of a stage, over which weights that change are averaged
 
 
 class HubDataset(Settings):
@@ -30,11 +35,9 @@ class HubDataset(Settings):
     documents: int | None = Field(None, gt=0, le=BILLION, description="read at most this many documents")
 
 
-class Domain(Settings):
-    """One domain of the stream. Exactly one of `packages`, `train`, `datasets` says where its text comes from."""
+class Text(Settings):
+    """Where text comes from: exactly one of `packages`, `train` and `datasets`."""
 
-    name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
-    title: str = Field("", max_length=200, description="its label in tables and figures; default: the name")
     packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field(
         (), description="files, globs or folders: .jsonl, .txt, .json, .csv, .parquet, plain, .gz or .zst"
@@ -51,18 +54,71 @@ class Domain(Settings):
         description="what a document does that is broken: skip leaves it out, counts and names it",
     )
     datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Text:
+        kinds = [kind for kind in (*KINDS, "sources") if kind in type(self).model_fields]
+        given = [kind for kind in kinds if getattr(self, kind)]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of {', '.join(kinds)} (given: {', '.join(given) or 'none'})")
+        if self.valid and not self.train:
+            raise ValueError("valid goes with train: leave it out, other sources are split by a hash of each document")
+        return self
+
+
+class WeightedText(Text):
+    """One source of a mixed domain, and how often a row of the domain comes from it."""
+
+    weight: Weight | Annotated[tuple[Weight, ...], Field(min_length=2)] = Field(
+        1.0,
+        description="beside the others' weights; a list goes from value to value over the stage, in straight lines",
+    )
+
+    def weigh(self, over: float) -> float:
+        """The weight when the share `over` of the stage is over."""
+        if not isinstance(self.weight, tuple):
+            return self.weight
+        begin, *ends = self.weight
+        pieces = (Piece((number + 1) / len(ends), end) for number, end in enumerate(ends))
+        return Schedule(tuple(pieces), "stage", begin).at(over)
+
+
+def weigh(sources: Sequence[WeightedText], over: float | None) -> list[float]:
+    """How likely a row comes from each source, summing to 1, when the share `over` of the stage is over.
+
+    None: the mean over the stage.
+    """
+    moments = [(number + 0.5) / MOMENTS for number in range(MOMENTS)] if over is None else [over]
+    weights = [[source.weigh(moment) for source in sources] for moment in moments]
+    shares = [[weight / sum(each) for weight in each] for each in weights]
+    return [sum(share) / len(shares) for share in zip(*shares, strict=True)]
+
+
+class Domain(Text):
+    """One domain of the stream. Its text comes from `packages`, `train`, `datasets` or, mixed, from `sources`."""
+
+    name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
+    title: str = Field("", max_length=200, description="its label in tables and figures; default: the name")
+    sources: tuple[WeightedText, ...] = Field((), exclude_if=not_, description="several texts, mixed by weight")
     hold_out: float = Field(
         0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
     )
 
     @model_validator(mode="after")
-    def _one_source(self) -> Domain:
-        given = [kind for kind in ("packages", "train", "datasets") if getattr(self, kind)]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of packages, train, datasets (given: {', '.join(given) or 'none'})")
-        if self.valid and not self.train:
-            raise ValueError("valid goes with train: leave it out, other sources are split by a hash of each document")
+    def _always_some(self) -> Domain:
+        def is_always(source: WeightedText) -> bool:
+            return min(source.weight if isinstance(source.weight, tuple) else (source.weight,)) > 0
+
+        if self.sources and not any(map(is_always, self.sources)):
+            raise ValueError("sources: each weight is 0 at some time: give one that is not")
         return self
+
+    @property
+    def parts(self) -> tuple[Domain, ...]:
+        """Its sources, each as a domain; itself, where it is not mixed."""
+        own = {"name": self.name, "title": self.title, "hold_out": self.hold_out}
+        given = [source.model_dump(exclude={"weight"}) for source in self.sources]
+        return tuple(Domain.model_validate({**source, **own}) for source in given) or (self,)
 
     @property
     def label(self) -> str:

@@ -154,7 +154,7 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
     count = len(config.domains)
     if config.replay and config.replay.share:
         same["replay"] = [config.replay.share, *texts[count:]]
-    parts = []
+    parts, domains = [], config.domains
     for index, text in enumerate(texts[:count]):
         spent: list[Any] = [budget.unit, per_stage(budget.amount, index)]
         if budget.reference:
@@ -165,6 +165,7 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
                 "domain": config.domains[index].name,
                 **({"place": config.places[index]} if config.places else {}),
                 "text": text,
+                **({"weights": [source.weight for source in sources]} if (sources := domains[index].sources) else {}),
                 **({"start": config.start.key} if config.start and not index else {}),
                 "ladder": [str(size) for size in model.ladder[: index + 1]],
                 "learning_rate": per_stage(training.learning_rate, index),

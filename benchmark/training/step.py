@@ -143,24 +143,25 @@ class Loader:
         """The seed of the random numbers that a step itself draws (dropout), different in each process."""
         return int(random_bits(self._stream.seed, self._stage.index, self._phase_index, step, self._world.rank) >> 1)
 
-    def get(self, step: int) -> Step:
+    def get(self, step: int, over: float = 0.0) -> Step:
         ahead, self._ahead = self._ahead, None
-        current = ahead[1].result() if ahead and ahead[0] == step else self.compute(step)
-        if self._method.replay_weights is None:
+        current = ahead[1].result() if ahead and ahead[0] == step else self.compute(step, over)
+        if self._method.replay_weights is None and self._stream.is_steady(self._stage.index):
             self._ahead = step + 1, self._thread.submit(self.compute, step + 1)
         return current
 
-    def compute(self, step: int) -> Step:
+    def compute(self, step: int, over: float = 0.0) -> Step:
         stage, stream, index, weights = self._stage.index, self._stream, self._phase_index, self._method.replay_weights
         batch = [
             stream.source_batch(
                 *(stage, source, SOURCES * number + index, step, count, rows, weights),
                 0 if source.from_memory else stream.replayed_rows(self._phase, count),
+                over,
             )
             for number, (source, count) in enumerate(zip(self._phase.sources, self._source_rows, strict=True))
             for rows in self._micro_batches(count)
         ] or [
-            stream.batch(stage, self._phase, index, step, self._batch_size, rows, weights, self._replayed)
+            stream.batch(stage, self._phase, index, step, self._batch_size, rows, weights, self._replayed, over)
             for rows in self._micro_batches(self._batch_size)
         ]
         memory = [
@@ -251,7 +252,7 @@ class Stepper:
         # dropout: a function of the step, nothing to checkpoint
         seed_random_numbers(self.loader.seed(step), self.inputs.world.device)
         self.learner.elapsed, self.learner.learning_rate, self.learner.overflowed = elapsed, learning_rate, False
-        batches, memory = self.loader.get(step)
+        batches, memory = self.loader.get(step, elapsed.stage)
         if self.optimizer is None:
             with evaluating(self.learner.model):
                 self.method.observe(self.learner, batches)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,10 @@ from benchmark.settings.suite import Data
 from benchmark.settings.texts import Replay
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, Source, rows_of_share
-from benchmark.training.random_numbers import Integers, random_bits, shuffled, uniform
+from benchmark.training.mixture import Mixture
+from benchmark.training.random_numbers import Integers, draw_in_epochs, random_bits, shuffled, uniform
 
 SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
-PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 REPLAYED = 4  # apart are the numbers that order the replayed text
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
@@ -37,27 +37,6 @@ MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a ran
 def predictions(length: int, masked: bool) -> int:
     """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
     return max(1, round(MASKED_SHARE * length)) if masked else length
-
-
-@lru_cache(maxsize=64)
-def _order(part: int, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks that PART rows after the other come from, epoch after epoch of `size` blocks; `part` counts from 0."""
-    epochs, within = np.divmod(np.arange(part * PART, (part + 1) * PART), size)
-    blocks = np.empty(PART, dtype=np.int64)
-    for epoch in set(epochs.tolist()):
-        here = epochs == epoch
-        blocks[here] = shuffled(within[here], size, *key, epoch)
-    return blocks
-
-
-def _draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks of rows that are counted since a phase began, each of `size` blocks once an epoch."""
-    parts, within = np.divmod(numbers, PART)
-    blocks = np.empty(len(numbers), dtype=np.int64)
-    for part in set(parts.tolist()):
-        here = parts == part
-        blocks[here] = _order(part, size, key)[within[here]]
-    return blocks
 
 
 class Stream:
@@ -93,6 +72,8 @@ class Stream:
                 )
         self._train = [self._cut_in_blocks(text.train) for text in self.evaluated]
         self._replay = replay
+        texts = enumerate(self.evaluated)
+        self._mixtures = {number: Mixture(text, self.length) for number, text in texts if text.sources}
         self._valid = [self._cut_in_blocks(domain.valid) for domain in self.evaluated]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
@@ -104,6 +85,11 @@ class Stream:
         """How many rows of a batch come from memory: always the same number, see `rows_of_share`."""
         has_memory = stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
         return rows_of_share(phase.memory, batch_size) if has_memory else 0
+
+    def is_steady(self, stage: int) -> bool:
+        """Whether rows are the same whatever share of the stage is over."""
+        sources = self.corpus.domains[stage].sources
+        return not any(isinstance(source.weight, tuple) for source in sources)
 
     def replayed_rows(self, phase: Phase, batch_size: int) -> int:
         """How many rows of a batch are of the replayed text, which a method knows nothing of."""
@@ -119,11 +105,12 @@ class Stream:
         rows: Sequence[int] | Integers,
         weights: Sequence[float] | None = None,
         replayed: int = 0,
+        over: float = 0.0,
     ) -> Batch:
         """Rows `rows` of the batch of `batch_size` rows at this step: the domain's, replayed ones, memory.
 
         `weights`: how likely a memory row comes from each earlier domain; uniform by default. `replayed`: rows of the
-        replayed text; the phase has the others.
+        replayed text; the phase has the others. `over`: the share of the stage that is over, for weights of sources.
         """
         rows = np.asarray(rows)
         from_memory = self.memory_rows_of(phase, stage, batch_size - replayed)
@@ -132,13 +119,13 @@ class Stream:
         key = (self.seed, stage, phase_index)
         domains = np.empty(len(rows), dtype=np.int64)
         blocks = np.empty(len(rows), dtype=np.int64)
-        domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, phase, key, step * fresh + rows[is_fresh])
+        domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, phase, key, step * fresh + rows[is_fresh], over)
         if self._replay and replayed:
             text = [text.name for text in self.evaluated].index(self._replay.text)
             is_replayed = ~(is_fresh | is_memory)
             numbers = step * replayed + rows[is_replayed] - fresh
             domains[is_replayed] = text
-            blocks[is_replayed] = _draw_in_epochs(numbers, len(self._train[text]), (*key, REPLAYED))
+            blocks[is_replayed] = draw_in_epochs(numbers, len(self._train[text]), (*key, REPLAYED))
         domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory] - replayed, weights)
         batch = self._to_batch(self._text(self._train, domains, blocks), domains, *key, step, rows)
         return replace(batch, rows=batch_size, memory_share=from_memory / batch_size, memory_rows=int(is_memory.sum()))
@@ -160,6 +147,7 @@ class Stream:
         rows: Integers,
         weights: Sequence[float] | None = None,
         replayed: int = 0,
+        over: float = 0.0,
     ) -> Batch:
         """Rows of the batch of one of `Phase.sources`, which has `batch_size` rows; see `batch`.
 
@@ -169,7 +157,7 @@ class Stream:
         asked = Phase("", memory=float(source.from_memory), domain=domain)
         if source.from_memory and source.domain != "memory":
             weights = [float(domain.name == source.domain) for domain in self.corpus.domains[:stage]]
-        batch = self.batch(stage, asked, phase_index, step, batch_size, rows, weights, replayed)
+        batch = self.batch(stage, asked, phase_index, step, batch_size, rows, weights, replayed, over)
         return replace(batch, source=phase_index // SOURCES, weight=source.weight)
 
     def source_batch_size(self, source: Source, stage: int, batch_size: int) -> int:
@@ -216,12 +204,14 @@ class Stream:
         }
 
     def _draw_fresh(
-        self, stage: int, phase: Phase, key: tuple[int, ...], numbers: Integers
+        self, stage: int, phase: Phase, key: tuple[int, ...], numbers: Integers, over: float
     ) -> tuple[Integers | int, Integers]:
         """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
         if phase.domain in ("new", "previous"):
             domain = stage if phase.domain == "new" else stage - 1
-            return domain, _draw_in_epochs(numbers, self.blocks[domain], key)
+            if domain in self._mixtures:
+                return domain, self._mixtures[domain].draw(numbers, key, over if domain == stage else None)
+            return domain, draw_in_epochs(numbers, self.blocks[domain], key)
         ends = np.cumsum(self.blocks[: stage + 1])
         drawn = (uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
         domains = np.searchsorted(ends, drawn, side="right")
@@ -235,12 +225,15 @@ class Stream:
             return rows, rows
         share = np.cumsum(np.ones(stage) if weights is None else weights)
         domains = np.searchsorted(share / share[-1], uniform(*key, 2, step, rows), side="right")
-        sizes = np.array(self.memory_blocks)[domains]
-        drawn = (uniform(*key, 3, step, rows) * sizes).astype(np.int64)
+        drawn = uniform(*key, 3, step, rows)
         blocks = np.empty(len(rows), dtype=np.int64)
         for domain in set(domains.tolist()):
             here = domains == domain
-            blocks[here] = self._sample(domain)[drawn[here]]
+            if domain in self._mixtures:
+                sample = 4000, self._places[domain], *self._memory_key
+                blocks[here] = self._mixtures[domain].remember(drawn[here], self.memory_blocks[domain], sample)
+            else:
+                blocks[here] = self._sample(domain)[(drawn[here] * self.memory_blocks[domain]).astype(np.int64)]
         return domains, blocks
 
     def _sample(self, domain: int) -> Integers:

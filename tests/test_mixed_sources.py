@@ -1,0 +1,148 @@
+"""Domains of several sources: how they are tokenised, and from which one a row comes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import methods
+from benchmark.data.tokens import Corpus, prepare
+from benchmark.instruments.conformance import TinyRuns
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Data, Tokenizer
+from benchmark.settings.texts import Domain, WeightedText
+from benchmark.training.method import Phase
+from benchmark.training.processes import Stopped
+from benchmark.training.stream import Stream
+from tests.support.texts import SMALL, sentences, tiny_corpus, write
+
+DATA = Data(sequence_length=18, memory_tokens=480)  # rows of 16, 30 rows of memory a domain
+TOKENS = 1000, 600  # of two sources, 62 rows and 37; a row that both have is nobody's
+Weights = list[float | list[float]]
+
+
+def mixed(*weights: float | list[float]) -> Corpus:
+    """Two domains, the first of two sources."""
+    texts = tiny_corpus(domains=2, train_tokens=sum(TOKENS), valid_tokens=100)
+    sources = tuple(WeightedText.model_validate({"train": ("x",), "weight": weight}) for weight in weights)
+    first = replace(texts.domains[0], sources=sources, info={"parts": list(TOKENS)})
+    return replace(texts, domains=(first, texts.domains[1]))
+
+
+def sources_of(corpus: Corpus, tokens: torch.Tensor) -> np.ndarray:
+    """Of each row its source, looked up in the text; -1 for one that is not whole in one."""
+    text = corpus.domains[0].train
+    rows = {tuple(text[i : i + 16].tolist()): (0 if i + 16 <= TOKENS[0] else 1) for i in range(0, 992, 16)}
+    rows |= {tuple(text[i : i + 16].tolist()): 1 for i in range(1008, 1600 - 15, 16)}
+    return np.array([rows.get(tuple(row), -1) for row in tokens[:, 1:].tolist()])
+
+
+def test_all_weight_on_a_source_is_that_source(tmp_path: Path) -> None:
+    """Oracle: the stream of a domain that is the first source alone."""
+    corpus = mixed(1.0, 0.0)
+    alone = replace(corpus.domains[0], train=corpus.domains[0].train[: TOKENS[0]], sources=(), info={})
+    streams = [Stream(c, DATA, False, 5) for c in (corpus, replace(corpus, domains=(alone, corpus.domains[1])))]
+    for step in range(40):
+        batches = [stream.batch(0, Phase("adapt"), 0, step, 10, range(10)) for stream in streams]
+        assert torch.equal(batches[0].tokens, batches[1].tokens)
+
+
+@pytest.mark.parametrize(
+    ("weights", "over", "share"),
+    [
+        ([7.0, 3.0], 0.5, 0.7),
+        ([[1.0, 0.0], [0.0, 1.0]], 0.0, 1.0),
+        ([[1.0, 0.0], [0.0, 1.0]], 0.25, 0.75),
+        ([[1.0, 0.0], [0.0, 1.0]], 1.0, 0.0),
+        ([[0.0, 1.0, 0.0], 1.0], 0.5, 0.5),
+        ([[0.0, 3.0, 0.0], 1.0], 0.75, 0.6),
+    ],
+)
+def test_rows_come_from_sources_by_their_weights(weights: Weights, over: float, share: float) -> None:
+    """Oracle: the shares by hand, to four standard deviations of 4,000 draws; where a row stands in the text."""
+    corpus = mixed(*weights)
+    stream = Stream(corpus, DATA, masked=False, seed=5)
+    batch = stream.batch(0, Phase("adapt"), 0, 3, 4000, range(4000), over=over)
+    sources = sources_of(corpus, batch.tokens)
+    assert sources.min() >= 0
+    assert abs((sources == 0).mean() - share) <= 4 * (share * (1 - share) / 4000) ** 0.5
+    again = stream.batch(0, Phase("adapt"), 0, 3, 4000, range(1, 4000, 2), over=over)
+    assert torch.equal(again.tokens, batch.tokens[1::2])
+
+
+def test_memory_has_the_mix_of_the_stage() -> None:
+    """Oracle: by hand. Of thirty rows that are kept 21 are the first source's; a mix that moves counts by its mean."""
+    for weights in ([0.7, 0.3], [[0.4, 1.0], [0.6, 0.0]]):
+        corpus = mixed(*weights)
+        batch = Stream(corpus, DATA, masked=False, seed=5).batch(
+            1, Phase("recover", memory=1.0), 0, 0, 8000, range(8000)
+        )
+        sources = sources_of(corpus, batch.tokens)
+        rows = np.unique(np.column_stack([sources, batch.tokens.numpy()]), axis=0)
+        assert np.bincount(rows[:, 0]).tolist() == [21, 9]
+        assert abs((sources == 0).mean() - 0.7) < 0.03
+
+
+def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> None:
+    """Oracle: the ids of each source, prepared as a domain of its own; other weights make nothing anew."""
+    files = [str(write(tmp_path / f"{name}.jsonl", sentences(seed))) for seed, name in enumerate("ab")]
+    own = Data(sequence_length=18, valid_share=0.2)
+
+    def domain(*weights: float) -> Domain:
+        sources = tuple(WeightedText(train=(file,), weight=weight) for file, weight in zip(files, weights, strict=True))
+        return Domain(name="web", sources=sources, hold_out=0.1)
+
+    corpus = prepare([domain(0.5, 0.5)], SMALL, own, tmp_path / "data")
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")}
+    other = prepare([domain(0.9, 0.1)], SMALL, own, tmp_path / "data")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")} == made
+    assert other.texts == corpus.texts and other.domains[0].sources[0].weight == 0.9
+    folder = tmp_path / "bpe"
+    folder.mkdir()
+    corpus.tokenizer.model.save(str(folder))
+    fixed = Tokenizer(folder=str(folder))
+    [joined] = prepare([domain(0.5, 0.5)], fixed, own, tmp_path / "data").domains
+    alone = prepare(
+        [Domain(name=f"d{i}", train=(file,), hold_out=0.1) for i, file in enumerate(files)], fixed, own, tmp_path
+    )
+    for split in ("train", "valid"):
+        assert np.array_equal(getattr(joined, split), np.concatenate([getattr(part, split) for part in alone.domains]))
+    assert joined.info["parts"] == [len(part.train) for part in alone.domains]
+    assert joined.info["skipped"]["held out"] > 0
+    prints = [np.concatenate(halves) for halves in zip(*(part.fingerprints() for part in alone.domains), strict=True)]
+    assert all(np.array_equal(*pair) for pair in zip(joined.fingerprints(), prints, strict=True))
+
+
+def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    """Oracle: the run that nobody stopped, bit for bit; weights are in the keys."""
+    tiny = TinyRuns("er", methods.build, tmp_path)
+    plain = tiny.config(checkpoint_seconds=1e-9)
+
+    def config(weight: float):
+        given = [{"packages": ["json"], "weight": [1.0, weight]}, {"packages": ["email"], "weight": 0.5}]
+        first = Domain.model_validate({"name": "json", "sources": given})
+        return plain.model_copy(update={"domains": (first, *plain.domains[2:])})
+
+    steps = iter(range(10_000))
+    with pytest.raises(Stopped):
+        tiny.run(config(0.0), "stopped", lambda: next(steps) >= 2).train()
+    stopped, whole = tiny.weights(config(0.0), "stopped"), tiny.weights(config(0.0), "whole")
+    for one_way, other_way in zip(stopped, whole, strict=True):
+        assert all(torch.equal(tensor, other_way[name]) for name, tensor in one_way.items())
+    assert not set(tiny.run(config(0.0), "whole").keys) & set(tiny.run(config(0.5), "whole").keys)
+
+
+def test_sources_that_cannot_be_mixed_are_refused() -> None:
+    """Oracle: the message."""
+    with pytest.raises(ValueError, match="each weight is 0 at some time"):
+        Domain.model_validate({"name": "a", "sources": [{"train": ["x"], "weight": [1, 0]}]})
+    with pytest.raises(ValueError, match="exactly one of packages, train, datasets, sources"):
+        Domain.model_validate({"name": "a", "packages": ["json"], "sources": [{"train": ["x"]}]})
+    corpus = mixed(1.0, 1.0)
+    small = replace(corpus.domains[0], info={"parts": [1590, 10]})
+    with pytest.raises(ConfigError, match="source 2 holds no row of 16"):
+        Stream(replace(corpus, domains=(small,)), DATA, masked=False, seed=0)
