@@ -100,7 +100,7 @@ def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> No
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")}
     other = prepare([domain(0.9, 0.1)], SMALL, own, tmp_path / "data")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")} == made
-    assert other.texts == corpus.texts and other.domains[0].sources[0].weight == 0.9
+    assert other.keys == corpus.keys and other.domains[0].sources[0].weight == 0.9
     folder = tmp_path / "bpe"
     folder.mkdir()
     corpus.tokenizer.model.save(str(folder))

@@ -59,7 +59,7 @@ def test_keys_follow_the_content(tmp_path) -> None:
             os.utime(path, (1, 1))
     moved = [Domain(name=name, train=(str(tmp_path / "there" / name),)) for name in ("a", "b")]
     elsewhere = prepare(moved, SMALL, DATA, tmp_path / "other data")
-    assert elsewhere.texts == first.texts
+    assert elsewhere.keys == first.keys
     assert [d.info["sha256"] for d in elsewhere.domains] == [d.info["sha256"] for d in first.domains]
     changed = tmp_path / "there/b/0.jsonl"
     changed.write_text(changed.read_text(encoding="utf-8").replace("other", "Other", 1), encoding="utf-8")
@@ -102,7 +102,7 @@ def progress(line):
         sys.stdin.readline()
 domains, folder = [Domain(**d) for d in json.loads(sys.argv[1])], Path(sys.argv[2])
 data = Data(sequence_length=18, valid_share=0.2)
-print(tokens.prepare(domains, Tokenizer(vocabulary=320), data, folder, progress).texts, flush=True)
+print(tokens.prepare(domains, Tokenizer(vocabulary=320), data, folder, progress).keys, flush=True)
 """
 
 
@@ -234,7 +234,7 @@ def test_two_processes_at_once(tmp_path) -> None:
     output, errors = first.communicate("go\n", timeout=100)
     rest, more_errors = second.communicate(timeout=100)
     alone = prepare(domains, SMALL, DATA, tmp_path / "alone")
-    assert output.splitlines()[-1] == rest.splitlines()[-1] == str(alone.texts)
+    assert output.splitlines()[-1] == rest.splitlines()[-1] == str(alone.keys)
     assert "a: tokenising\n" in begun
     assert "a: tokenising" not in rest
     assert (output + rest).count("b: tokenising") == 1

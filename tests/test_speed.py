@@ -185,7 +185,7 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     before = run.keys
     times = (*times[:2], StageTimes(0.0, {"adapt": 3.0}))
     step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], ALONE.hardware())
-    after = stage_keys(config, methods.build("er"), run.corpus.texts)
+    after = stage_keys(config, methods.build("er"), list(run.corpus.keys.values()))
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
 

@@ -264,7 +264,7 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
     corpus = prepare([Domain(name="a", train=(str(some),))], SMALL, DATA, tmp_path / "data")
     length = len(corpus.domains[0].valid)
     fits = DATA.model_copy(update={"sequence_length": length + 2})
-    assert prepare([Domain(name="a", train=(str(some),))], SMALL, fits, tmp_path / "data").texts == corpus.texts
+    assert prepare([Domain(name="a", train=(str(some),))], SMALL, fits, tmp_path / "data").keys == corpus.keys
     with pytest.raises(DataError, match=f"less than one row of {length + 1}"):
         prepare(
             [Domain(name="a", train=(str(some),))],

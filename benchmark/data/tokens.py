@@ -116,14 +116,9 @@ class Corpus:
         return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains), self.special)
 
     @cached_property
-    def texts(self) -> list[str]:
-        """A hash for each domain, of its tokens and of the tokenizer that made them."""
-        return [domain.key for domain in self.domains]
-
-    def keys_of(self, texts: Sequence[Domain]) -> list[str]:
-        """Such hashes of domains and probes."""
-        keys = {text.name: text.key for text in (*self.domains, *self.probes)}
-        return [keys[text.name] for text in texts]
+    def keys(self) -> dict[str, str]:
+        """By name, a hash for each domain and probe, of its tokens and of the tokenizer that made them."""
+        return {text.name: text.key for text in (*self.domains, *self.probes)}
 
 
 class Unprepared(Exception):

@@ -171,7 +171,8 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     """Each stage of a run with its key; the next begins from what this one leaves."""
     method = build(config.method, config.options)
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
-    keys = stage_keys(steps, method, stream.corpus.keys_of(config.learned))  # steps: a table need not be there yet
+    texts = [stream.corpus.keys[text.name] for text in config.learned]
+    keys = stage_keys(steps, method, texts)  # of steps: a table need not be there yet
     config = set_training(config, precision=precision_of(config.training.precision, world.device))
     first = trainable_stage(config, 0, stream)
     torch.manual_seed(first.seed)

@@ -58,7 +58,7 @@ class Identities:
         infos = {domain.name: domain.info for domain in corpus.domains} if isinstance(corpus, Corpus) else {}
         unigram = {name: info["unigram_perplexity"] for name, info in infos.items()}
         if isinstance(corpus, Corpus):
-            tokens = {text.name: text.key for text in (*corpus.domains, *corpus.probes)}
+            tokens = corpus.keys
         elif told and (self.store.is_archive or self._agree(config, told.tokens)):
             keys, tokens = told.stages, told.tokens
         elif corpus and not told:

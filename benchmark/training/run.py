@@ -82,7 +82,7 @@ class Run:
         check_memory_shares(config, method)
         start, apart = config.start, ["document_mask"] * config.data.document_mask
         self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""
-        self.keys = stage_keys(config, method, self.corpus.keys_of(config.learned))
+        self.keys = stage_keys(config, method, [self.corpus.keys[text.name] for text in config.learned])
         stages = [stage_of(config, index) for index in range(len(self.keys))]
         self._keeps = [keeps_optimizer(method.phases(stage)) for stage in stages]
 
@@ -308,7 +308,7 @@ class Run:
             stages=self.keys,
             unigram={domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains},
             texts=self.stream.validation_keys,
-            tokens={text.name: text.key for text in self.stream.evaluated},
+            tokens=self.corpus.keys,
             start=self._start_key,
         )
 
