@@ -91,7 +91,7 @@ class Unit:
         paths = [Path(folder, name) for folder, _, names in os.walk(store.data) for name in names]
         for key in store.recorded_stages(self.config):
             paths += [*store.stage(key).glob("*.pt"), store.scores_file(key), store.measures_file(key)]
-        for path in paths:
+        for path in [*paths, store.scores_file("baselines")]:
             with contextlib.suppress(FileNotFoundError):  # others write there
                 if not any(map(PASSES.fullmatch, path.parts)):
                     kept.append(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}")
