@@ -295,11 +295,11 @@ def test_a_report_that_was_refused_or_lost_is_submitted_alone(tiny: SuiteFolder,
     slurm.most = 4
     assert tiny.submit() == 3 and [wave["kind"] for wave in tiny.waves()][-1] == "train"
     slurm.most = 100
-    for more, kinds in (((), ["report"]), ((), [])):
+    for kinds in (["report"], []):
         before = len(tiny.waves())
-        assert tiny.submit(*more) == 0 and [wave["kind"] for wave in tiny.waves()[before:]] == kinds
+        assert tiny.submit() == 0 and [wave["kind"] for wave in tiny.waves()[before:]] == kinds
     slurm.ended[tiny.waves()[-1]["id"]] = "FAILED"
-    for more, kinds in (((), []), (("--retry-failed",), ["report"]), (("--retry-failed",), [])):
+    for more, kinds in (([], []), (["--retry-failed"], ["report"]), (["--retry-failed"], [])):
         before = len(tiny.waves())
         assert tiny.submit(*more) == 0 and [wave["kind"] for wave in tiny.waves()[before:]] == kinds
 

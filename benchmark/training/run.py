@@ -75,7 +75,7 @@ class Run:
     ) -> None:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
         self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
-        poll = polled(asked_to_stop, waits)
+        poll = polled(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
         self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
         method = new_method()

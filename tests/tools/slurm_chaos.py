@@ -136,7 +136,9 @@ class Chaos:
         while before < len(self.tiny.waves()):  # with those whose process was killed, until nothing is submitted
             before = len(self.tiny.waves())
             assert (status := self.tiny.submit("--retry-failed")) in (0, PARTIAL), status
-            wait_until(lambda: self.kill_others() or not queue(), PATIENCE)
+            while queue():
+                self.kill_others()
+                time.sleep(0.2)
 
     def submit_what_is_left(self) -> None:
         """Call `run` again, some time after it could not submit all."""
