@@ -178,8 +178,8 @@ def test_torchrun_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, monk
 def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: by hand: of eight GPUs a run takes one, and two runs side by side take two."""
     monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
-    monkeypatch.setattr(local, "work_through", lambda *_: [])
-    monkeypatch.setattr(local, "do_in_turns", lambda *_: [])
+    monkeypatch.setattr(local, "work_through", lambda *_, **__: [])
+    monkeypatch.setattr(local, "do_in_turns", lambda *_, **__: [])
     for count, idle in (("1", 7), ("2", 6)):
         tiny.call("run", "--parallel", count)
         assert f"{idle} GPUs of this machine stand idle: --processes all" in capsys.readouterr().err

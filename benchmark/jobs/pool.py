@@ -156,9 +156,9 @@ def work_through(
 ) -> list[Unit]:
     """Do units, in this order, one after the other in each slot; where one fails the others go on.
 
-    What another process has is left until nothing else is to do, and then tried every ten seconds; `when_idle` is told
-    of it, and may raise; `show` is told again and again which are under way. Returns what failed. Raises Stopped, after
-    checkpoints, when asked to stop, or where one was told so by a signal of its own.
+    What another process has is left until nothing else is to do, then `when_idle` is told, and it is tried every ten
+    seconds; `show` is told which are under way. Returns what failed. Raises Stopped, after checkpoints, when asked to
+    stop, or where one was told so by a signal of its own, and what `when_idle` raises.
     """
     from benchmark.training.processes import Stopped
 
@@ -167,13 +167,12 @@ def work_through(
     start_server()
     try:
         while busy or (left and not stopping):
-            now = time.monotonic()
             if not busy and all(unit.id in not_before for unit in left):
                 when_idle(left)
-            for unit in [unit for unit in left if not_before.get(unit.id, 0.0) <= now and not stopping][: len(free)]:
+            due = [unit for unit in left if not_before.get(unit.id, 0.0) <= time.monotonic() and not stopping]
+            for unit in due[: len(free)]:
                 left.remove(unit)
-                slot = free.pop(0)
-                process = _start(unit, slot)
+                process = _start(unit, slot := free.pop(0))
                 busy[process.sentinel] = unit, slot, process
             show([unit for unit, _, _ in busy.values()])
             was_stopping = stopping

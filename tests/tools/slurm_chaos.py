@@ -208,7 +208,11 @@ class Chaos:
         self.cluster.kill_node(node)
         scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
         self.cluster.start_node(node)
-        scontrol("update", f"NodeName={node}", "State=RESUME")
+        self.resume(node)
+
+    def resume(self, node: str) -> None:
+        """Let jobs start on a node again; one that has registered meanwhile is back already, and refuses."""
+        subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
 
     def drain(self, job: Job) -> None:
         """No job starts on its node for a while, and it goes on."""
@@ -221,7 +225,7 @@ class Chaos:
         before = there()
         time.sleep(SILENCE)
         assert there() <= before
-        scontrol("update", f"NodeName={node}", "State=RESUME")
+        self.resume(node)
 
     def preempt_by_cancelling(self, job: Job) -> None:
         """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
