@@ -19,9 +19,10 @@ from benchmark.models import load, transformer
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.training import step_times
+from benchmark.training.flops import count_flops
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.step import StageInputs, Stepper, count_flops, trainable_stage
+from benchmark.training.step import StageInputs, Stepper, trainable_stage
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.record_lines import read_stage_lines
 

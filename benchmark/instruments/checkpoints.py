@@ -186,6 +186,7 @@ OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", discrimi
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
     "experts": "experts (Lifelong-MoE): grow the model of another method",
+    "extended": "modules of a method's file: grow what `run_all.py export` makes of it",
     "lora": "adapters (LoRA): grow what `run_all.py export` makes of it",
 }
 

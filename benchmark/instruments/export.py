@@ -31,6 +31,7 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import whole_folder, write_checksums
 from benchmark.models import LanguageModel, load_verified
 from benchmark.models.kinds import lora
+from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.transformer import UNUSED, kind_name, read_tokenizer, wrap_tokenizer
 from benchmark.records import DoneLine, EvaluationLine, LineOfStage, RunLine, StageLine
@@ -120,6 +121,8 @@ def plain_model(
     Raises ConfigError where there is no place for a prompt.
     """
     vocabulary, special = model.vocabulary, model.vocabulary.special
+    if isinstance(model, ExtendedModel):
+        model = LanguageModel(model.to_plain(), vocabulary, model.prompts)
     index = 0 if domain is None else vocabulary.domains.index(domain)
     if domain is not None and isinstance(model, LoraModel):
         model, domain = LanguageModel(lora.merge_adapters(model, index), vocabulary), None

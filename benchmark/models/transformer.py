@@ -36,7 +36,12 @@ from benchmark.settings.base import ConfigError
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
 transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here
 
-KIND_FILES = {"progressive": "progressive.json", "lora": "adapters.safetensors", "experts": "experts.safetensors"}
+KIND_FILES = {
+    "progressive": "progressive.json",
+    "lora": "adapters.safetensors",
+    "experts": "experts.safetensors",
+    "extended": "modules.safetensors",
+}
 """The file by which the folder of a saved model is known to be of a kind."""
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
@@ -295,18 +300,23 @@ def build(
     dropout: float = 0.1,
     prompts: bool = False,
     scaled: bool = False,
+    document_mask: bool = False,
 ) -> LanguageModel:
     """A freshly initialised model; its weights are a function of torch's seed, which the caller sets.
 
     `sequence_length` counts `<s>`, the prompt's column and the N text tokens of a row; `scaled`: see
-    `Architecture.build`. Raises ConfigError for an unknown architecture and a hidden size that no heads fill.
+    `Architecture.build`; `document_mask`: see `LanguageModel.separate_documents`. Raises ConfigError for an unknown
+    architecture and a hidden size that no heads fill.
     """
     record = architectures.load(architecture)
     if hidden_size % head_size:
         raise ConfigError(f"hidden size {hidden_size} must be a multiple of the head size {head_size}")
     heads = hidden_size // head_size
     shape = Shape(vocabulary.size, sequence_length, layers, hidden_size, heads, dropout, scaled)
-    return LanguageModel(record.build(shape), vocabulary, prompts)
+    model = LanguageModel(record.build(shape), vocabulary, prompts)
+    if document_mask:
+        model.separate_documents()
+    return model
 
 
 def load(folder: Path | str) -> LanguageModel:
@@ -417,9 +427,15 @@ def check_files(folder: Path) -> None:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """The sha256 of the names, types, shapes and values of all parameters and buffers that are saved, by name."""
+    """The sha256 of the names, types, shapes and values of all parameters and buffers that are saved, by name.
+
+    Of a plain model its network's: modules that a method sets beside it are of the stage in which they train.
+    """
     total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    tensors = model.state_dict()
+    if type(model) is LanguageModel:
+        tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
+    for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()

@@ -16,6 +16,7 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.training.method import (
+    OWN,
     LifelongMethod,
     Outlook,
     Phase,
@@ -87,7 +88,7 @@ def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
 
 def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> None:
     earlier = stage.domains[:-1]
-    known = ["new", "seen", *(["previous", "memory", *earlier] if earlier else [])]
+    known = ["new", "seen", OWN, *(["previous", "memory", *earlier] if earlier else [])]
     for source in phase.sources:
         if source.domain not in known:
             raise ConfigError(f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}")

@@ -34,8 +34,10 @@ AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 # controls and references run only where a suite names them; of references each stage may cost as much as all so far
 Group = Literal["baselines", "controls", "references"]
 
+OWN = "own"  # a source: rows of the method's own
+
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from benchmark.models import LanguageModel
     from benchmark.records import GrowthRecord
@@ -46,13 +48,15 @@ if TYPE_CHECKING:
 class Source:
     """Rows of a step that are a batch of their own, with a loss of their own."""
 
-    domain: str  # "new", "previous", "seen" as in Phase, "memory": of all earlier domains, or the name of one of them
+    # "new", "previous", "seen" as in Phase, "memory": of all earlier domains, the name of one of them, or "own": text
+    # that `make_rows` makes
+    domain: str
     share: float = 1.0  # rows, as a share of training.batch_size
     weight: float = 1.0  # of the mean loss of these rows in the step's loss, which is the sum over the sources
 
     @property
     def from_memory(self) -> bool:
-        return self.domain not in ("new", "previous", "seen")
+        return self.domain not in ("new", "previous", "seen", OWN)
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,7 @@ class LifelongMethod:
     title: ClassVar[str] = "Naive"  # label of its row
     group: ClassVar[Group] = "baselines"  # controls and references run only where a suite names them
     version: ClassVar[int] = 1  # raised when the code comes to compute something else, so that stages are trained anew
+    decoders_only: ClassVar[bool] = False  # whether models that predict masked tokens are none for it
     may_be_naive: ClassVar[bool] = False  # whether `check` may find Naive's weights: it acts seldom, or not at all
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # values of options that `run_all.py tune` may choose from
     state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them
@@ -191,6 +196,13 @@ class LifelongMethod:
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
         """Scalar: the mean over the rows of `batch`, so that micro-batches and processes average to the whole."""
         return learner.language_model_loss(batch)
+
+    def make_rows(self, shape: tuple[int, int], generator: Generator) -> Tensor:
+        """Token ids (rows, N) for Source("own"), in this shape: text alone, drawn from `generator` and nothing else.
+
+        Called without gradients in each step, and by each process for the rows of all: they must be the same.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has a source {OWN!r}, and no make_rows")
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         """Change `parameter.grad` in place, after the synchronised backward pass and before the optimizer's step.

@@ -80,6 +80,11 @@ class Run:
         self.stream = stream_of(config, self.corpus)
         method = new_method()
         check_memory_shares(config, method)
+        if method.decoders_only and self.stream.masked:
+            raise ConfigError(
+                f"row {config.row!r} trains decoders only, and {config.model.architecture} predicts masked tokens: "
+                "leave the row out, or take another model.architecture"
+            )
         start, apart = config.start, ["document_mask"] * config.data.document_mask
         self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""
         self.keys = stage_keys(config, method, [self.corpus.keys[text.name] for text in config.learned])

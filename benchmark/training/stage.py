@@ -22,12 +22,13 @@ from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, Position, Trunk
 from benchmark.training.clock import Clock, contention
 from benchmark.training.evaluate import bits_per_byte, perplexities
+from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, elapsed
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import Stopped
 from benchmark.training.progress import ProgressLine
-from benchmark.training.step import StageInputs, Stepper, count_flops
+from benchmark.training.step import StageInputs, Stepper
 
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
 

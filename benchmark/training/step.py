@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.models import LanguageModel, build
 from benchmark.models.devices import keep_random_numbers, seed_random_numbers
@@ -20,16 +19,15 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.ladder import Size
 from benchmark.settings.suite import RunConfig
 from benchmark.training.evaluate import evaluating
+from benchmark.training.flops import count_flops
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch, Elapsed, Learner
-from benchmark.training.method import LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
+from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
 from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import StageTimes
 from benchmark.training.stream import SOURCES, Stream
-
-_BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
 
 
 def set_training(config: RunConfig, **values: Any) -> RunConfig:
@@ -47,7 +45,7 @@ def trainable_stage(
     model = config.model
 
     def new_model(size: Size) -> LanguageModel:
-        made = build(
+        return build(
             model.architecture,
             size.layers,
             size.hidden_size,
@@ -56,10 +54,8 @@ def trainable_stage(
             head_size=model.head_size,
             dropout=model.dropout,
             scaled=model.init == "scaled",
+            document_mask=config.data.document_mask,
         )
-        if config.data.document_mask:
-            made.separate_documents()
-        return made
 
     def previous() -> LanguageModel:
         if load_previous is None:
@@ -109,7 +105,8 @@ Step = tuple[list[Batch], list[Batch]]  # the batch, and the second one, from me
 class Loader:
     """`get(step)` is this process's part of the batch in micro-batches, on its device.
 
-    The next step is made in a thread meanwhile, unless the method steers the replay by what it has just seen.
+    The next step is made in a thread meanwhile, unless the method steers the replay by what it has just seen, or makes
+    rows of its own.
     """
 
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
@@ -146,7 +143,8 @@ class Loader:
     def get(self, step: int, over: float = 0.0) -> Step:
         ahead, self._ahead = self._ahead, None
         current = ahead[1].result() if ahead and ahead[0] == step else self.compute(step, over)
-        if self._method.replay_weights is None and self._stream.is_steady(self._stage.index):
+        own = any(source.domain == OWN for source in self._phase.sources)
+        if self._method.replay_weights is None and self._stream.is_steady(self._stage.index) and not own:
             self._ahead = step + 1, self._thread.submit(self.compute, step + 1)
         return current
 
@@ -155,10 +153,12 @@ class Loader:
         batch = [
             stream.source_batch(
                 *(stage, source, SOURCES * number + index, step, count, rows, weights),
-                0 if source.from_memory else stream.replayed_rows(self._phase, count),
+                0 if source.from_memory or own is not None else stream.replayed_rows(self._phase, count),
                 over,
+                own,
             )
             for number, (source, count) in enumerate(zip(self._phase.sources, self._source_rows, strict=True))
+            for own in [self._own_rows(number, step) if source.domain == OWN else None]
             for rows in self._micro_batches(count)
         ] or [
             stream.batch(stage, self._phase, index, step, self._batch_size, rows, weights, self._replayed, over)
@@ -171,6 +171,14 @@ class Loader:
         device = self._world.device
         return [part.to(device) for part in batch], [part.to(device) for part in memory]
 
+    def _own_rows(self, number: int, step: int) -> Tensor:
+        """What the method makes for its source of this number: the same in all processes."""
+        generator, stream = torch.Generator(self._world.device), self._stream
+        bits = random_bits(stream.seed, self._stage.index, SOURCES * number + self._phase_index, step)
+        with torch.no_grad():
+            shape = self._source_rows[number], stream.length
+            return self._method.make_rows(shape, generator.manual_seed(int(bits >> 1)))
+
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(cancel_futures=True)
@@ -179,29 +187,6 @@ class Loader:
         """This process's rows: every world-size-th, so that all have their share of new and memory rows."""
         mine = np.arange(self._world.rank, rows, self._world.size)
         return [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]
-
-
-def count_flops(run: Callable[[], Any]) -> float:
-    """What calling `run` costs. Nothing in it may be compiled: the counter sees operators, not kernels."""
-    formulas = {
-        getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
-        for backend in _BACKENDS
-        for suffix, formula in (("", _count_attention), ("_backward", _attention_backward))
-    }
-    counter = FlopCounterMode(display=False, custom_mapping=formulas)
-    with counter:
-        run()
-    return float(counter.get_total_flops())
-
-
-def _count_attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    """Scores and their product with the values; shapes (B, H, T, D / H)."""
-    rows, heads, length, size = query
-    return 2 * rows * heads * length * key[2] * (size + value[3])
-
-
-def _attention_backward(grad: torch.Size, *shapes: Any, **_: Any) -> int:
-    return 2 * _count_attention(*shapes[:3])
 
 
 BEFORE = Elapsed()

@@ -148,11 +148,20 @@ class Stream:
         weights: Sequence[float] | None = None,
         replayed: int = 0,
         over: float = 0.0,
+        own: Tensor | None = None,
     ) -> Batch:
         """Rows of the batch of one of `Phase.sources`, which has `batch_size` rows; see `batch`.
 
+        `own`: all of its rows (batch_size, N), where the method has made them.
+
         `phase_index` is that of the phase and SOURCES times the source's number: so the first one's rows are `batch`'s.
         """
+        if own is not None:
+            if own.shape != (batch_size, self.length):
+                raise ValueError(f"make_rows gave ids of shape {tuple(own.shape)} for {(batch_size, self.length)}")
+            text, domains = own.cpu().numpy()[rows], np.full(len(rows), stage)
+            batch = self._to_batch(text, domains, self.seed, stage, phase_index, step, rows)
+            return replace(batch, rows=batch_size, source=phase_index // SOURCES, weight=source.weight)
         domain: Any = "new" if source.from_memory else source.domain
         asked = Phase("", memory=float(source.from_memory), domain=domain)
         if source.from_memory and source.domain != "memory":

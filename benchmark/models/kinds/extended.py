@@ -1,0 +1,82 @@
+"""Models with modules that a method's file defines: adapters, a side network, whatever its author writes.
+
+A subclass makes them beside the network, and lets what the network computes go through them: by hooks on its layers, or
+by a `hidden` of its own. They are in checkpoints, and are saved and loaded with the model.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmark.models import transformer
+from benchmark.models.kinds.lora import MergedEncoder
+from benchmark.models.transformer import LanguageModel
+from benchmark.settings.base import ConfigError
+
+FILE = transformer.KIND_FILES["extended"]  # in the folder of a saved model
+
+
+class ExtendedModel(LanguageModel):
+    """A language model over the network of another, which a subclass gives modules.
+
+    A saved one is made again as `SubClass(model, **made_with)`, of numbers and strings, before its tensors are loaded.
+    """
+
+    def __init__(self, model: LanguageModel, **made_with: Any) -> None:
+        super().__init__(model.network, model.vocabulary, model.prompts)
+        self.made_with = made_with
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """What is not the network's, by name."""
+        return {
+            name: value.contiguous() for name, value in self.state_dict().items() if not name.startswith("network.")
+        }
+
+    def to_plain(self) -> PreTrainedModel:
+        """A network that computes the same without the modules, to export and to fine-tune; the model is used up."""
+        raise ConfigError(
+            f"no network of transformers computes what {type(self).__name__} does, so it can be neither exported nor "
+            "fine-tuned: define its `to_plain` where one does"
+        )
+
+    def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
+        super()._write(folder, tokenizer)
+        kind = type(self)
+        about = {"class": f"{kind.__module__}:{kind.__qualname__}", "made_with": json.dumps(self.made_with)}
+        save_file(self.own_tensors(), folder / FILE, metadata=about)
+
+
+def load(folder: Path | str) -> ExtendedModel:
+    """The model that `ExtendedModel.save` wrote, in evaluation mode.
+
+    Raises ConfigError where its class is not there.
+    """
+    with safe_open(Path(folder) / FILE, "pt") as file:
+        about, own = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    module, _, name = about["class"].partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        assert issubclass(kind, ExtendedModel)
+    except (ImportError, AttributeError, TypeError, AssertionError):
+        raise ConfigError(
+            f"{folder}: its model is a {name} of {module}, and there is none: put the method's file where it was"
+        ) from None
+    model: ExtendedModel = kind(transformer.load(folder), **json.loads(about["made_with"]))
+    if other := own.keys() ^ model.own_tensors().keys():
+        raise ValueError(f"{len(other)} tensors are missing or none of {name}'s, e.g. {min(other)}")
+    model.load_state_dict(own, strict=False)
+    return model.eval()
+
+
+def load_column(folder: Path | str, domain: str) -> MergedEncoder:
+    """The network that computes the same, whatever the domain."""
+    return MergedEncoder(load(folder).to_plain())

@@ -1,0 +1,159 @@
+"""Methods of one file each, which bring modules, text and a kind of model of their own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+import methods
+from benchmark.instruments import conformance
+from benchmark.instruments.conformance import CHECKS, TinyRuns, tiny_config
+from benchmark.instruments.export import export_model
+from benchmark.models import load
+from benchmark.models.kinds import extended
+from benchmark.settings.base import ConfigError
+from benchmark.training.method import LifelongMethod, Phase, Source
+from benchmark.training.stream import SOURCES
+from tests.support.thorough import THOROUGH
+
+CLASSES = {
+    "o_lora": "OLora",
+    "feature_distillation": "FeatureDistillation",
+    "generative_replay": "GenerativeReplay",
+    "side_network": "SideNetwork",
+}
+TRIED = (
+    conformance.checkpoints_compute_what_was_recorded,
+    conformance.is_naive_where_it_says,
+    conformance.works_on_the_clock_alone,
+    conformance.resumes_identically_from_a_kill_in_each_phase,
+)
+
+
+def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
+    """The method in a file beside these tests, or one of the project."""
+    if name not in CLASSES:
+        return methods.build(name, options)
+    module = importlib.import_module(f"tests.support.methods_with_modules.{name}")
+    try:
+        return getattr(module, CLASSES[name])(**options)
+    except TypeError as error:
+        raise ConfigError(str(error)) from None
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path: Path) -> None:
+    """Oracle: those of `check`; and transformers alone computes the exported model's logits, but for a side network,
+    which it has none for."""
+    tiny = TinyRuns(name, build, tmp_path)
+    for check in CHECKS if THOROUGH else TRIED:
+        check(tiny)
+    run = tiny.run(tiny.config(), "undisturbed-gpt")
+    stage = run.store.stage(run.keys[-1])
+    if name == "side_network":
+        with pytest.raises(ConfigError, match="WithSide does, .*: define its `to_plain`"):
+            export_model(stage, tmp_path / "plain")
+        return
+    export_model(stage, tmp_path / "plain")
+    plain, model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain"), load(stage / "model")
+    tokens, domains = torch.arange(4, 14).view(1, -1), torch.tensor([2])
+    with torch.no_grad():
+        expected = model(tokens, domains, torch.arange(10)[None])
+        torch.testing.assert_close(plain(tokens).logits[..., : expected.shape[-1]], expected, rtol=1e-4, atol=1e-5)
+        if name == "o_lora":  # whose modules stay beside the network, all others are of training alone
+            encoder = extended.load_column(stage / "model", "logging")
+            hidden = encoder(tokens, torch.ones_like(tokens))
+            torch.testing.assert_close(hidden, model.hidden(tokens, domains), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_whose_file_is_gone_is_told(tmp_path: Path) -> None:
+    """Oracle: the message names the class and the cure."""
+    tiny = TinyRuns("side_network", build, tmp_path)
+    tiny.undisturbed()
+    run = tiny.run(tiny.config(), "undisturbed-gpt")
+    file = run.store.stage(run.keys[-1]) / "model" / extended.FILE
+    with safe_open(file, "pt") as opened:
+        about, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    for kind in ("methods.gone:WithSide", "methods.naive:Naive", "methods.naive:Gone"):
+        save_file(tensors, file, {**about, "class": kind})
+        with pytest.raises(ConfigError, match=rf"a {kind.split(':')[1]} of .*: put the method's file where it was"):
+            extended.load(file.parent)
+
+
+@dataclass
+class Makes(LifelongMethod):
+    """Notes the rate of each step, its gradients and weights, and what text it made and was given."""
+
+    made: list = field(default_factory=list, init=False)
+    given: list = field(default_factory=list, init=False)
+    rates: list = field(default_factory=list, init=False)
+    state = ("made", "given", "rates")
+
+    def signature(self, stage):
+        return {"makes": True}
+
+    def phases(self, stage):
+        return [Phase("adapt", sources=(Source("new", 0.5), Source("own", 0.5)))]
+
+    def make_rows(self, shape, generator):
+        self.made = [*self.made, torch.randint(4, 300, shape, generator=generator)]
+        return self.made[-1]
+
+    def loss(self, learner, batch):
+        if batch.source == 1:
+            self.given = [*self.given, batch.tokens[:, 1:]]
+        return super().loss(learner, batch)
+
+    def adjust_gradients(self, learner, memory):
+        self.before = [p.detach().clone() for p in learner.parameters]
+
+    def after_step(self, learner):
+        moved = [(before - p).detach() for before, p in zip(self.before, learner.parameters, strict=True)]
+        gradients = [p.grad for p in learner.parameters]
+        moves, steps = (torch.cat([part.flatten() for part in parts]) for parts in (moved, gradients))
+        self.rates = [*self.rates, [learner.learning_rate, float(moves.norm() / steps.norm())]]
+
+
+def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
+    """Oracle: the rows that it made, other ones in each step; and by how much plain gradient descent has moved the
+    weights, over their gradients."""
+    tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
+    options = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.0}, "weight_decay": 0.0}
+    run = tiny.run(tiny.config(**options, batch_size=6, learning_rate=0.5), "run")
+    run.train(0)
+    noted = torch.load(run.store.stage(run.keys[0]) / "method.pt", weights_only=True)
+    assert len(noted["made"]) == len(noted["given"]) == 10 and noted["made"][0].shape == (3, 16)
+    assert all(torch.equal(made, given) for made, given in zip(noted["made"], noted["given"], strict=True))
+    assert len({tuple(made.flatten().tolist()) for made in noted["made"]}) == 10
+    rates = [rate for rate, _ in noted["rates"]]
+    assert rates == pytest.approx([moved for _, moved in noted["rates"]], rel=1e-2) and max(rates) > 2 * rates[-1]
+
+
+def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
+    """Oracle: the whole batch, every other row of it in each of two processes."""
+    tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
+    stream, source = tiny.run(tiny.config("bert"), "run").stream, Source("own", 0.5)
+    own = torch.randint(4, 300, (4, stream.length))
+    whole = stream.source_batch(1, source, SOURCES, 0, 4, [0, 1, 2, 3], own=own)
+    for rank in range(2):
+        part = stream.source_batch(1, source, SOURCES, 0, 4, [rank, rank + 2], own=own)
+        assert torch.equal(part.tokens, whole.tokens[rank::2]) and torch.equal(part.targets, whole.targets[rank::2])
+    assert torch.equal(whole.targets, own.gather(1, whole.positions - 1))
+    with pytest.raises(ValueError, match=r"make_rows gave ids of shape \(4, 3\) for \(4, 16\)"):
+        stream.source_batch(1, source, SOURCES, 0, 4, [0], own=own[:, :3])
+
+
+def test_a_method_for_decoders_trains_no_masked_model(tmp_path: Path) -> None:
+    """Oracle: the message names the row, the architecture and the cure."""
+    tiny = TinyRuns("generative_replay", build, tmp_path)
+    with pytest.raises(ConfigError, match="row 'generative_replay' trains decoders only, and bert .*: leave"):
+        tiny.run(tiny_config("generative_replay", "bert"), "run")
