@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.study import Study, header, other_texts, select_measure
 from analysis.tables import Block, Column
-from benchmark.records import DoneLine, last
+from benchmark.records import DoneLine, EvaluationLine, last
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
@@ -173,9 +173,12 @@ def note_unequal_hardware(stages: pd.DataFrame) -> list[str]:
 def note_leaks(study: Study, suite: str) -> list[str]:
     """Tasks with test examples that stand in their train set."""
     lines = (line for run in study.of(suite) for stage in run.scores for line in stage)
-    counts = {line.task: line.leaks for line in lines if line.leaks}
-    told = (f"{count} of {task}" for task, count in counts.items())
-    return [f"Test examples stand in the train set of their task, too: {', '.join(told)}."] if counts else []
+    leaks: dict[str, dict[str, int]] = {"the train set of their task": {}, "the training text of the stream": {}}
+    for line in lines:
+        for counts, count in zip(leaks.values(), (line.leaks, line.in_stream), strict=True):
+            counts |= {line.task: count} if count else {}
+    told = {where: ", ".join(f"{count} of {task}" for task, count in of.items()) for where, of in leaks.items()}
+    return [f"Test examples stand in {where}, too: {counts}." for where, counts in told.items() if counts]
 
 
 def note_near_copies(study: Study, suite: str) -> list[str]:
@@ -185,10 +188,31 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
         titles = {domain.name: domain.title for domain in (*run.line.domains, *run.line.probes)}
         for head in (header(stage) for stage in run.stages if stage):
             for name, info in head.data.items():
-                if name in titles and info.get("near_copies"):
-                    counts[titles[name]] = f"{info['near_copies']:,} of {info['valid_documents']:,} documents of "
-    told = ", ".join(f"{count}{title}" for title, count in counts.items())
-    return [f"Validation text nearly stands in training text, so perplexity is lower: {told}."] if counts else []
+                for other, near in {name: info.get("near_copies"), **info.get("near_copies_in", {})}.items():
+                    if near and name in titles:
+                        whose = f" in that of {titles.get(other, other)}" if other != name else ""
+                        counts[name, other] = (
+                            f"{near:,} of {info['valid_documents']:,} documents of {titles[name]}{whose}"
+                        )
+    if not counts:
+        return []
+    told = ", ".join(counts.values())
+    return [
+        f"Validation text nearly stands in training text, so perplexity is lower: {told}.",
+        *_note_without(study, suite),
+    ]
+
+
+def _note_without(study: Study, suite: str) -> list[str]:
+    """AP after the last domain less those documents; a mean over seeds. Older records do not say."""
+    values: dict[str, list[float]] = {}
+    for run in study.of(suite):
+        end = last(run.stages[-1], EvaluationLine) if run.finished == len(run.domains) else None
+        if end and end.without_copies:
+            each = [{**end.perplexity, **end.without_copies}[domain.name] or np.nan for domain in run.domains]
+            values.setdefault(run.row, []).append(float(np.exp(np.log(each).mean())))
+    told = ", ".join(f"{row} {np.mean(of):.2f}" for row, of in values.items())
+    return [f"AP after the last domain without these documents: {told}."] if told else []
 
 
 def note_unequal_code(study: Study, suite: str) -> list[str]:

@@ -152,6 +152,7 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
     charged: Spent
     perplexity: dict[str, Perplexity | None]
     bits_per_byte: dict[str, Amount | None]
+    without_copies: dict[str, Perplexity | None] = {}  # perplexity less documents that nearly stand in training text
     tokens_per_second: Amount = 0.0
     loss: float | None = None  # of the step, in a phase that trains
     learning_rate: Amount | None = None
@@ -233,6 +234,7 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
     test: Share
     test_without_leaks: Share | None = None
     leaks: int = 0  # examples of test that stand in train
+    in_stream: int = 0  # or nearly in the training text of the stream
 
 
 class ScoreLine(Line, tag="score", kw_only=True):
@@ -252,6 +254,7 @@ class ScoreLine(Line, tag="score", kw_only=True):
     test: Share
     test_without_leaks: Share | None = None
     leaks: int = 0  # examples of test that stand in train
+    in_stream: int = 0  # or nearly in the training text of the stream
     precision: str = ""  # of the forward passes
     forward_tokens: int | None = None  # columns of one, where memory did not hold those that were asked for
     seconds: Amount

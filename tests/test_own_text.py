@@ -12,7 +12,7 @@ import methods
 import run_all
 from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
-from benchmark.downstream.tasks import Example, TaskData
+from benchmark.downstream.tasks import Example, TaskData, mark_in_stream
 from benchmark.instruments.new_suite import RUNGS, Text, valid_share, write_suite
 from benchmark.jobs.preparation import warn_of_shared_documents, warn_of_tests_in_stream, warnings
 from benchmark.settings.base import ConfigError
@@ -153,19 +153,23 @@ def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], me
     assert not list(texts.parent.glob("*.toml"))
 
 
-def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) -> None:
+def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path, monkeypatch) -> None:
     """Oracle: by hand: 30 of 60 held out, and 5 of 7 test examples, are training text in another case, with other
-    blanks and without their first words; of two each a quarter is."""
+    blanks and without their first words; of two each a quarter is. 12 of them are text of the other domain, too.
+    What was found is not looked for again."""
     words = [f"w{i}" for i in range(1000)]
     a, held, new = (sentences(seed, count, words) for seed, count in ((1, 60), (2, 28), (3, 300)))
     a = [f"{text} {' '.join(words[i : i + 30])}" for i, text in enumerate(a)]
     near = ["\n ".join(text.split()[2:]).upper() for text in a[:30]]
     some = [f"{' '.join(words[500 + 9 * i : 550 + 9 * i])} {' '.join(a[-1 - i].split()[-20:])}" for i in range(2)]
     held = [*near, *(f"{text} {' '.join(words[i + 300 : i + 330])}" for i, text in enumerate(held)), *some]
-    places = [write_text(tmp_path / f"{name}.jsonl", text) for name, text in (("a", a), ("held", held), ("b", new))]
+    texts = {"a": a, "held": held, "b": [*new, *(text + "." for text in a[:12])]}
+    places = [write_text(tmp_path / f"{name}.jsonl", text) for name, text in texts.items()]
     domains = [
         Domain(name="a", train=(str(places[0]),), valid=(str(places[1]),)),
-        Domain(name="b", train=(str(places[2]),)),
+        Domain(
+            name="b", train=(str(places[2]),), valid=(str(write_text(tmp_path / "v.jsonl", sentences(4, 30, words))),)
+        ),
     ]
     example = lambda text: Example(text, None, 0, "")  # noqa: E731
     test = (*map(example, [*near[:5], *some]),)
@@ -173,10 +177,19 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     for vocabulary in (300, 2000):
         corpus = prepare(domains, Tokenizer(vocabulary=vocabulary), DATA, tmp_path / "data")
         config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
-        said = [*warnings(corpus, config), *warn_of_tests_in_stream(corpus, tasks)]
-        assert said[0].startswith("a: 30 of 60 validation documents stand in its training text")
-        assert said[-1].startswith("t: 5 of 7 test examples stand in the training text of a")
-        assert len(said) == 3 and "tokenizer" in said[1]
+        for again in (False, True):
+            if again:
+                monkeypatch.setattr("benchmark.data.leaks.nearly", None)
+            said = [*warnings(corpus, config, tmp_path / "data")]
+            said += warn_of_tests_in_stream(corpus, config, tasks, tmp_path / "data")
+            assert said[0].startswith("a: 30 of 60 validation documents stand in its training text")
+            assert said[1].startswith("a: 12 of 60 validation documents stand in the training text of b")
+            assert said[3].startswith("t: 5 of 7 test examples stand in the training text of a")
+            assert said[4].startswith("t: 5 of 7 test examples stand in the training text of b")
+            assert len(said) == 5 and "tokenizer" in said[2]
+        monkeypatch.undo()
+        marked, _ = mark_in_stream(tasks, corpus, domains, tmp_path / "data")
+        assert marked[0][1].in_stream == {0, 1, 2, 3, 4}
 
 
 def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
@@ -193,9 +206,10 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     assert notes[0].startswith("a and b share 40 documents") and notes[1].startswith("b and c share 9 documents")
     assert len(notes) == 2
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
-    said = list(warnings(corpus, config))
-    assert said[0].startswith("c: only 9 documents for validation") and said[1:3] == notes
-    assert said[3].startswith("The tokenizer is trained on b, c too") and len(said) == 4
+    said = list(warnings(corpus, config, tmp_path / "data"))
+    assert said[0].startswith("c: only 9 documents for validation") and said[2:4] == notes
+    assert said[1].startswith("c: 8 of 9 validation documents stand in the training text of b")  # one is too short
+    assert said[4].startswith("The tokenizer is trained on b, c too") and len(said) == 5
 
 
 def test_prepare_a_plan_and_tables_say_how_often_text_is_read(tmp_path, capsys) -> None:

@@ -176,13 +176,19 @@ def test_contended_stages_are_noted(tmp_path, table, share, noted):
 
 
 def test_validation_text_that_nearly_stands_in_training_text_is_told(tmp_path):
-    """Oracle: what `prepare` recorded of a domain, in all tables of perplexities."""
+    """Oracle: what was recorded of a domain, in all tables of perplexities, and the geometric mean without it."""
     data = study(tmp_path, seeds=1)
     for run in data.runs:
         for stage in run.stages:
-            stage[0].data["ns"] = {"near_copies": 3, "valid_documents": 400}
-    note = "Validation text nearly stands in training text, so perplexity is lower: 3 of 400 documents of Ns."
-    assert note in load("main_pretraining").build(data).notes
+            stage[0].data["ns"] = {"near_copies": 3, "valid_documents": 400, "near_copies_in": {"wb": 2}}
+        if run.row == "Naive":
+            end = next(line for line in reversed(run.stages[-1]) if isinstance(line, EvaluationLine))
+            end.without_copies = {"ns": 100.0}
+            ap = np.exp(np.mean([np.log((end.perplexity | end.without_copies)[name.name]) for name in run.domains]))
+    counts = "3 of 400 documents of Ns, 2 of 400 documents of Ns in that of WB"
+    notes = load("main_pretraining").build(data).notes
+    assert f"Validation text nearly stands in training text, so perplexity is lower: {counts}." in notes
+    assert f"AP after the last domain without these documents: Naive {ap:.2f}." in notes
 
 
 def test_architectures_are_those_of_the_row_that_grows(tmp_path):

@@ -8,6 +8,7 @@ import random
 import sys
 import types
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,9 @@ def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_p
     data = load(task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")]), tmp_path)
     assert data.leaked == (True, True, False, False)
     assert score_without_leaks("accuracy", data, [0, 1, 1, 1]) == 0.5  # of the last two
+    assert (
+        score_without_leaks("accuracy", replace(data, in_stream=frozenset({1, 3})), [0, 1, 1, 1]) == 1
+    )  # of the third
     clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
     assert score_without_leaks("accuracy", clean, [0]) is None
 

@@ -18,8 +18,8 @@ POWERS = np.multiply.accumulate(np.full(1000, 0x9E3779B97F4A7C15, np.uint64))  #
 Hashes = NDArray[np.uint64]
 
 
-def nearly(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray[Any]) -> list[int]:
-    """Of how many documents of each array NEARLY of their runs of RUN words, or more, stand in `ids`, too.
+def nearly(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray[Any]) -> list[list[int]]:
+    """The documents of each array, by number, of which NEARLY of their runs of RUN words, or more, stand in `ids`, too.
 
     Neither case nor blanks count, nor how the tokenizer cuts words. A document of fewer words has no run.
     """
@@ -34,7 +34,7 @@ def nearly(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray
         places = np.minimum(np.searchsorted(sought, runs), len(sought) - 1)
         is_copied[places[sought[places] == runs]] = True
     shares = (np.bincount(of, is_copied[np.searchsorted(sought, runs)]) / np.bincount(of).clip(1) for runs, of in parts)
-    return [int((share >= NEARLY).sum()) for share in shares]
+    return [np.flatnonzero(share >= NEARLY).tolist() for share in shares]
 
 
 class _Words:

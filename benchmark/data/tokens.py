@@ -35,7 +35,6 @@ import tokenizers
 from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
-from benchmark.data.copies import nearly
 from benchmark.data.documents import DataError, NotHere, Sample
 from benchmark.data.ids import Ids, counts_and_hash, encode_documents, open_ids, unigram_perplexity
 from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
@@ -67,7 +66,8 @@ class DomainInfo(TypedDict, total=False):
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
     complete: bool  # False: the rest was not read
-    near_copies: int  # validation documents most of which stand in the training text, see benchmark/data/copies.py
+    near_copies: int  # validation documents most of which stand in its training text, in records: see data/leaks.py
+    near_copies_in: dict[str, int]  # or in that of another domain
     versions: dict[str, str]  # by package
     licenses: dict[str, str]  # by package, of those that say theirs
     source: dict[str, Any]
@@ -97,7 +97,7 @@ class DomainTokens:
     def check(self) -> None:
         """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
         if self.folder:
-            check_checksums(self.folder, _cure(self.folder))
+            check_checksums(self.folder, cure(self.folder))
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Unprepared(Exception):
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """A folder of prepared data, who is told what is made in it, who may end that, and whether anything is made."""
 
     folder: Path
@@ -153,7 +153,7 @@ def prepare(
     `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll` raises, after which another call goes on;
     Unprepared, with nothing made, if something is not there and `makes` is false.
     """
-    into = _Place(folder, progress or (lambda line: None), makes, poll)
+    into = Place(folder, progress or (lambda line: None), makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
     sources = {text.name: corpus.identity(text, data.valid_share, notes, makes) for text in (*domains, *probes)}
@@ -172,7 +172,7 @@ def prepare(
 
 
 def _tokenizer(
-    domains: Sequence[Domain], config: TokenizerConfig, data: Data, sources: dict[str, str], into: _Place
+    domains: Sequence[Domain], config: TokenizerConfig, data: Data, sources: dict[str, str], into: Place
 ) -> TextTokenizer:
     """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
     if config.folder:
@@ -203,12 +203,12 @@ def _tokenizer(
                 )
             trained.save(str(unfinished / "tokenizer.json"))
 
-        return _trained(_make_once("tokenizers", identity, into, make))
+        return _trained(make_once("tokenizers", identity, into, make))
     return TextTokenizer.of(bpe)
 
 
 def _trained(folder: Path) -> TextTokenizer:
-    check_checksums(folder, _cure(folder))
+    check_checksums(folder, cure(folder))
     return TextTokenizer.of(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
@@ -235,11 +235,11 @@ def _read_sample(file: Path) -> list[str]:
 # Domains
 
 
-def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: _Place) -> DomainTokens:
+def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: Place) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit])
-    made = _make_once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
-    check_checksums(made, _cure(made), sizes_alone=("train.bin", "valid.bin", "fingerprints.bin"))
+    made = make_once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
+    check_checksums(made, cure(made), sizes_alone=("train.bin", "valid.bin", "fingerprints.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     for split, tokens in (("training", train), ("validation", valid)):
@@ -252,7 +252,7 @@ def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, i
     return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info, made, domain.sources)
 
 
-def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> None:
+def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> None:
     """Write train.bin, valid.bin and info.json."""
     into.report(f"{domain.name}: tokenising")
     write = _join_sources if domain.sources else _write_ids
@@ -266,10 +266,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
     valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
     key = digest([made_with.key, train_hash, valid_hash, *info.get("parts", [])])
     versions, licenses = docstrings.read_distributions([name for part in domain.parts for name in part.packages])
-    train_ids, valid_ids = (open_ids(folder / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
-    [near_copies] = nearly(made_with.bpe, made_with.special.eos, [valid_ids], train_ids)
     info |= {
-        "near_copies": near_copies,
         "tokens": int(train.sum() + valid.sum()),
         "unigram_perplexity": unigram_perplexity(train, valid),
         "versions": versions,
@@ -279,7 +276,7 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
 
 
-def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> DomainInfo:
+def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
     """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself before."""
     notes = into.folder / "texts"
     known = [corpus.identity(part, data.valid_share, notes) for part in domain.parts]
@@ -311,12 +308,12 @@ class _Begun:
     sizes: tuple[int, int] = (0, 0)  # bytes of the two files
 
 
-def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: _Place, folder: Path) -> DomainInfo:
+def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read.
 
     What was begun is read again, but not tokenised. If it is no longer the same text, it is begun anew.
     """
-    begun = _Begun(**read_json(folder / BEGUN, _cure(folder))) if (folder / BEGUN).exists() else _Begun()
+    begun = _Begun(**read_json(folder / BEGUN, cure(folder))) if (folder / BEGUN).exists() else _Begun()
     paths = folder / "train.bin", folder / "fingerprints.bin"
     for path, size in zip(paths, begun.sizes, strict=True):
         path.touch()
@@ -401,11 +398,11 @@ def _write_valid(
 # Disk
 
 
-def _cure(folder: Path) -> str:
+def cure(folder: Path) -> str:
     return f"remove {folder}, and it is made from the text again"
 
 
-def _make_once(kind: str, identity: str, into: _Place, make: Callable[[Path], None]) -> Path:
+def make_once(kind: str, identity: str, into: Place, make: Callable[[Path], None]) -> Path:
     """A folder, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
     folder = into.folder / kind / identity
     if not folder.exists():
@@ -463,7 +460,7 @@ def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
 
     A text of the Hub that is not prepared is not here.
     """
-    into, here = _Place(store.data, lambda line: None, makes=False), dict[str, set[str]]()
+    into, here = Place(store.data, lambda line: None, makes=False), dict[str, set[str]]()
     try:
         if config.start:
             made = [load_tokenizer(Path(config.start.folder))]

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmark import records
-from benchmark.data.tokens import corpus_of
+from benchmark.data.tokens import corpus_if_prepared, corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.linear_probe import score_probe
-from benchmark.downstream.tasks import TaskData, metric, record_window_baseline, result_of, score_key
+from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_window_baseline, result_of, score_key
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models import load_verified
@@ -370,6 +370,8 @@ def score_stage(
             share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
             told = f"; domains told apart: {share:.1%}"
 
+    if corpus := corpus_if_prepared(config, store):
+        tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
     given = (key, folder, tasks, suite.finetuning, store.scores_file(key))
     if not score_all(*given, final, say, asked_to_stop, make_ready):
         return f"nothing to score after {place}"

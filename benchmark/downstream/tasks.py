@@ -9,10 +9,12 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmark import records
 from benchmark.data import corpus
@@ -25,6 +27,9 @@ from benchmark.data.documents import (
     parse_line,
     read_lines,
 )
+from benchmark.data.leaks import Found, find_leaks
+from benchmark.data.tokenizer import ids_of
+from benchmark.data.tokens import Corpus
 from benchmark.downstream.passages import RawExample, load_docstrings
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
@@ -64,6 +69,7 @@ class TaskData:
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     test: tuple[Example, ...]
+    in_stream: frozenset[int] = frozenset()  # numbers of examples of test that stand in training text of the stream
 
     @cached_property
     def key(self) -> str:
@@ -136,6 +142,23 @@ def _label(row: RawExample) -> str:
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     """The suite's tasks with their examples. Raises DataError, ConfigError."""
     return [(task, load_examples(task, suite.domains, store.data)) for task in suite.tasks]
+
+
+def mark_in_stream(
+    tasks: Sequence[tuple[Task, TaskData]], corpus: Corpus, learned: Sequence[Domain], folder: Path
+) -> tuple[list[tuple[Task, TaskData]], Found]:
+    """The tasks, knowing which examples of test nearly stand in training text of the stream; and where each does."""
+    asked = {}
+    for task, data in tasks:
+        texts = ids_of(corpus.tokenizer, [f"{example.text}\n{example.text_pair or ''}" for example in data.test])
+        ids = [number for text in texts for number in (*text, corpus.special.eos)]
+        asked[task.name] = data.key, np.array(ids, np.int64)
+    found = find_leaks(corpus, learned, asked, folder)
+    marked = [
+        (task, replace(data, in_stream=frozenset(number for of in found.values() for number in of[task.name])))
+        for task, data in tasks
+    ]
+    return marked, found
 
 
 def load_examples(task: Task, domains: Sequence[Domain], folder: Path, makes: bool = True) -> TaskData:
@@ -236,8 +259,8 @@ def metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> flo
 
 
 def score_without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> float | None:
-    """The test score over the rows that no row of train is a copy of; None where none or all of them do."""
-    clean = [i for i, leaked in enumerate(data.leaked) if not leaked]
+    """The test score over the rows that stand neither in train nor in the stream; None where none or all of them do."""
+    clean = [i for i, leaked in enumerate(data.leaked) if not leaked and i not in data.in_stream]
     if len(clean) in (0, len(data.test)):
         return None
     targets = data.targets("test")
@@ -274,6 +297,7 @@ def result_of(task: Task, data: TaskData, predicted: Sequence[int]) -> dict[str,
         "test": metric(task.metric, data.targets("test"), predicted),
         "test_without_leaks": score_without_leaks(task.metric, data, predicted),
         "leaks": sum(data.leaked),
+        "in_stream": len(data.in_stream),
     }
 
 

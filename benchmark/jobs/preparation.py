@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmark.data.copies import RUN, nearly
+from benchmark.data.copies import RUN
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.tokenizer import ids_of
+from benchmark.data.leaks import find_validation_leaks
 from benchmark.data.tokens import BEYOND, Corpus, corpus_of, data_key
-from benchmark.downstream.tasks import TaskData, load_tasks, record_baselines
+from benchmark.downstream.tasks import TaskData, load_tasks, mark_in_stream, record_baselines
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Task
@@ -24,7 +24,7 @@ SENTENCE = 20  # tokens: documents that have fewer are single sentences
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
-    store, corpora, problems = Store(runs), list[Corpus](), list[str]()
+    store, corpora, problems = Store(runs), list[tuple[Corpus, RunConfig]](), list[str]()
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
         for domain in (*corpus.domains, *corpus.probes):
@@ -35,8 +35,8 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                 + (f"; left out: {skipped}" if skipped else "")
             )
         yield from filter(None, [config.passes_note([domain.info["tokens"] for domain in corpus.domains])])
-        problems += warnings(corpus, config)
-        corpora.append(corpus)
+        problems += warnings(corpus, config, store.data)
+        corpora.append((corpus, config))
     for folder in {config.start.folder for config in configs if config.start}:
         load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
     for task, data in (tasks := load_tasks(suite, store)):
@@ -46,7 +46,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
             f"{len(data.labels)} classes{leaks}"
         )
     record_baselines(tasks, store.scores_file("baselines"))
-    problems += chain.from_iterable(warn_of_tests_in_stream(corpus, tasks) for corpus in corpora)
+    problems += chain.from_iterable(warn_of_tests_in_stream(*of, tasks, store.data) for of in corpora)
     yield from filter(None, dict.fromkeys(config.start_note for config in configs))
     yield from (f"! {warning}" for warning in dict.fromkeys(problems))
     yield (
@@ -55,8 +55,9 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     )
 
 
-def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
-    """What makes numbers on this text say less than they seem to."""
+def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
+    """What makes numbers on this text say less than they seem to. What is found of copies is kept in `folder`."""
+    leaks = find_validation_leaks(corpus, config.learned, folder)
     for domain in (*corpus.domains, *corpus.probes):
         held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)
         if held_out < FEW_DOCUMENTS:
@@ -67,10 +68,11 @@ def warnings(corpus: Corpus, config: RunConfig) -> Iterator[str]:
                 f"{domain.name}: only {held_out} documents for validation, so its perplexity is theirs more than the "
                 f"domain's. {more}"
             )
-        if near := domain.info["near_copies"]:
+        for name, near in ((name, len(of[domain.name])) for name, of in leaks.items() if of[domain.name]):
+            whose = "its training text" if name == domain.name else f"the training text of {name}"
             yield (
-                f"{domain.name}: {near:,} of {held_out:,} validation documents stand in its training text, at least "
-                f"half of their runs of {RUN} words, so perplexity is lower for them. Take one of each pair out"
+                f"{domain.name}: {near:,} of {held_out:,} validation documents stand in {whose}, at least half of "
+                f"their runs of {RUN} words, so perplexity is lower for them. Take one of each pair out"
             )
         if (length := domain.info["tokens"] / domain.info["documents"]) < SENTENCE:
             yield (
@@ -94,16 +96,14 @@ def warn_of_shared_documents(corpus: Corpus) -> Iterator[str]:
             )
 
 
-def warn_of_tests_in_stream(corpus: Corpus, tasks: Sequence[tuple[Task, TaskData]]) -> Iterator[str]:
+def warn_of_tests_in_stream(
+    corpus: Corpus, config: RunConfig, tasks: Sequence[tuple[Task, TaskData]], folder: Path
+) -> Iterator[str]:
     """Which tasks have test examples that models read in pre-training."""
-    texts = [[f"{example.text}\n{example.text_pair or ''}" for example in data.test] for _, data in tasks]
-    cut = [[(*ids, corpus.special.eos) for ids in ids_of(corpus.tokenizer, of)] for of in texts]
-    asked = [np.fromiter(chain.from_iterable(of), np.int64) for of in cut]
-    for domain in corpus.domains if tasks else ():
-        counts = nearly(corpus.tokenizer, corpus.special.eos, asked, domain.train)
-        for (task, data), count in zip(tasks, counts, strict=True):
-            if count:
+    for name, of in mark_in_stream(tasks, corpus, config.learned, folder)[1].items():
+        for task, data in tasks:
+            if count := len(of[task.name]):
                 yield (
-                    f"{task.name}: {count:,} of {len(data.test):,} test examples stand in the training text of "
-                    f"{domain.name}, at least half of their runs of {RUN} words, so scores say less. Leave them out"
+                    f"{task.name}: {count:,} of {len(data.test):,} test examples stand in the training text of {name}, "
+                    f"at least half of their runs of {RUN} words, so scores say less. Leave them out"
                 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from benchmark import records
 from benchmark.data.tokens import DomainTokens
@@ -28,6 +31,17 @@ def perplexities(model: LanguageModel, stream: Stream, world: World, precision: 
     }
 
 
+def perplexities_without_copies(
+    model: LanguageModel, stream: Stream, world: World, precision: str = "fp32"
+) -> dict[str, float]:
+    """The same less documents that nearly stand in training text, of each text that has such and others."""
+    return {
+        text.name: perplexity(model, stream, index, world, precision, ~stream.copied[text.name])
+        for index, text in enumerate(stream.evaluated)
+        if text.name in stream.copied and not stream.copied[text.name].all()
+    }
+
+
 def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
     """What a byte of a domain's validation text costs at this perplexity per token, whatever the tokenizer.
 
@@ -38,21 +52,34 @@ def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
 
 
 @torch.no_grad()
-def perplexity(model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32") -> float:
+def perplexity(
+    model: LanguageModel,
+    stream: Stream,
+    domain: int,
+    world: World,
+    precision: str = "fp32",
+    counted: NDArray[np.bool_] | None = None,
+) -> float:
     """The exp of the mean cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
 
     BERT: at masked positions, the same for every model, method and seed. GPT: at every text token. Infinite where no
-    float holds it.
+    float holds it. `counted`: (blocks, N), which tokens of the text count, all by default.
     """
     loss = count = 0.0
+    mine = iter(counted[world.rank :: world.size] if counted is not None else ())
     rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
     with evaluating(model):
         for batch in stream.validation(domain, rows, world.rank, world.size):
             batch = batch.to(world.device)
             with autocast(world.device, precision):
                 logits = model(batch.tokens, batch.domains, batch.positions)
-            loss += F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="sum").item()
-            count += batch.targets.numel()
+            targets = batch.targets
+            if counted is not None:
+                here = torch.from_numpy(np.stack(list(islice(mine, len(targets))))).to(world.device)
+                chosen = here.gather(1, batch.positions - int(stream.masked))
+                logits, targets = logits[chosen][None], targets[chosen]
+            loss += F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum").item()
+            count += targets.numel()
     loss, count = world.total(loss, count)
     mean = loss / count
     return math.inf if mean > 700 else math.exp(mean)  # e^700 is about the largest a float holds

@@ -21,6 +21,7 @@ import torch
 from msgspec import structs
 
 from benchmark import records
+from benchmark.data.leaks import find_validation_leaks
 from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
@@ -78,6 +79,8 @@ class Run:
         poll = polled(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
         self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
+        self.leaks = find_validation_leaks(self.corpus, config.learned, store.data, poll)
+        self.stream.mark_leaks(self.leaks)
         method = new_method()
         check_memory_shares(config, method)
         if method.decoders_only and self.stream.masked:
@@ -252,6 +255,8 @@ class Run:
             start = self.config.start
             model = self._start_model(start) if start else stage.build(stage.ladder[0])
 
+        texts = self.stream.evaluated
+
         def record(kind: type[Line], **values: Any) -> None:
             if not self.world.leads:
                 return
@@ -259,7 +264,7 @@ class Run:
             if kind is StageLine:
                 values["key"] = self.keys[index]
                 values["provenance"] = provenance(self.world, values.pop("precision"))
-                values["data"] = {text.name: text.info for text in self.stream.evaluated}
+                values["data"] = {text.name: {**text.info, **self._count_leaks(text.name)} for text in texts}
                 values["texts"] = self.stream.validation_keys
                 values |= {"method": config.method, "method_code": code_of(type(method).__module__)}
             records.append(folder / records.STAGE_FILE, kind(**values))
@@ -268,6 +273,11 @@ class Run:
         if config.budget.reference:
             inputs.times = stage_times(self.config, index)  # a table knows the run's own settings
         return StageRun(inputs, folder / CHECKPOINT, record, self.asked_to_stop, self.progress, lease.check)
+
+    def _count_leaks(self, text: str) -> dict[str, Any]:
+        counts = {domain: len(of[text]) for domain, of in self.leaks.items() if of[text]}
+        own = counts.pop(text, 0)
+        return {"near_copies": own, **({"near_copies_in": counts} if counts else {})}
 
     def _keep(self, training: StageRun, index: int, folder: Path, lease: Lease) -> None:
         """Train a stage and write what it leaves, and at the end that it is done."""

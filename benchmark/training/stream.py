@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from benchmark.data.leaks import Found
 from benchmark.data.tokens import Corpus, DomainTokens, Ids
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
@@ -80,6 +81,14 @@ class Stream:
         self._apart = data.document_mask
         self._memory_key = (seed,) if data.memory_seed == "run" else ()
         self._samples: dict[int, Integers] = {}
+        self.copied: dict[str, NDArray[np.bool_]] = {}  # (blocks, N) by text: see `mark_leaks`
+
+    def mark_leaks(self, found: Found) -> None:
+        """Know which validation tokens are of documents that nearly stand in training text."""
+        for text in self.evaluated:
+            if numbers := sorted({number for of in found.values() for number in of[text.name]}):
+                ends = np.asarray(text.valid) == self.corpus.special.eos
+                self.copied[text.name] = self._cut_in_blocks(np.isin(np.cumsum(ends) - ends, numbers))
 
     def memory_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
         """How many rows of a batch come from memory: always the same number, see `rows_of_share`."""
