@@ -28,9 +28,9 @@ const rows = make("fieldset", { class: "rows" }, make("legend", {}, "Rows "));
 const all = make("button", { type: "button" }, "all");
 const none = make("button", { type: "button" }, "none");
 rows.firstChild.append(all, none);
-for (const { row, colour, dash, shape } of data.rows) {
+for (const { row, shape } of data.rows) {
   const swatch = make("span", { class: "swatch" });
-  swatch.innerHTML = `<svg viewBox="-12 -5 24 10" aria-hidden="true"><path d="M-12,0H12" stroke="${colour}" stroke-width="1.5" stroke-dasharray="${dash}"/><path d="${shape}" transform="scale(4)" fill="${colour}"/></svg>`;
+  swatch.innerHTML = `<svg viewBox="-12 -5 24 10" aria-hidden="true"><path d="M-12,0H12" stroke="currentColor" stroke-width="1.5"/><path d="${shape}" transform="scale(4)" fill="currentColor"/></svg>`;
   const box = make("input", { type: "checkbox", name: "row", value: row, checked: "" });
   rows.append(make("label", {}, box, swatch, row));
 }
@@ -44,15 +44,42 @@ for (const [button, on] of [[all, true], [none, false]]) {
 
 const number = (value) => value.toFixed(Math.abs(value) >= 1000 ? 0 : 2).replace("-", "−"); // as tables have it
 const named = (name, scale) => (name.endsWith(")") ? `${name.slice(0, -1)}, ${scale})` : `${name} (${scale})`);
+const HEIGHT = 360;
+const coloured = () => { // grey rows get the colours that those which are switched off leave free
+  const shown = data.rows.filter(({ row }) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
+  const free = data.colours.filter((colour) => !shown.some((row) => row.colour === colour));
+  return shown.map((row) => (data.colours.includes(row.colour) ? row : { ...row, colour: free.shift() ?? "var(--faint)" }));
+};
+const namesAtEnds = (ends, height) => { // they move down where they would overlap, and up again from the bottom
+  const gap = 13;
+  ends.sort((a, b) => a.place - b.place);
+  ends.reduce((above, end) => (end.place = Math.max(end.place, above + gap)), -Infinity);
+  ends.reduceRight((below, end) => (end.place = Math.min(end.place, below - gap)), height + gap);
+  return ends;
+};
+const bands = (values, unit) => { // where each domain begins and ends, as a mean over rows
+  const stages = new Map();
+  for (const { row, stage, [unit]: spent } of values) {
+    const ends = stages.get(stage) ?? stages.set(stage, {}).get(stage);
+    ends[row] = Math.max(ends[row] ?? 0, spent);
+  }
+  const ends = [...stages].map(([stage, of]) => [stage, Object.values(of).reduce((a, b) => a + b) / Object.keys(of).length]);
+  ends.sort((a, b) => a[1] - b[1]);
+  return ends.map(([stage, to], place) => ({ stage, from: place ? ends[place - 1][1] : 0, to, opacity: place % 2 ? 0 : 0.05 }));
+};
 const specification = () => {
   const { suite, metric, unit, scale } = Object.fromEntries(new FormData(form));
-  const shown = data.rows.filter(({ row }) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
+  const shown = coloured();
   const names = new Set(shown.map(({ row }) => row));
   const values = points.filter((p) => p.suite === suite && names.has(p.row) && p[metric] !== null && p[unit] !== null)
     .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_low`]), high: number(p[`${metric}_high`]) }));
-  const symlog = scale === "log" && values.some((point) => point[`${metric}_low`] <= 0);
-  const type = symlog ? "symlog" : scale;
-  const y = { type: "quantitative", scale: { type, nice: false, ...(type === "linear" && { zero: false }) } };
+  const trained = values.some((p) => p.trained) ? values.filter((p) => p.trained) : values; // these set the scale
+  const [lowest, highest] = [Math.min(...trained.map((p) => p[`${metric}_low`])), Math.max(...trained.map((p) => p[`${metric}_high`]))];
+  const type = scale === "log" && lowest <= 0 ? "symlog" : scale;
+  const [into, back] = { log: [Math.log, Math.exp], linear: [(v) => v, (v) => v], symlog: [(v) => Math.sign(v) * Math.log1p(Math.abs(v)), (v) => Math.sign(v) * Math.expm1(Math.abs(v))] }[type];
+  const margin = 0.04 * (into(highest) - into(lowest) || 1);
+  const [bottom, top] = [into(lowest) - margin, into(highest) + margin];
+  const y = { type: "quantitative", scale: { type, nice: false, domain: [back(bottom), back(top)], ...(type === "linear" && { zero: false }) } };
   const title = named(data.metrics[metric], type);
   const range = (field) => ({ domain: shown.map(({ row }) => row), range: shown.map((row) => row[field]) });
   const tooltip = [
@@ -61,27 +88,40 @@ const specification = () => {
     { field: "low", title: "lowest seed" }, { field: "high", title: "highest seed" },
     { field: "seeds" }, { field: unit, title: data.units[unit], format: ",.4~g" },
   ];
+  const last = new Map(values.map((point) => [point.row, point]));
+  const ends = shown.filter(({ row, colour }) => last.has(row) && data.colours.includes(colour))
+    .map(({ row }) => ({ row, text: chart.clientWidth < 500 ? row : `${row} ${last.get(row).said}`, place: HEIGHT * Math.min(1, Math.max(0, (top - into(last.get(row)[metric])) / (top - bottom))) }));
+  const domains = bands(points.filter((p) => p.suite === suite && p[unit] !== null && p[metric] !== null), unit);
+  const room = Math.min(0.33 * chart.clientWidth, 16 + 5.8 * Math.max(0, ...ends.map(({ text }) => text.length)));
+  const width = chart.clientWidth - room - 60;
+  const spent = values.map((p) => p[unit]);
+  const x = { field: unit, type: "quantitative", title: named(data.units[unit], "linear").match(new RegExp(`.{1,${Math.max(12, Math.floor(width / 7))}}(\\s|$)`, "g")), axis: { format: "~s", tickCount: 6, grid: false }, scale: { nice: false, zero: false, domain: [metric === "ap" ? 0 : Math.min(...spent), Math.max(...spent)] } };
+  const color = { field: "row", type: "nominal", scale: range("colour"), legend: null };
+  const lines = { x, color, detail: { field: "row" } };
   return {
-    data: { values }, width: "container", height: 360, background: null, autosize: { type: "fit", contains: "padding" },
-    encoding: {
-      x: { field: unit, type: "quantitative", title: named(data.units[unit], "linear"), axis: { format: "~s", tickCount: 6 }, scale: { nice: false, zero: true } },
-      color: { field: "row", type: "nominal", scale: range("colour"), legend: null },
-      detail: { field: "row" },
-    },
+    data: { values }, width: "container", height: HEIGHT, background: null, autosize: { type: "fit-x", contains: "padding" },
+    padding: 5,
     layer: [
-      { mark: { type: "area", opacity: 0.12 }, encoding: { y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
-      { mark: { type: "line", strokeWidth: 1.5 }, encoding: { y: { ...y, field: metric, title }, strokeDash: { field: "row", scale: range("dash"), legend: null } } },
+      { data: { values: domains }, mark: { type: "rect", color: "var(--text)", clip: true }, encoding: { x: { ...x, field: "from" }, x2: { field: "to" }, opacity: { field: "opacity", type: "quantitative", scale: null } } },
+      { data: { values: domains.map((each) => ({ ...each, middle: (Math.max(each.from, x.scale.domain[0]) + each.to) / 2 })).filter(({ to }) => to > x.scale.domain[0]) },
+        mark: { type: "text", baseline: "bottom", y: -4, color: "var(--soft)", limit: width / domains.length - 4 }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
+      { mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
+      { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
       {
-        mark: { type: "point", filled: true, size: 30 },
-        encoding: { y: { ...y, field: metric, title }, shape: { field: "row", type: "nominal", scale: range("shape"), legend: null }, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.6 } },
+        mark: { type: "point", filled: true, size: 30, clip: true },
+        encoding: { ...lines, y: { ...y, field: metric, title }, shape: { field: "row", type: "nominal", scale: range("shape"), legend: null }, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.6 } },
       },
       { // wider than a marker, so that it is easily met; `nearest: true` would say "undefined" of all but the axis
         params: [{ name: "near", select: { type: "point", on: "pointerover", clear: "pointerout" } }],
-        mark: { type: "circle", size: 200, opacity: 0 },
-        encoding: { y: { ...y, field: metric, title }, tooltip },
+        mark: { type: "circle", size: 200, opacity: 0, clip: true },
+        encoding: { ...lines, y: { ...y, field: metric, title }, tooltip },
       },
+      { data: { values: namesAtEnds(ends, HEIGHT) }, mark: { type: "text", align: "left", dx: 8, limit: room - 10, x: "width" }, encoding: { y: { field: "place", type: "quantitative", scale: null }, text: { field: "text" }, color } },
     ],
-    config: { view: { stroke: null } },
+    config: {
+      view: { stroke: null }, text: { fontSize: 11 },
+      axis: { labelColor: "var(--text)", titleColor: "var(--text)", gridColor: "var(--line)", domainColor: "var(--soft)", tickColor: "var(--soft)" },
+    },
   };
 };
 const unpacked = async () => {
@@ -91,18 +131,20 @@ const unpacked = async () => {
 };
 let drawing = null;
 const draw = () => {
+  const colours = new Map(coloured().map(({ row, colour }) => [row, colour]));
+  for (const label of rows.querySelectorAll("label")) label.querySelector(".swatch").style.color = colours.get(label.textContent) ?? "var(--soft)";
   drawing = (drawing ?? unpacked()).then(async () => {
-    const result = await vegaEmbed(chart, specification(), { actions: false, renderer: "svg", ast: false });
+    const drawn = specification();
+    await vegaEmbed(chart, drawn, { actions: false, renderer: "svg", ast: false });
     const count = form.querySelectorAll("[name=row]:checked").length;
-    chart.setAttribute("aria-label", `Curves of ${count} rows; the tables below have their last values`);
-    chart.dataset.points = result.view.data("source_0").length;
+    chart.setAttribute("aria-label", `Curves of ${count} rows; the tables have their last values`);
+    chart.dataset.points = drawn.data.values.length;
   });
   return drawing;
 };
 form.addEventListener("change", draw);
 if (points.length) {
   section.hidden = false;
-  document.querySelector("nav").prepend(make("a", { href: "#explore" }, "Explore"));
   draw();
 }
 
@@ -134,9 +176,9 @@ for (const table of document.querySelectorAll("table.sorts")) {
   });
 }
 
-// ---- from a cell to its runs
+// ---- from a row to its runs
 const dialog = document.getElementById("explore-runs");
-const open = (suite, row, where) => {
+const open = (suite, row) => {
   const body = dialog.querySelector("div");
   const list = make("table", {}, make("thead", {}, make("tr", {}, ...["Suite", "Seed", "Stages done", ...Object.values(data.metrics).map((name) => `final ${name}`)].map((name) => make("th", {}, name)))));
   const lines = list.createTBody();
@@ -149,36 +191,15 @@ const open = (suite, row, where) => {
       make("p", { class: "soft" }, `Records, below ${data.records || "the folder of runs"}:`), make("pre", {}, paths.join("\n"))));
   }
   const settings = [...document.querySelectorAll("details[data-settings]")].filter((one) => one.dataset.suite === suite && one.dataset.settings === row);
-  body.replaceChildren(make("h3", {}, where ? `${row}: ${where}` : row), make("div", { class: "scroll" }, list), files,
+  body.replaceChildren(make("h3", {}, row), make("div", { class: "scroll" }, list), files,
     ...settings.map((one) => make("details", {}, make("summary", {}, "Settings"), one.querySelector("pre").cloneNode(true))));
   dialog.showModal();
 };
 for (const table of document.querySelectorAll("table.sorts")) {
-  const [groups, heads] = table.tHead.rows.length > 1 ? table.tHead.rows : [null, table.tHead.rows[0]];
-  const above = [...(groups?.cells ?? [])].flatMap((cell) => Array(cell.colSpan).fill(cell.textContent));
-  const show = (cell) => {
-    const { row } = cell.parentElement.dataset;
-    const name = cell.parentElement.cells[0].textContent;
-    const where = [name === row ? "" : name, cell.cellIndex ? `${above[cell.cellIndex] ?? ""} ${heads.cells[cell.cellIndex].textContent}` : ""];
-    open(cell.closest("tbody").dataset.suite, row, where.map((part) => part.trim()).filter(Boolean).join(", "));
-  };
-  const beside = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   for (const line of table.querySelectorAll("tr[data-row]")) {
     const first = line.cells[0];
-    const button = make("button", { type: "button", class: "runs", title: "its runs, records and settings" }, ...first.childNodes);
-    first.append(button);
-    for (const cell of [...line.cells].slice(1)) cell.tabIndex = 0;
-    line.addEventListener("click", (event) => event.target.closest("td") && show(event.target.closest("td")));
-    line.addEventListener("keydown", (event) => {
-      const cell = event.target.closest("td");
-      const [down, right] = beside[event.key] ?? [0, 0];
-      const near = [...table.querySelectorAll("tr[data-row]")];
-      const next = near[near.indexOf(line) + down]?.cells[cell.cellIndex + right];
-      if (down || right) (next?.querySelector("button") ?? next)?.focus();
-      else if (event.key !== "Enter" || event.target !== cell) return; // a button's Enter is a click
-      else show(cell);
-      event.preventDefault();
-    });
+    first.append(make("button", { type: "button", class: "runs", title: "its runs, records and settings" }, ...first.childNodes));
+    line.addEventListener("click", () => open(line.closest("tbody").dataset.suite, line.dataset.row));
   }
 }
 dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

@@ -21,9 +21,10 @@ from PIL import Image
 
 from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
-from analysis.figures import styles
+from analysis.figures import COLOURS, styles
 from analysis.metrics import PERPLEXITIES
 from analysis.study import Study, describe_hardware, header
+from analysis.summary import summarize
 from analysis.tables import Block, Cell, Column, Table, TableRow, number
 from benchmark.files import whole_file
 from benchmark.records import DoneLine, EvaluationLine, last, select_kind
@@ -34,7 +35,7 @@ METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
 def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
-    """HTML of the report: scorecard if there is one, tables, figures (PNG bytes), and how the runs were made."""
+    """HTML of the report: first table, curve, summary, scorecard if any, the other exhibits, how the runs were made."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -49,7 +50,9 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
         study=study,
         grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
         progress=_describe_progress(study),
+        summary=[(suite, summarize(study, suite)) for suite in study.suites],
         scorecard=_drop_repeated_notes(scorecard, said),
+        undecided=_describe_undecided(scorecard) if scorecard else "",
         tables=[
             (_drop_repeated_notes(content, said), _drop_repeated_notes(_put_printed_beside(exhibit, study), said))
             for exhibit, content in exhibits
@@ -92,6 +95,14 @@ def _drop_repeated_notes(table: Table | None, said: set[str]) -> Table | None:
     if table is None or len(kept) == len(table.notes):
         return table
     return replace(table, notes=(*kept, "These rows are not equal in everything: Audit, below, says in what."))
+
+
+def _describe_undecided(scorecard: Table) -> str:
+    """What the page says in place of a scorecard on which nothing is decided; nothing where something is."""
+    rows = [row for block in scorecard.blocks for row in block.rows]
+    if any(row.cells[0].number in ("held", "not held") for row in rows):
+        return ""
+    return f"These runs decide none of the paper's {len(rows)} findings." if rows[1:] else rows[0].stub[0]
 
 
 def _describe_progress(study: Study) -> str:
@@ -174,6 +185,7 @@ def data(study: Study) -> Markup:
         "records": study.records,
         "suites": study.suites,
         "rows": rows,
+        "colours": COLOURS,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRICS,
         "points": _points(study),
@@ -193,19 +205,21 @@ def _shape(marker: str) -> str:
 def _points(study: Study) -> dict[str, list[Any]]:
     """Each evaluation of a row, as the names of what is known of it and a list each, which is short where many are.
 
-    Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
+    `trained`: 0 before the first step of a stage, else 1. Means over seeds of what was charged and measured, and the
+    range of the latter, in the digits of tables.
     """
     titles = {suite: study.stage_titles(suite) for suite in study.suites}
-    groups = study.evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
+    evaluations = study.evaluations.assign(trained=(study.evaluations["phase"] != "start").astype(int))
+    groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
     spent = groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
     measured = groups[list(METRICS)].agg(["mean", "min", "max"])
     measured.columns = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
     lines = []
-    numbered = groups["seed"].nunique().to_frame().join([spent, measured])
-    for (suite, _, row, stage, _), seeds, *numbers in numbered.itertuples():
-        lines.append([suite, row, titles[suite][stage], seeds, *map(_short, numbers)])
-    return {"names": ["suite", "row", "stage", "seeds", *spent.columns, *measured.columns], "lines": lines}
+    numbered = groups.agg({"seed": "nunique", "trained": "max"}).join([spent, measured])
+    for (suite, _, row, stage, _), seeds, trained, *numbers in numbered.itertuples():
+        lines.append([suite, row, titles[suite][stage], seeds, trained, *map(_short, numbers)])
+    return {"names": ["suite", "row", "stage", "seeds", "trained", *spent.columns, *measured.columns], "lines": lines}
 
 
 def _short(value: float) -> float | None:

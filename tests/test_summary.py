@@ -1,0 +1,37 @@
+"""The sentences at the head of a report."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.study import Study
+from analysis.summary import summarize
+from tests.support import synthetic
+
+
+def test_the_sentences_say_what_the_records_say(tmp_path) -> None:
+    """Oracle: final AP and AP⁺ of the records; the change and its interval by scipy's paired t test of logarithms."""
+    data = synthetic.study(tmp_path, seeds=3)
+    best, growth, forgotten = summarize(data, "demo")
+    ends = data.ends[data.ends["stage"] == 4]
+    ap = ends.pivot(index="seed", columns="row", values="ap")
+    lost = ends.groupby("row")["ap_plus"].mean()
+    assert best == f"Best: ELLE has the lowest AP after CS, {ap['ELLE'].mean():.3g} (mean of 3 seeds)."
+    pair = stats.ttest_rel(np.log(ap["ELLE"]), np.log(ap["PNN"]))
+    ends_of = pair.confidence_interval(0.95)
+    shown = [f"{np.expm1(x):+.1%}".replace("-", "−") for x in (np.log(ap["ELLE"] / ap["PNN"]).mean(), *ends_of)]
+    assert f"ELLE, the best row that grows, ends with {shown[0]} AP" in growth
+    assert f"({'95% interval {} to {}'.format(*shown[1:])}) against PNN" in growth
+    assert forgotten == (
+        f"Forgotten, by AP⁺: {lost['ELLE']:.3g} with ELLE; least with PNN, 0, and most with A-GEM, {lost['A-GEM']:.3g}."
+    )
+
+
+@pytest.mark.parametrize(("rows", "finished", "expected"), [("ER", 0, []), ("Naive ER", None, ["Best", "Forgotten"])])
+def test_nothing_is_said_of_what_is_not_there(tmp_path, rows, finished, expected) -> None:
+    """Oracle: no run has ended; no row grows."""
+    named = [(name, name.lower(), {}) for name in rows.split()]
+    data: Study = synthetic.study(tmp_path, rows=named, seeds=1, finished=finished)
+    assert [sentence.partition(":")[0].partition(",")[0] for sentence in summarize(data, "demo")] == expected
