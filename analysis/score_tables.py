@@ -11,6 +11,7 @@ from analysis import notes
 from analysis.exhibits import TableExhibit, View, with_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
+from benchmark.records import ZeroShotLine
 from benchmark.settings.names import BASELINE, slug
 from benchmark.store import RunRecords
 
@@ -142,6 +143,34 @@ class StageScoreTable(ScoreTable):
 
     def told(self, block: Block) -> list[tuple[str, tuple[Cell, ...]]]:
         return [(f"{block.title}, {row.stub[0]}", row.cells) for row in block.rows[-1:]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShotTable(TableExhibit):
+    """What lm-evaluation-harness says of every row's model after each stage, beside its AP; a block a row."""
+
+    def build(self, study: Study, view: View = "ours") -> Table:
+        metrics = {line.task: _headline(line) for run in study.runs for lines in run.zero_shot for line in lines}
+        blocks = []
+        for suite in study.suites:
+            for row, run in _sort_by_row(study, suite, ()).items():
+                lines = (self._line(study, suite, row, stage, metrics) for stage in range(len(run.domains)))
+                blocks.append(Block(row, tuple(lines), suite))
+        about = [f"Metrics: {', '.join(f'{task} {name}' for task, name in metrics.items())}."] if metrics else []
+        return self.measured(study, [Column("AP"), *map(Column, metrics)], blocks, about, view, scores=True)
+
+    def _line(self, study: Study, suite: str, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
+        ends = study.ends[(study.ends["suite"] == suite) & (study.ends["row"] == row) & (study.ends["stage"] == stage)]
+        runs = [run for run in study.of(suite) if run.row == row and len(run.zero_shot) > stage]
+        said = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
+        values = [tuple(of[task][name] for of in said if name in of.get(task, {})) for task, name in metrics.items()]
+        cells = [Cell(tuple(ends["ap"]), missing=ends.empty), *(Cell(of, digits=3, missing=not of) for of in values)]
+        return TableRow((f"M{stage + 1}",), tuple(cells), row=row)
+
+
+def _headline(line: ZeroShotLine) -> str:
+    """The metric that a table shows of a task: normalised accuracy where there is one, accuracy, or the first."""
+    return next((name for name in ("acc_norm", "acc") if name in line.values), next(iter(line.values)))
 
 
 def _sort_by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:

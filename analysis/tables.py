@@ -189,7 +189,7 @@ def to_text(table: Table) -> str:
     if not console.is_terminal:
         console = Console(width=10_000)
     names = [*table.stubs, *(f"{column.group}\n{column.name}".strip() for column in table.columns)]
-    drawn = Grid(title=table.caption, title_justify="left", box=SIMPLE if console.is_terminal else None)
+    drawn = Grid(box=SIMPLE if console.is_terminal else None)
     for index, name in enumerate(names):
         drawn.add_column(name, justify="left" if index < len(table.stubs) else "right")
     for block in table.blocks:
@@ -199,7 +199,7 @@ def to_text(table: Table) -> str:
             drawn.add_row(*map(Text, row.stub), *map(_drawn, row.cells))
         drawn.add_section()
     with console.capture() as captured:
-        console.print(drawn, *map(Text, table.notes), sep="\n")
+        console.print(Text(table.caption, "italic"), drawn, *map(Text, table.notes), sep="\n")
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 

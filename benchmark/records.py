@@ -273,6 +273,18 @@ class UnscoredLine(Line, tag="unscored", kw_only=True):
     traceback: str = ""
 
 
+class ZeroShotLine(Line, tag="zero_shot", kw_only=True):
+    """What lm-evaluation-harness says of a model and a task, without fine-tuning."""
+
+    key: str
+    stage_key: str
+    task: str
+    values: dict[str, float]  # by metric, and their standard errors, e.g. acc and acc_stderr
+    version: str = ""  # of the task, as the harness counts them
+    content: str = ""  # a hash of the files of one's own tasks
+    seconds: Amount
+
+
 class SimilarityLine(Line, tag="similarity", kw_only=True):
     """How like its ancestors a stage's model is, see analysis/model_similarity.py."""
 
@@ -300,11 +312,12 @@ class AttentionLine(Line, tag="attention", kw_only=True):
 
 LineOfRun = RunLine | FailedLine | EndedLine
 LineOfStage = StageLine | EvaluationLine | MetricsLine | ResumedLine | LaterLine | DoneLine
+LineOfScores = ScoreLine | UnscoredLine | ZeroShotLine
 LineOfMeasures = SimilarityLine | AttentionLine
 
 RUN: Decoder[LineOfRun] = Decoder(LineOfRun)
 STAGE: Decoder[LineOfStage] = Decoder(LineOfStage)
-SCORES: Decoder[ScoreLine | UnscoredLine] = Decoder(ScoreLine | UnscoredLine)
+SCORES: Decoder[LineOfScores] = Decoder(LineOfScores)
 BASELINES = Decoder(BaselineLine)
 MEASURES: Decoder[LineOfMeasures] = Decoder(LineOfMeasures)
 

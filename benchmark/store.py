@@ -127,6 +127,7 @@ class RunRecords:
     lines: list[records.LineOfRun] = field(default_factory=list)  # all of its file
     stages: list[list[LineOfStage]] = field(default_factory=list)
     scores: list[list[records.ScoreLine]] = field(default_factory=list)
+    zero_shot: list[list[records.ZeroShotLine]] = field(default_factory=list)  # likewise, of all settings
     similarities: list[list[records.SimilarityLine | records.AttentionLine]] = field(default_factory=list)
     baselines: list[records.BaselineLine] = field(default_factory=list)
     start: dict[str, Measured] = field(default_factory=dict)
@@ -193,6 +194,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         stages = [stage_lines(key) for key in run.stages]
         _check_places(path, run, stages, failure)
         stages = [_select_texts(run, stage) for stage in stages]
+        scored = [records.read(store.scores_file(key), records.SCORES) for key in run.stages]
         for key, stage in zip(run.stages, stages, strict=True):
             _check_bits(store.stage_file(key), run, stage, bits)
         loaded.append(
@@ -200,7 +202,8 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 line=run,
                 lines=lines,
                 stages=stages,
-                scores=[_scores(store, key) for key in run.stages],
+                scores=list(map(_scores, scored)),
+                zero_shot=[select_kind(scores, records.ZeroShotLine) for scores in scored],
                 similarities=[_similarities(store, key) for key in run.stages],
                 baselines=baselines,
                 start=_measure_start(store, run),
@@ -254,8 +257,8 @@ def make_empty_run(line: RunLine) -> RunRecords:
     return RunRecords(line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains])
 
 
-def _scores(store: Store, key: str) -> list[records.ScoreLine]:
-    lines = select_kind(records.read(store.scores_file(key), records.SCORES), records.ScoreLine)
+def _scores(scored: Sequence[records.LineOfScores]) -> list[records.ScoreLine]:
+    lines = select_kind(scored, records.ScoreLine)
     return list({(line.task, line.prompt, line.seed, line.key): line for line in lines}.values())
 
 

@@ -22,6 +22,7 @@ from msgspec import structs
 import methods
 from benchmark import records
 from benchmark.downstream.tasks import examples_here, scores_of
+from benchmark.downstream.zero_shot import zero_shot_scores
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store, load_runs, make_empty_run
@@ -171,10 +172,12 @@ def study_of(suites: Suites, runs: Path) -> Study:
             line = structs.replace(run.line, **current)
             of_stages = zip(run.line.stages, run.scores, strict=False)
             scores = [scores_of(suite, key, lines, examples) for key, lines in of_stages] or run.scores
+            of_stages = zip(run.line.stages, run.zero_shot, strict=False)
+            asked = [[*zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in of_stages]
             baselines = [line for line in run.baselines if (line.task, line.metric) in tasks]
             begun = [records.last(stage, records.StageLine) for stage in run.stages]
             other = [index for index, line in enumerate(begun) if line and whose[run.id].other_code(line)]
-            run = dataclasses.replace(run, line=line, scores=scores, baselines=baselines)
+            run = dataclasses.replace(run, line=line, scores=scores, baselines=baselines, zero_shot=asked)
             chosen.append(dataclasses.replace(run, other_code=other, why=why))
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)

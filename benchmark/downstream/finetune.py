@@ -336,6 +336,13 @@ def _read_texts(checkpoint: SavedModel, cells: Sequence[MissingScore], path: Pat
             checkpoint.texts(task.name, data, whole=True)
 
 
+def trained_stage(store: Store, config: RunConfig, index: int) -> str:
+    """The key of a stage of a run if a model of it is trained: a method may leave early stages out."""
+    keys = store.recorded_stages(config)
+    lines = store.stage_lines(keys[index]) if keys else []
+    return keys[index] if records.last(lines, DoneLine) and records.last(lines, EvaluationLine) else ""
+
+
 def score_stage(
     suite: Suite,
     config: RunConfig,
@@ -350,12 +357,9 @@ def score_stage(
     `progress` gets a text after each score. Raises Stopped in the middle of one when asked to stop.
     """
     place, final = config.domains[index].name, index == len(config.domains) - 1
-    keys = store.recorded_stages(config)
-    lines = store.stage_lines(keys[index]) if keys else []
-    trained = records.last(lines, DoneLine) and records.last(lines, EvaluationLine)
-    if not trained:  # a method may leave early stages out
+    key = trained_stage(store, config, index)
+    if not key:
         return f"nothing to score after {place}"
-    key = keys[index]
     folder, told = store.stage(key) / "model", ""
 
     def say(line: ScoreLine, left: int) -> None:

@@ -33,7 +33,7 @@ from benchmark.data.tokens import Corpus
 from benchmark.downstream.passages import RawExample, load_docstrings
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
-from benchmark.records import BaselineLine, ScoreLine, UnscoredLine
+from benchmark.records import BaselineLine, LineOfScores, ScoreLine
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import SPLITS, Finetuning, How, HubTask, Prompt, Split, Task
@@ -387,7 +387,7 @@ def examples_here(suite: Suite, store: Store) -> dict[str, str]:
 
 
 def scores_of(
-    suite: Suite, stage_key: str, lines: Iterable[ScoreLine | UnscoredLine], examples: Mapping[str, str]
+    suite: Suite, stage_key: str, lines: Iterable[LineOfScores], examples: Mapping[str, str]
 ) -> list[ScoreLine]:
     """The scores of a model that are of the suite's tasks, with the settings of fine-tuning and examples of now.
 
@@ -410,9 +410,16 @@ def scores_of(
     return list(scores.values())
 
 
+def tasks_after(suite: Suite, final: bool) -> tuple[Task, ...]:
+    """The tasks that a model is fine-tuned on: all, or none where only final ones are."""
+    return suite.tasks if final or suite.finetuning.stages == "every" else ()
+
+
 def scored_stages(suite: Suite, config: RunConfig) -> range:
     """After which stages of a run its model is scored."""
     count = len(config.domains)
+    if suite.evaluate.tasks:
+        return range(count)
     if not suite.tasks:
         return range(0)
     return range(count) if suite.finetuning.stages == "every" else range(count - 1, count)

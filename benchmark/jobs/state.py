@@ -14,7 +14,8 @@ from itertools import takewhile
 from typing import Literal
 
 from benchmark import records
-from benchmark.downstream.tasks import examples_here, scored_stages, scores_of
+from benchmark.downstream.tasks import examples_here, scored_stages, scores_of, tasks_after
+from benchmark.downstream.zero_shot import ZERO_SHOT, zero_shot_scores
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.locks import Lease
@@ -125,7 +126,7 @@ class Survey:
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and select_kind(identity.lines, EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
-        return dataclasses.replace(run, scored=self._scored(run)) if self.suite.tasks else run
+        return dataclasses.replace(run, scored=self._scored(run))
 
     def _unfinished(self, run: RunState, lines: Sequence[LineOfRun]) -> RunState:
         job, failed = run.job, lines[-1] if lines and isinstance(lines[-1], FailedLine) else None
@@ -190,16 +191,18 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     """
     asked = [way for way in suite.finetuning.prompts if final or way == "right"]
     ways = asked if _has_prompts(store, key) else ["none"]
-    tasks = {task.name: task for task in suite.tasks}
+    tasks = {task.name: task for task in tasks_after(suite, final)}
     wanted = {
         (name, how, way, seed)
         for name, task in tasks.items()
         for how, seed in suite.finetuning.trials_of(task)
         for way in ways
     }
+    wanted |= {(task, ZERO_SHOT, "", 0) for task in suite.evaluate.tasks}
     place = lambda line: (line.task, line.how, line.prompt, line.seed)  # noqa: E731
     lines = records.read(store.scores_file(key), records.SCORES)
     there = {place(line) for line in scores_of(suite, key, lines, examples)} & wanted
+    there |= {(task, ZERO_SHOT, "", 0) for task in zero_shot_scores(suite.evaluate, key, lines)}
     lost = [line for line in select_kind(lines, UnscoredLine) if place(line) in wanted - there]
     return Scored(key, stage, len(wanted) - len(there), len(there), lost[-1].error if lost else "")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark import records
+from benchmark.errors import UserError
 from benchmark.files import BEGUN
 from benchmark.locks import Lease, LeaseLost
 from benchmark.records import FailedLine
@@ -195,7 +196,7 @@ class Train(Unit):
 
 @dataclass(frozen=True)
 class Score(Unit):
-    """Fine-tune and score the model that a run has after a stage."""
+    """Score the model after a stage: fine-tune it on the suite's tasks, and ask lm-evaluation-harness about others."""
 
     suite: Suite
     stage: int
@@ -208,17 +209,33 @@ class Score(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.downstream.finetune import NotScored, score_stage
-        from benchmark.downstream.tasks import load_tasks
+        from benchmark.downstream.tasks import load_tasks, tasks_after
         from benchmark.training.progress import ProgressLine
 
         line = ProgressLine(f"{self.suite.name}: {self.config.row}, seed {self.config.seed}")
-        tasks = load_tasks(self.suite, self.store)
-        try:
-            given = (self.suite, self.config, self.stage, tasks, self.store)
-            line.finish(score_stage(*given, line.passing, worker.asked_to_stop), is_news=False)
-        except NotScored as error:
-            line.finish(f"not all scored after {self.config.domains[self.stage].name}: {error}")
-            raise
+        given, final = (self.suite, self.config, self.stage), self.stage == len(self.config.domains) - 1
+
+        def fine_tune() -> str:
+            tasks = load_tasks(self.suite, self.store)
+            return score_stage(*given, tasks, self.store, line.passing, worker.asked_to_stop)
+
+        def ask_harness() -> str:
+            try:
+                from benchmark.downstream.harness import evaluate_stage
+            except ImportError as error:
+                raise UserError(f"[evaluate] tasks: {error}; `pip install -e .[lm-eval]`") from None
+            return evaluate_stage(*given, self.store, worker.asked_to_stop)
+
+        lost = []
+        parts = [fine_tune] * bool(tasks_after(self.suite, final)) + [ask_harness] * bool(self.suite.evaluate.tasks)
+        for part in parts:
+            try:
+                line.finish(part(), is_news=False)
+            except NotScored as error:
+                line.finish(f"not all scored after {self.config.domains[self.stage].name}: {error}")
+                lost.append(error)
+        if lost:
+            raise lost[0]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes
 PATHS = {  # keys that hold a path, or paths
     *("domains.train", "domains.valid", "probes.train", "probes.valid", "tasks.train", "tasks.dev", "tasks.test"),
     *("domains.sources.train", "domains.sources.valid", "probes.sources.train", "probes.sources.valid"),
-    *("tokenizer.folder", "budget.reference", "model.start"),
+    *("tokenizer.folder", "budget.reference", "model.start", "evaluate.folder"),
 }
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
 BUILT_IN = "<built in>"  # beside what a suite file holds: see `Suite.built_in`; no key of TOML that anybody writes

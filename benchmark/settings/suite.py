@@ -34,7 +34,7 @@ from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm import Slurm
-from benchmark.settings.tasks import Finetuning, Task
+from benchmark.settings.tasks import Evaluate, Finetuning, Task
 from benchmark.settings.texts import Domain, Replay
 from benchmark.settings.units import UNITS, Work
 
@@ -286,6 +286,7 @@ class Suite(Settings):
     replay: Replay | None = Field(None, exclude_if=not_, description="a probe whose training text is in each batch")
     tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are fine-tuned on")
     finetuning: Finetuning = Field(Finetuning(), description="how they are fine-tuned")
+    evaluate: Evaluate = Field(Evaluate(), description="tasks that models are asked without fine-tuning")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
     tuned: Tuned | None = Field(None, description="how a search chose the rows' options; `tune` writes it")
     _called: str = PrivateAttr("")

@@ -110,3 +110,15 @@ class Finetuning(Settings):
         """How the task is scored, with which seeds; a linear probe has nothing to draw but a wrong prompt."""
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
         return [(how, seed) for how in dict.fromkeys(self.how) for seed in seeds[how]]
+
+
+class Evaluate(Settings):
+    """Tasks of lm-evaluation-harness that each causal model is asked after its stage, without fine-tuning.
+
+    It takes `pip install -e .[lm-eval]`. Add `zero_shot_by_stage` to `tables` to see the scores.
+    """
+
+    tasks: tuple[str, ...] = Field((), description='names of its tasks or groups, e.g. ["hellaswag", "arc_easy"]')
+    folder: str | None = Field(None, description="further tasks: YAML files in this folder, and what they read")
+    few_shot: int | None = Field(None, ge=0, le=1000, description="examples before each question; default: the task's")
+    limit: int | None = Field(None, gt=0, le=1_000_000_000, description="ask only so many questions of a task")

@@ -1,0 +1,187 @@
+"""Our models in lm-evaluation-harness (Gao et al., the package lm_eval), which asks how likely they find a text.
+
+A model reads a text as in its own evaluation: `<s>`, the prompt of its newest domain if it has prompts, or the column,
+adapters or experts of that domain. A masked model finds no text likely, and nothing here writes text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from lm_eval import simple_evaluate
+from lm_eval.api.model import TemplateLM
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tokenizers import Tokenizer
+
+from benchmark import records
+from benchmark.data.tokenizer import ids_of
+from benchmark.downstream.finetune import Asked, NotScored, trained_stage
+from benchmark.downstream.zero_shot import ZERO_SHOT, content_of, score_key, zero_shot_scores
+from benchmark.locks import Lease
+from benchmark.models import LanguageModel, load_verified
+from benchmark.models.devices import keep_random_numbers, own_device
+from benchmark.models.transformer import read_tokenizer
+from benchmark.records import UnscoredLine, ZeroShotLine
+from benchmark.settings.suite import RunConfig, Suite
+from benchmark.settings.tasks import Evaluate
+from benchmark.store import Store
+from benchmark.training.evaluate import LOGITS_AT_ONCE
+from benchmark.training.processes import Stopped
+
+ROWS = 64  # of a forward pass, at most
+
+
+class Likelihoods(TemplateLM):  # type: ignore[misc]
+    """A model as the harness asks it. Raises Stopped between two forward passes when asked to stop."""
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, asked_to_stop: Asked) -> None:
+        super().__init__()
+        self.model, self.bpe, self.asked_to_stop = model, tokenizer, asked_to_stop
+        self.bpe.encode_special_tokens = True  # "<s>" in a text is text
+        self.room = model.sequence_length - 2  # tokens of text in a row: `<s>` and a prompt stand before them
+
+    @property
+    def eot_token_id(self) -> int:
+        return self.model.vocabulary.special.eos
+
+    @property
+    def prefix_token_id(self) -> int:
+        return self.model.vocabulary.special.bos
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        return ids_of(self.bpe, [string])[0]
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
+    ) -> list[tuple[float, bool]]:
+        """Of each continuation after its context: the log-likelihood, and whether it is what the model would say."""
+        longest = max((len(continuation) for _, _, continuation in requests), default=1)
+        rows = max(1, min(ROWS, LOGITS_AT_ONCE // (longest * self.model.vocabulary.text)))
+        order = sorted(range(len(requests)), key=lambda index: sum(map(len, requests[index][1:])))
+        answers: dict[int, tuple[float, bool]] = {}
+        for start in range(0, len(order), rows):
+            if self.asked_to_stop():
+                raise Stopped
+            part = order[start : start + rows]
+            answers |= zip(part, self._answers([requests[index][1:] for index in part]), strict=True)
+        return [answers[index] for index in range(len(requests))]
+
+    @torch.no_grad()
+    def _answers(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[float, bool]]:
+        special, device = self.model.vocabulary.special, own_device()
+        texts = [[*(c[1:] if c[:1] == [special.bos] else c), *continuation][-self.room :] for c, continuation in pairs]
+        counts = [min(len(continuation), self.room) for _, continuation in pairs]
+        width, most = max(map(len, texts)), max(counts)
+        tokens = [[special.bos, *text, *[special.eos] * (width - len(text))] for text in texts]
+        places = [  # a token is predicted in the column before its own
+            [*range(len(text) - count, len(text)), *[0] * (most - count)]
+            for text, count in zip(texts, counts, strict=True)
+        ]
+        newest = torch.full((len(texts),), max(0, len(self.model.vocabulary.domains) - 1), device=device)
+        logits = self.model(torch.tensor(tokens, device=device), newest, torch.tensor(places, device=device))
+        said = logits.float().log_softmax(-1).cpu()
+        for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
+            targets = torch.tensor(text[len(text) - count :])
+            likelihoods = said[row, :count].gather(1, targets.unsqueeze(1))
+            yield likelihoods.sum().item(), bool((said[row, :count].argmax(-1) == targets).all())
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Of each text as a whole, in rows that are as long as the model reads, each token predicted once."""
+        told = []
+        for request in requests:
+            ids = self.tok_encode(request.args[0])
+            windows = get_rolling_token_windows(ids, self.prefix_token_id, self.room, context_len=1)
+            rows = [("", *make_disjoint_window(window)) for window in windows]
+            told.append(math.fsum(value for value, _ in self._loglikelihood_tokens(rows)))
+        return told
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        raise NotScored("tasks that have text written are not for these models: take those that compare likelihoods")
+
+
+def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settings: Evaluate, stop: Asked) -> Any:
+    """What the harness says of each task: values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}, and its version.
+
+    Raises NotScored for a model or a task that it cannot ask, Stopped.
+    """
+    if model.masked:
+        raise NotScored("[evaluate] asks how likely a text is, which a masked model does not say: take a causal one")
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    manager = TaskManager(include_path=settings.folder, include_defaults=False)
+    if not set(tasks) <= set(manager.all_tasks):  # to go through all that it has takes a while
+        manager = TaskManager(include_path=settings.folder)
+    if unknown := ", ".join(task for task in tasks if task not in manager.all_tasks):
+        raise NotScored(f"lm_eval knows no task {unknown}: `lm_eval ls tasks` shows all; evaluate.folder adds yours")
+    with keep_random_numbers(own_device()), contextlib.redirect_stderr(io.StringIO()):  # it draws bars
+        told: Any = simple_evaluate(
+            Likelihoods(model, tokenizer, stop),
+            tasks=list(tasks),
+            num_fewshot=settings.few_shot,
+            limit=settings.limit,
+            bootstrap_iters=0,
+            log_samples=False,
+            task_manager=manager,
+        )
+    values = {
+        task: {
+            name.removesuffix(",none"): float(value)
+            for name, value in told["results"].get(task, {}).items()
+            if "," in name and isinstance(value, int | float)
+        }
+        for task in tasks
+    }
+    if empty := [task for task in tasks if not values[task]]:
+        raise NotScored(f"lm_eval has no score of {', '.join(empty)} as a whole: name the tasks in it")
+    return {task: (values[task], str(told["versions"].get(task, ""))) for task in tasks}
+
+
+def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, asked_to_stop: Asked) -> str:
+    """Ask the harness once about all tasks that lack scores of the model after a stage; say what it came to.
+
+    Raises NotScored, which is recorded, and Stopped.
+    """
+    place, key = config.domains[index].name, trained_stage(store, config, index)
+    if not key:
+        return f"nothing to evaluate after {place}"
+    path, folder, settings = store.scores_file(key), store.stage(key) / "model", suite.evaluate
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Lease(path.with_suffix(".lock")) as lease:
+        there = zero_shot_scores(settings, key, records.read(path, records.SCORES))
+        missing, began = [task for task in settings.tasks if task not in there], time.monotonic()
+        if not missing:
+            return f"nothing to evaluate after {place}"
+        try:
+            model = load_verified(folder).to(own_device()).eval()
+            told = ask(model, read_tokenizer(folder, model.vocabulary), missing, settings, asked_to_stop)
+        except Stopped:
+            raise
+        except Exception as error:
+            lease.check()
+            why, trace = f"{error}" if isinstance(error, NotScored) else f"{error!r:.500}", traceback.format_exc()
+            for task in missing:
+                names: dict[str, Any] = {"key": score_key(key, task, settings), "stage_key": key, "task": task}
+                line = UnscoredLine(**names, how=ZERO_SHOT, prompt="", seed=0, error=why, traceback=trace)
+                records.append(path, line)
+            raise NotScored(why) from error
+        lease.check()
+        for task, (values, version) in told.items():
+            line = ZeroShotLine(
+                key=score_key(key, task, settings),
+                stage_key=key,
+                task=task,
+                values=values,
+                version=version,
+                content=content_of(settings),
+                seconds=round(time.monotonic() - began, 3),
+            )
+            records.append(path, line)
+    return f"evaluated after {place}: {', '.join(missing)}"

@@ -1,0 +1,119 @@
+"""Tasks of lm-evaluation-harness on our models, without a Hub. Oracle throughout: transformers alone, on exports."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn.functional import log_softmax
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import run_all
+from benchmark.downstream.harness import Likelihoods
+from benchmark.instruments.export import export_model
+from benchmark.models import load
+from benchmark.models.transformer import read_tokenizer
+from benchmark.store import load_runs
+from tests.support import tiny_suite
+
+TASK = """
+task: colours
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {folder}/questions.jsonl}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: question
+doc_to_choice: choices
+doc_to_target: answer
+metric_list: [{{metric: acc}}]
+"""
+QUESTIONS = [
+    {"question": question, "choices": [first, "seven blue", "cyan"], "answer": place}
+    for place, first in enumerate(["green", "two three", "four"])
+    for question in ("red green", "one two", "blue cyan", "three four")
+]
+
+
+def likelihood(model, tokenizer, context: str, continuation: str) -> float:
+    """Of the tokens after the context, each given all before it; an export's tokenizer adds `<s>` and the prompt."""
+    ids, before = tokenizer(context + continuation)["input_ids"], len(tokenizer(context)["input_ids"])
+    with torch.no_grad():
+        said = log_softmax(model(torch.tensor([ids])).logits[0].float(), -1)
+    return math.fsum(said[place - 1, ids[place]].item() for place in range(before, len(ids)))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("zero_shot")
+    suite = tiny_suite.write(folder)
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "colours.yaml").write_text(TASK.format(folder=folder / "tasks"))
+    (folder / "tasks" / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in QUESTIONS))
+    head = 'methods = ["naive", "elle"]\ntables = ["zero_shot_by_stage"]\n'
+    text = suite.read_text().replace('methods = ["naive", "er"]\n', head)
+    suite.write_text(text + '[evaluate]\ntasks = ["colours"]\nfolder = "tasks"\n')
+    return folder
+
+
+def call(place: Path, command: str, *options: str) -> int:
+    out = ["--out", str(place / "report")] if command == "run" else []
+    return run_all.main([command, str(place / "tiny.toml"), "--runs", str(place / "runs"), *out, *options])
+
+
+def test_each_model_has_the_scores_that_transformers_computes(place: Path, monkeypatch, capsys) -> None:
+    """They are in records and table, status counts them, and nothing is asked twice; changed questions are others."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(place / "cache"))
+    assert call(place, "run", "--parallel", "1") == 0
+    table = (place / "report" / "tiny" / "zero_shot_by_stage.csv").read_text()
+    for run in load_runs(place / "runs", "tiny"):
+        for stage, key in enumerate(run.line.stages):
+            folder = place / f"export-{key}"
+            if not folder.exists():
+                export_model(place / "runs" / "stages" / key, folder)
+            model, tokenizer = (
+                AutoModelForCausalLM.from_pretrained(folder).eval(),
+                AutoTokenizer.from_pretrained(folder),
+            )
+            right = 0
+            for asked in QUESTIONS:
+                said = [likelihood(model, tokenizer, asked["question"], f" {choice}") for choice in asked["choices"]]
+                right += said.index(max(said)) == asked["answer"]
+            [line] = run.zero_shot[stage]
+            assert line.values["acc"] == pytest.approx(right / len(QUESTIONS)), (run.row, stage)
+            assert f"{run.row},M{stage + 1},,colours,{line.values['acc']:.6g}" in table
+    capsys.readouterr()
+    before = {path: path.read_bytes() for path in (place / "runs" / "scores").glob("*.jsonl")}
+    assert call(place, "run") == 0 and call(place, "status") == 0
+    assert {path: path.read_bytes() for path in before} == before and "4 of 4 scores" in capsys.readouterr().out
+    with (place / "tasks" / "questions.jsonl").open("a") as file:
+        file.write(json.dumps(QUESTIONS[0]) + "\n")
+    assert call(place, "run", "--dry-run") == 0 and "4 to score" in capsys.readouterr().out
+
+
+def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:
+    """Also one that nothing precedes, whose first token is predicted from where the text begins."""
+    run = load_runs(place / "runs", "tiny")[1]
+    stage = place / "runs" / "stages" / run.line.stages[1]
+    model = load(stage / "model").eval()
+    ours = Likelihoods(model, read_tokenizer(stage / "model", model.vocabulary), lambda: False)
+    theirs = AutoModelForCausalLM.from_pretrained(place / f"export-{stage.name}").eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / f"export-{stage.name}")
+    expected = likelihood(theirs, tokenizer, "", "red green one")
+    requests = [SimpleNamespace(args=("red green one",))]
+    assert ours.loglikelihood_rolling(requests) == [pytest.approx(expected, rel=1e-5)]
+    [(value, _)] = ours.loglikelihood([SimpleNamespace(args=("", "red green one"))], disable_tqdm=True)
+    assert value == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_task_that_nobody_knows_is_named(place: Path, capsys) -> None:
+    """Oracle: the place and the cure; other runs and the report go on."""
+    assert (
+        call(place, "run", "--methods", "naive", "--set", 'evaluate.tasks=["colour"]', "--set", "evaluate.limit=1") == 1
+    )
+    capsys.readouterr()
+    assert call(place, "status", "--set", 'evaluate.tasks=["colour"]', "--set", "evaluate.limit=1") == 1
+    assert "lm_eval knows no task colour" in capsys.readouterr().out
