@@ -88,7 +88,8 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
     for (_, row), line in means.groupby(level=["row_index", "row"]):
         own = style_of[str(row)]
         grey = own["color"] == figures.GREY
-        ends = np.flatnonzero(line["is_end"]).tolist()
+        ends = np.flatnonzero(line["is_end"])[::-1]
+        ends = ends[:: figures.label_every(len(ends))].tolist()
         axis.plot(line["charged"], line["mean"], color=own["color"], linewidth=0.5, alpha=0.5, zorder=2 - grey)
         inside = line["mean"].where(line["mean"] <= limits[1])
         axis.plot(line["charged"], inside, label=f"_{row}", markevery=ends, zorder=2 - grey, **own)
@@ -107,14 +108,16 @@ def _mark_stages(axis: Axes, study: Study, suite: str) -> None:
     """Draw where stages end, with the title of each stage's domain above it."""
     ends = study.ends[study.ends["suite"] == suite].groupby("stage")["charged"].mean()
     titles = [study.stage_titles(suite)[int(stage)] for stage in ends.index.to_numpy()]
-    for end in ends:
+    each = figures.label_every(len(ends))
+    marks = ends.iloc[each - 1 :: each]
+    for end in marks:
         axis.axvline(end, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
-    for begin, end in zip([0.0, *ends][::2], ends[::2], strict=False):
+    for begin, end in zip([0.0, *marks][::2], marks[::2], strict=False):
         axis.axvspan(begin, end, color="0.96", linewidth=0, zorder=-1)
     above = axis.secondary_xaxis("top")
     turned = 90 if any(len(title) > 3 for title in titles) else 0
     middles = (np.array([0.0, *ends][:-1]) + ends.to_numpy()) / 2
-    above.set_xticks(middles, titles, rotation=turned, fontsize=figures.SMALL)
+    above.set_xticks(middles[::each], titles[::each], rotation=turned, fontsize=figures.SMALL)
     above.tick_params(length=0)
     above.spines["top"].set_visible(False)
 
@@ -187,7 +190,8 @@ def _draw_by_stage(
 
     Rows stand beside each other at a stage, so that bars from the lowest to the highest seed do not hide each other.
     """
-    axis.set_xticks(stages, [f"M{stage + 1}" for stage in stages])
+    labelled = stages[:: figures.label_every(len(stages))]
+    axis.set_xticks(labelled, [f"M{stage + 1}" for stage in labelled])
     axis.set_xlim(stages.start - 0.5, stages.stop - 0.5)
     if values.empty:
         write_in_empty_panel(axis, nothing)

@@ -32,6 +32,7 @@ SMALL = 7.0  # points: what stands beside lines and in cells
 TEXT = 8.0  # labels, legends and notes
 LETTER = 0.065  # inches that a letter of TEXT is wide, on average
 CLAIMED = ("ER", "ELLE")  # rows that have a colour in any case
+FEW = 12  # stages of which each has room for a label, and for a number in a matrix
 GREY = "#b3b3b3"  # of rows that have none
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType, which can be searched
@@ -246,6 +247,11 @@ def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 10 * low else MaxNLocator(6))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
     axis.yaxis.set_minor_locator(NullLocator())
+
+
+def label_every(count: int) -> int:
+    """Of so many stages or texts in a row how many have one label: FEW have it at most."""
+    return -(-count // FEW)
 
 
 def format_amounts(axis: Axes, label: str) -> None:

@@ -25,6 +25,8 @@ from benchmark.store import RunRecords
 
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
 WIDEST = 11.0  # inches of panels beside each other
+CELL = 0.37  # inches that a cell with a number is wide
+PANEL = 3.4  # inches of a side of a matrix that shows colours alone
 SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
 
 
@@ -46,8 +48,11 @@ class MatrixFigure(FigureExhibit):
         every = np.concatenate([*values, np.empty(0)])
         if not every.size:
             return figures.nothing("no finished stage yet")
-        width = 0.2 + 0.37 * max(matrix.shape[1] for _, matrix in matrices)
-        height = 0.3 + 0.22 * max(matrix.shape[0] for _, matrix in matrices)
+        columns = max(matrix.shape[1] for _, matrix in matrices)
+        width = height = PANEL
+        if columns <= figures.FEW:
+            width = 0.2 + CELL * columns
+            height = 0.3 + 0.22 * max(matrix.shape[0] for _, matrix in matrices)
         down = -(-len(matrices) // max(1, int(WIDEST // width)))
         across = -(-len(matrices) // down)
         figure, axes = panels(down, across, width, height)
@@ -57,8 +62,13 @@ class MatrixFigure(FigureExhibit):
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             _draw_matrix(axis, matrix, scale)
             axis.set_title(row, pad=3)
-            axis.set_xticklabels(matrix.columns if place + across >= len(matrices) or suites[1:] else [])
-            axis.set_yticklabels(matrix.index if place % across == 0 or not alike else [])
+            each = figures.label_every(columns)
+            lowest, leftmost = place + across >= len(matrices) or suites[1:], place % across == 0 or not alike
+            texts, stages = matrix.columns[::each], matrix.index[::each]
+            axis.set_xticks(np.arange(0, matrix.shape[1], each) + 0.5, texts if lowest else [""] * len(texts))
+            axis.set_yticks(np.arange(0, matrix.shape[0], each) + 0.5, stages if leftmost else [""] * len(stages))
+            is_wide = each > 1 or max(map(len, texts)) * figures.LETTER > CELL
+            axis.tick_params(axis="x", rotation=90 if is_wide else 0)
         for axis in flat[len(matrices) :]:
             axis.set_axis_off()
         for line in axes:
@@ -100,6 +110,7 @@ class MatrixFigure(FigureExhibit):
 def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
     """A panel of numbers, shape (stages, texts), a start model's line first; what was just trained on has a frame."""
     finite = matrix.where(np.isfinite(matrix))
+    few = matrix.shape[1] <= figures.FEW
     seaborn.heatmap(
         finite,
         ax=axis,
@@ -108,16 +119,17 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
         vmin=scale.vmin,  # else seaborn looks for them in a row that has finished nothing
         vmax=scale.vmax,
         cbar=False,
-        annot=finite.map(figures.short),
+        annot=finite.map(figures.short) if few else None,
         fmt="",
         annot_kws={"size": 6},
-        xticklabels=True,
-        yticklabels=True,
+        xticklabels=False,
+        yticklabels=False,
     )
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
     for stage in range(min(len(matrix) - first, matrix.shape[1])):
         if np.isfinite(matrix.iat[first + stage, stage]):
-            axis.add_patch(Rectangle((stage, first + stage), 1, 1, fill=False, edgecolor="black", linewidth=1.2))
+            wide = 1.2 if few else 0.4
+            axis.add_patch(Rectangle((stage, first + stage), 1, 1, fill=False, edgecolor="black", linewidth=wide))
     axis.tick_params(length=0)
     axis.tick_params(axis="y", rotation=0)
     axis.grid(False)

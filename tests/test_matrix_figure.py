@@ -57,6 +57,29 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     assert bar[1] == pytest.approx(10 * bar[0]), "an order of magnitude, though numbers go from 6 to 240"
 
 
+def test_figures_of_a_long_stream_have_room_for_their_labels(tmp_path, monkeypatch) -> None:
+    """Oracle: by hand. Of 30 domains every third has a label, a line and a marker, no cell a number; panels are as
+    large as those of a short stream, and the last marker is the last stage's."""
+    domains = [(f"d{i}", f"Domain {i}") for i in range(30)]
+    monkeypatch.setattr(synthetic, "LADDER", [(1, 16, 1e6)] * 30)
+    study = synthetic.study(
+        tmp_path, domains=domains, stages=30, evaluations=2, seeds=1, scores=False, similarities=False
+    )
+    figure = synthetic.load("stage_domain_matrix").figure(study)
+    panels = [axis for axis in figure.axes if axis.get_title()]
+    assert len(panels) == 8 and not any(axis.texts for axis in panels)
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == [f"Domain {i}" for i in range(0, 30, 3)]
+    assert max(figure.get_size_inches()) < 15
+    trend = synthetic.load("trend_main").figure(study)
+    [above] = [child for child in trend.axes[0].child_axes if child.get_xticklabels()]
+    assert [label.get_text() for label in above.get_xticklabels()] == [f"Domain {i}" for i in range(0, 30, 3)]
+    lines = [line for line in trend.axes[0].lines if line.get_markevery() is not None]
+    assert len(lines) == 8
+    for line in lines:
+        marked = np.sort(line.get_markevery())
+        assert len(marked) == 10 and marked[-1] == len(line.get_xdata()) - 1
+
+
 def test_the_matrix_over_the_oracles(tmp_path):
     """Oracle: the perplexities of the last evaluations over the oracle's when it had ended that domain, by seed."""
     synthetic.write(tmp_path, "demo", rows=[("ER", "er", {}), ("Oracle", "oracle", {})])
