@@ -241,11 +241,20 @@ class Study:
         return [run for run in self.runs if run.suite == suite]
 
     def without_leaks(self) -> Study:
-        """The same runs, scored on those test examples alone that do not stand in train, where others are known to."""
-        runs = [
-            replace(run, scores=[_clean(stage) for stage in run.scores], baselines=_clean(run.baselines))
-            for run in self.runs
-        ]
+        """The same runs, scored on those test examples alone that do not stand in train, where others are known to.
+
+        A baseline that was scored when nobody knew of those in the stream has no such score.
+        """
+        scores = (line for run in self.runs for stage in run.scores for line in stage)
+        known = {(line.task, line.task_key): line.in_stream for line in scores}
+        runs = []
+        for run in self.runs:
+            same = [known.get((line.task, line.task_key), line.in_stream) == line.in_stream for line in run.baselines]
+            baselines = [
+                line if is_same else structs.replace(line, test=np.nan)
+                for line, is_same in zip(_clean(run.baselines), same, strict=True)
+            ]
+            runs.append(replace(run, scores=[_clean(stage) for stage in run.scores], baselines=baselines))
         return replace(self, runs=runs)
 
     def tasks(self, suite: str) -> dict[str, str]:
