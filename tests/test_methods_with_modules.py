@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -127,7 +128,7 @@ def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
     """Oracle: the rows that it made, other ones in each step; and by how much plain gradient descent has moved the
     weights, over their gradients."""
     tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
-    options = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.0}, "weight_decay": 0.0}
+    options: dict[str, Any] = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.0}, "weight_decay": 0.0}
     run = tiny.run(tiny.config(**options, batch_size=6, learning_rate=0.5), "run")
     run.train(0)
     noted = torch.load(run.store.stage(run.keys[0]) / "method.pt", weights_only=True)
@@ -143,13 +144,14 @@ def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
     tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
     stream, source = tiny.run(tiny.config("bert"), "run").stream, Source("own", 0.5)
     own = torch.randint(4, 300, (4, stream.length))
-    whole = stream.source_batch(1, source, SOURCES, 0, 4, [0, 1, 2, 3], own=own)
+    rows = np.arange(4)
+    whole = stream.source_batch(1, source, SOURCES, 0, 4, rows, own=own)
     for rank in range(2):
-        part = stream.source_batch(1, source, SOURCES, 0, 4, [rank, rank + 2], own=own)
+        part = stream.source_batch(1, source, SOURCES, 0, 4, rows[rank::2], own=own)
         assert torch.equal(part.tokens, whole.tokens[rank::2]) and torch.equal(part.targets, whole.targets[rank::2])
     assert torch.equal(whole.targets, own.gather(1, whole.positions - 1))
     with pytest.raises(ValueError, match=r"make_rows gave ids of shape \(4, 3\) for \(4, 16\)"):
-        stream.source_batch(1, source, SOURCES, 0, 4, [0], own=own[:, :3])
+        stream.source_batch(1, source, SOURCES, 0, 4, rows, own=own[:, :3])
 
 
 def test_a_method_for_decoders_trains_no_masked_model(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ class Remembers(LifelongMethod):
 
     first: bool = True
     gradients: list = field(default_factory=list, init=False)
-    state = ("gradients",)
+    state: ClassVar[tuple[str, ...]] = ("gradients",)
 
     def signature(self, stage):
         return {"remembers": self.first}
@@ -97,7 +97,7 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
 
     @dataclass
     class Notes(Remembers):
-        state = ("gradients", "weights")
+        state: ClassVar = ("gradients", "weights")
         weights: list = field(default_factory=list, init=False)
         optimizer = OWN if kind == "adafactor" else None
 
@@ -111,7 +111,7 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
         TinyRuns("notes", lambda name, options: Notes(), tmp_path),
         {} if kind == "adamw" else {"momentum": 0.8},
     )
-    chosen = {} if kind == "adafactor" else {"optimizer": kind, "optimizer_options": options}
+    chosen: dict[str, Any] = {} if kind == "adafactor" else {"optimizer": kind, "optimizer_options": options}
     config = tiny.config(**chosen, checkpoint_seconds=1e-9, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6)
     ladder = {"ladder": config.model.ladder[:1] * 3}
     config = config.model_copy(update={"model": config.model.model_copy(update=ladder)})

@@ -69,8 +69,9 @@ def _adamw(groups: Groups, training: Training, options: Options) -> TorchOptimiz
     """Adam with decoupled weight decay, as fairseq's Adam does it for the paper."""
     import torch
 
-    adam = {"betas": training.betas, "eps": training.epsilon, "weight_decay": training.weight_decay}
-    return torch.optim.AdamW(groups, lr=0.0, fused=True, **adam)
+    return torch.optim.AdamW(
+        groups, lr=0.0, betas=training.betas, eps=training.epsilon, weight_decay=training.weight_decay, fused=True
+    )
 
 
 def _muon(groups: Groups, training: Training, options: Options) -> TorchOptimizer:

@@ -227,7 +227,8 @@ class Architecture:
         that come without a mask.
         """
         if mask is None and getattr(network.config, "document_mask", None):
-            return separate_documents(tokens, *network.config.document_mask, causal=not self.masked)
+            end, text = network.config.document_mask
+            return separate_documents(tokens, end, text, causal=not self.masked)
         columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         if mask is None or not self.masked:
             return columns, None
