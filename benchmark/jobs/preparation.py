@@ -80,8 +80,16 @@ def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
                 "are sentences of longer texts, join them"
             )
     yield from warn_of_shared_documents(corpus)
-    if note := config.tokenizer_note:
-        yield note
+    yield from filter(None, [config.tokenizer_note, name_moving_sets(config)])
+
+
+def name_moving_sets(config: RunConfig) -> str:
+    """The data sets of the Hub that name no commit, and why they should."""
+    sets = [dataset for text in (*config.domains, *config.probes) for part in text.parts for dataset in part.datasets]
+    moving = [each.path for each in (*sets, *(task.dataset for task in config.tasks)) if each and not each.revision]
+    if not moving:
+        return ""
+    return f"{', '.join(dict.fromkeys(moving))}: no commit is named, so the text may change. Give `revision`"
 
 
 def warn_of_shared_documents(corpus: Corpus) -> Iterator[str]:
