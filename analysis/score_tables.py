@@ -36,6 +36,9 @@ class ScoreTable(TableExhibit):
         suites = self.suites(study)
         titles = {name: title for suite in suites for name, title in study.tasks(suite).items()}
         columns = self.columns(list(titles.values()))
+        if whole := next(filter(None, map(study.whole_task, suites)), ""):
+            columns.append(Column(whole, lower=False))
+            titles[""] = whole
         blocks = self._blocks(study, suites, titles, view)
         shown = study.scores[study.scores["suite"].isin(suites)]
         below = _describe_scores(shown, titles)
@@ -91,12 +94,16 @@ class ScoreTable(TableExhibit):
         scores = study.scores[study.scores["suite"] == suite]
         if study.stage_titles(suite) != stream or set(scores["how"]) == {"linear_probe"}:
             printed = {}
-        average = AVERAGE if len(names) == len(stream) else ""
+        average, of_domains = AVERAGE if len(names) == len(stream) else "", [name for name in titles if name]
         rows = []
         for label, own, means, row, stage in lines:
-            cells = [_cell(means, name) if name in names else Cell() for name in titles] + [_average(means, names)]
-            beside = [printed.get((slug(row), stage, column, "F1")) for column in [*titles.values(), average]]
+            cells = [_cell(means, name) if name in names else Cell() for name in of_domains] + [_average(means, names)]
+            beside = [
+                printed.get((slug(row), stage, column, "F1")) for column in [*map(titles.get, of_domains), average]
+            ]
             cells = list(map(with_printed, cells, beside))
+            if "" in titles:
+                cells.append(_cell(means, "") if row or "" in means else Cell())
             rows.append(TableRow((label,), tuple(cells), competes=bool(own), row=own))
         return rows
 

@@ -152,7 +152,7 @@ class HyperparameterTable(TableExhibit):
         suites = self.suites(study)
         of_paper = view == "both" and all(study.printed.get(suite, suite) for suite in suites)
         printed = {(v.row, v.column): v for v in self.printed if of_paper}
-        tasks = [task for suite in suites for task in study.of(suite)[0].line.tasks]
+        tasks = [task for suite in suites for task in study.of(suite)[0].line.tasks if task["domain"]]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [
             TableRow(

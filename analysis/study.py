@@ -263,6 +263,13 @@ class Study:
         have = {task["domain"] for run in runs for task in run.line.tasks}
         return {domain.name: domain.title for domain in runs[0].domains if domain.name in have}
 
+    def whole_task(self, suite: str) -> str:
+        """The title of the task of no domain, whose domain in `scores` is ""; "" where there is none."""
+        titles = (
+            task["title"] or task["name"] for run in self.of(suite) for task in run.line.tasks if not task["domain"]
+        )
+        return next(titles, "")
+
     def apart(self, suite: str) -> frozenset[str]:
         """Rows whose text, tokens or masks are not those of most: their perplexities compare with no others."""
         shared = self.on_most_texts(suite)[:1]

@@ -84,6 +84,24 @@ def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_plac
         assert any(cell.printed for row in rows for cell in row.cells) == are_printed
 
 
+def test_a_task_of_no_domain_has_a_column_that_is_in_no_average(tmp_path):
+    """Oracle: scores by hand, beside fine-tuned ones; the other columns as they are without it."""
+    data = study(tmp_path, seeds=1)
+    before = load("main_downstream").build(data)
+    of_all = {"task": "which", "domain": "", "how": "linear_probe", "metric": "accuracy"}
+    for run in data.runs:
+        run.line.tasks = [*run.line.tasks, {"name": "which", "title": "Domain", "domain": ""}]
+        for stage in run.scores:
+            stage += [replace(line, **of_all, test=0.4) for line in stage if line.domain == "bio"]
+    table = load("main_downstream").build(Study("demo", data.runs))
+    assert [column.name for column in table.columns][-2:] == ["AVG", "Domain"]
+    for row, other in zip(table.blocks[0].rows, before.blocks[0].rows, strict=True):
+        assert row.cells[:-1] == other.cells
+        assert row.cells[-1].values == pytest.approx([40.0] * row.competes) and not row.cells[-1].missing
+    assert any("; Domain: which (accuracy)" in note for note in table.notes)
+    assert load("f1_by_stage").figure(Study("demo", data.runs))
+
+
 def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
     """Oracle: the score records."""
     data = study(tmp_path, seeds=1)

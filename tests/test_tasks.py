@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, f1_score
 
 from benchmark.data import corpus
-from benchmark.data.documents import DataError, Document
+from benchmark.data.documents import DataError, Document, NotHere
 from benchmark.downstream import passages, tasks
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, score_without_leaks
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
@@ -64,6 +64,7 @@ def test_the_hyper_parameters_by_default_are_the_papers():
         ({"train": "a", "dev": "b"}, "given: train, dev"),
         ({"docstrings": {}, "dataset": {"path": "p"}}, "given: dataset, docstrings"),
         ({"train": "a", "dev": "b", "test": "c", "docstrings": {}}, "given: train, dev, test, docstrings"),
+        ({"which_domain": {}}, "which is of none"),
         ({"docstrings": {}, "metric": "f1"}, "macro_f1"),
         ({"docstrings": {}, "warm_up": 0.1}, "warm_up"),
     ],
@@ -324,3 +325,27 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
     assert places <= everything - trained_on
     monkeypatch.setattr(tasks, "load_docstrings", None)
     assert tasks.load_examples(task, [domain], tmp_path / "data").key == data.key
+
+
+def test_a_task_of_all_domains_comes_from_their_validation_text_alone(library, tmp_path):
+    """Oracle: the split of the documents themselves, and counting; the names of domains and packages are masked."""
+    for name in ("valid", "train"):
+        lines = [json.dumps({"text": f"{name} {i} of files and madeup, " + "word " * 30}) for i in range(40)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    files = {split: (str(tmp_path / f"{split}.jsonl"),) for split in ("train", "valid")}
+    domains = [Domain(name="docs", packages=(library,)), Domain(name="files", **files)]
+    task = Task(name="toy", which_domain={"examples": 20, "characters": 60})
+    data = tasks.load_examples(task, domains, tmp_path / "data", valid_share=0.5)
+    assert data.labels == ("docs", "files")
+    places = []
+    for split, count in zip(SPLITS, (10, 4, 6), strict=True):
+        assert Counter(data.targets(split)) == dict.fromkeys(range(2), count)
+        places.append({example.place for example in getattr(data, split)})
+    assert not (places[0] & places[1] or places[0] & places[2] or places[1] & places[2])
+    read = [document for domain in domains for document in corpus.read(domain, 0.5, Counter())]
+    assert set.union(*places) <= {document.source for document in read if document.split == "valid"}
+    texts = [example.text for split in SPLITS for example in getattr(data, split)]
+    assert not any(name in text for name in ("docs", "files", "madeup") for text in texts)
+    with pytest.raises(NotHere, match="not looked for yet"):
+        tasks.load_examples(task, domains, tmp_path / "data", False, 0.4)
+    assert Finetuning().trials_of(task) == [("linear_probe", 0)]

@@ -1,8 +1,8 @@
-"""A classification task out of a domain's own documentation: which part of the package is a passage from?
+"""Classification tasks out of documents that no model was trained on: where is a passage from?
 
-The domain holds documents out of pre-training for it (`Domain.hold_out`); the texts come from those alone. The names
-of all classes are masked in all texts, so that the label cannot be read off. Classes are balanced, and no document
-gives passages to two splits.
+From which part of a package, of documentation that a domain holds out for it (`Domain.hold_out`); or from which domain
+of the stream, of their validation text. The names of all classes are masked in all texts, so that the label cannot be
+read off. Classes are balanced, and no document gives passages to two splits.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import hashlib
 import re
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
 from benchmark.settings.base import ConfigError
-from benchmark.settings.tasks import SPLITS, Docstrings, Split
+from benchmark.settings.tasks import SPLITS, Docstrings, Split, WhichDomain
 from benchmark.settings.texts import Domain
 
 MASK = "___"
-PASSAGES = 3  # of a document at most, so that no class is one long docstring
+PASSAGES = 3  # of a docstring at most, so that no class is one long one
+PASSAGES_OF_DOMAIN = 20  # of a document of validation text, which may be few
 DIVIDED = 1 / 2  # a part with more than this share of the documents is divided into its own parts
 FEWEST = 2  # passages of a class in a split
 SHARES: dict[Split, float] = {"train": 0.5, "dev": 0.2, "test": 0.3}
@@ -66,21 +67,51 @@ def balanced(
         by_part.setdefault(part, []).append(document)
     size = {part: sum(min(PASSAGES, len(d.text) // options.characters) for d in by_part[part]) for part in by_part}
     chosen = sorted(by_part, key=lambda part: (-size[part], part))[: options.classes]
-    names = masked_names(chosen)
+    return _draw(
+        task, options, {part: by_part[part] for part in chosen}, masked_names(chosen), options.classes, PASSAGES
+    )
+
+
+def load_domains(
+    task: str, options: WhichDomain, domains: Sequence[Domain], valid_share: float
+) -> dict[Split, Sequence[RawExample]]:
+    """Balanced splits of passages of validation text; the label is the name of the domain. Raises DataError."""
+    by_domain = {}
+    for domain in domains:
+        texts: list[Document] = []
+        for part in domain.parts:
+            documents = corpus.read(part, valid_share, Counter())
+            valid = (document for document in documents if document.split == "valid")
+            texts += islice(valid, -(-options.examples // len(domain.parts)))
+        by_domain[domain.name] = sorted(texts, key=lambda document: _hash(document.text))
+    packages = (name for domain in domains for part in domain.parts for name in part.packages)
+    names = masked_names([*by_domain, *packages])
+    return _draw(task, options, by_domain, names, len(domains), PASSAGES_OF_DOMAIN)
+
+
+def _draw(
+    task: str,
+    options: Docstrings | WhichDomain,
+    by_class: Mapping[str, Sequence[Document]],
+    names: re.Pattern[str],
+    classes: int,
+    most: int,
+) -> dict[Split, Sequence[RawExample]]:
+    """The same number of passages of each class in each split, `most` of a document. Raises DataError."""
     known: set[str] = set()
-    passages = {part: _passages(by_part[part], part, names, options, known) for part in chosen}
+    passages = {name: _passages(of_class, name, names, options, known, most) for name, of_class in by_class.items()}
     splits: dict[Split, Sequence[RawExample]] = {}
     for split, share in SHARES.items():
-        available = [len(passages[part][split]) for part in chosen]
-        count = min([round(share * options.examples), *available])
-        if len(chosen) < options.classes or count < FEWEST:
-            counts = ", ".join(f"{part} {n}" for part, n in zip(chosen, available, strict=True))
+        available = {name: len(passages[name][split]) for name in passages}
+        count = min([round(share * options.examples), *available.values()])
+        if len(passages) < classes or count < FEWEST:
+            counts = ", ".join(f"{name} {n}" for name, n in available.items())
             raise DataError(
-                f"task {task!r}: the held-out documents do not give {options.classes} classes with {FEWEST} passages "
-                f"each in {split} (they give {counts or 'none'}); raise the domain's hold_out, or ask for fewer "
-                "classes or fewer characters"
+                f"task {task!r}: the held-out documents do not give {classes} classes with {FEWEST} passages each in "
+                f"{split} (they give {counts or 'none'}); hold out more (the domain's hold_out, or data.valid_share), "
+                "or ask for fewer classes or fewer characters"
             )
-        splits[split] = [row for part in chosen for row in passages[part][split][:count]]
+        splits[split] = [row for name in passages for row in passages[name][split][:count]]
     return splits
 
 
@@ -114,7 +145,12 @@ def masked_names(labels: Sequence[str]) -> re.Pattern[str]:
 
 
 def _passages(
-    documents: Sequence[Document], part: str, names: re.Pattern[str], options: Docstrings, known: set[str]
+    documents: Sequence[Document],
+    label: str,
+    names: re.Pattern[str],
+    options: Docstrings | WhichDomain,
+    known: set[str],
+    most: int,
 ) -> dict[Split, list[RawExample]]:
     """The passages of each split, from documents of its own; none twice, none under half the length."""
     splits: dict[Split, list[RawExample]] = {split: [] for split in SPLITS}
@@ -122,10 +158,10 @@ def _passages(
     for number, document in enumerate(documents):
         split = SPLITS[bisect(ends, (number + 0.5) / len(documents))]
         text = " ".join(names.sub(MASK, document.text).split())
-        for passage in _cut(text, options.characters)[:PASSAGES]:
+        for passage in _cut(text, options.characters)[:most]:
             if 2 * len(passage) >= options.characters and passage not in known:
                 known.add(passage)
-                splits[split].append(RawExample(passage, None, part, document.source))
+                splits[split].append(RawExample(passage, None, label, document.source))
     return splits
 
 

@@ -30,7 +30,7 @@ from benchmark.data.documents import (
 from benchmark.data.leaks import Found, find_leaks
 from benchmark.data.tokenizer import ids_of
 from benchmark.data.tokens import Corpus
-from benchmark.downstream.passages import RawExample, load_docstrings
+from benchmark.downstream.passages import RawExample, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine, LineOfScores, ScoreLine
@@ -141,7 +141,8 @@ def _label(row: RawExample) -> str:
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
     """The suite's tasks with their examples. Raises DataError, ConfigError."""
-    return [(task, load_examples(task, suite.domains, store.data)) for task in suite.tasks]
+    share = suite.data.valid_share
+    return [(task, load_examples(task, suite.domains, store.data, valid_share=share)) for task in suite.tasks]
 
 
 def mark_in_stream(
@@ -161,18 +162,24 @@ def mark_in_stream(
     return marked, found
 
 
-def load_examples(task: Task, domains: Sequence[Domain], folder: Path, makes: bool = True) -> TaskData:
-    """The task's examples. `domains` are the stream's.
+def load_examples(
+    task: Task, domains: Sequence[Domain], folder: Path, makes: bool = True, valid_share: float = 0.0
+) -> TaskData:
+    """The task's examples. `domains` are the stream's, and `valid_share` what of them is validation text.
 
     `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is looked at once: where
     a task is scored there may be no network. Raises DataError (see also `check`), NotHere for those that it would have
     to make, where it `makes` none.
     """
-    docstrings, dataset = task.docstrings, task.dataset
+    docstrings, dataset, which_domain = task.docstrings, task.dataset, task.which_domain
     if docstrings is not None:
         domain = next(domain for domain in domains if domain.name == task.domain)
         source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, folder / "texts", makes)]
         return _keep_examples(task, source, folder, lambda: load_docstrings(task.name, docstrings, domain), makes)
+    if which_domain is not None:
+        texts = [(d.name, corpus.identity(d, valid_share, folder / "texts", makes)) for d in domains]
+        read = lambda: load_domains(task.name, which_domain, domains, valid_share)  # noqa: E731
+        return _keep_examples(task, [which_domain.model_dump(mode="json"), texts], folder, read, makes)
     if dataset is not None:
         source = [dataset.model_dump(mode="json")]
         hub = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
@@ -377,7 +384,7 @@ def examples_here(suite: Suite, store: Store) -> dict[str, str]:
     keys = {}
     for task in () if store.is_archive else suite.tasks:
         try:
-            keys[task.name] = load_examples(task, suite.domains, store.data, makes=False).key
+            keys[task.name] = load_examples(task, suite.domains, store.data, False, suite.data.valid_share).key
         except NotRead:
             if (store.data / "tasks").exists():
                 keys[task.name] = ""

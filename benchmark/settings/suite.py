@@ -284,8 +284,8 @@ class Suite(Settings):
         (), description="texts that models are evaluated on and, but for a replayed one, never see in training"
     )
     replay: Replay | None = Field(None, exclude_if=not_, description="a probe whose training text is in each batch")
-    tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are fine-tuned on")
-    finetuning: Finetuning = Field(Finetuning(), description="how they are fine-tuned")
+    tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are scored on")
+    finetuning: Finetuning = Field(Finetuning(), description="how they are scored")
     evaluate: Evaluate = Field(Evaluate(), description="tasks that models are asked without fine-tuning")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
     tuned: Tuned | None = Field(None, description="how a search chose the rows' options; `tune` writes it")
@@ -320,7 +320,7 @@ class Suite(Settings):
         if self.replay and self.replay.text not in probes:
             raise ValueError(f"replay.text: no probe {self.replay.text!r}; there are {', '.join(probes) or 'none'}")
         for task in self.tasks:
-            if task.domain not in names:
+            if task.domain and task.domain not in names:
                 raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")
         per_stage: dict[str, Any] = {
             "training.learning_rate": self.training.learning_rate,

@@ -42,20 +42,33 @@ class Docstrings(Settings):
     characters: int = Field(200, ge=50, le=100_000, description="of a passage, the text of an example")
 
 
+class WhichDomain(Settings):
+    """A task cut from the validation text of the whole stream: which domain is this from? It is of no domain."""
+
+    examples: int = Field(
+        1000, ge=10, le=1_000_000, description="of a domain at most: half train, a fifth dev, the rest test"
+    )
+    characters: int = Field(200, ge=50, le=100_000, description="of a passage, the text of an example")
+
+
 class Task(Settings):
     """One classification task and its hyper-parameters, by default those of the paper (tab:finetune).
 
-    Exactly one of files (`train`, `dev` and `test`), `dataset` and `docstrings` says where the examples come from.
+    Exactly one of files (`train`, `dev` and `test`), `dataset`, `docstrings` and `which_domain` says where the examples
+    come from.
     """
 
     name: str = Field(pattern=NAME, max_length=60, description="its name in records and commands")
     title: str = Field("", max_length=200, description="its label in tables; default: the name")
-    domain: str = Field(description="the domain of the stream that it belongs to")
+    domain: str = Field("", description="the domain of the stream that it belongs to; none with which_domain")
     train: str | None = Field(None, description="JSON Lines of text, label and perhaps text_pair; .gz too")
     dev: str | None = Field(None, description="the same for development; the score there decides when to stop")
     test: str | None = Field(None, description="the same for testing; the score there is reported")
     dataset: HubTask | None = Field(None, description="a data set of the Hugging Face Hub")
     docstrings: Docstrings | None = Field(None, description="a task made of the documents that its domain holds out")
+    which_domain: WhichDomain | None = Field(
+        None, exclude_if=not_, description="a task made of all domains' validation text, for linear probes alone"
+    )
     metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field("macro_f1", description="what scores are")
     learning_rate: float = Field(2e-5, gt=0, le=100, description="the peak")
     batch_size: int = Field(256, gt=0, le=1_000_000, description="examples of a step")
@@ -68,10 +81,13 @@ class Task(Settings):
     @model_validator(mode="after")
     def _one_source(self) -> Task:
         files = [split for split in SPLITS if getattr(self, split) is not None]
-        sources = [*(["files"] if files else []), *(kind for kind in ("dataset", "docstrings") if getattr(self, kind))]
+        kinds = ("dataset", "docstrings", "which_domain")
+        sources = [*(["files"] if files else []), *(kind for kind in kinds if getattr(self, kind))]
         if len(sources) != 1 or 0 < len(files) < len(SPLITS):
             given = ", ".join([*files, *sources[bool(files) :]]) or "none"
-            raise ValueError(f"give either train, dev and test, or dataset, or docstrings (given: {given})")
+            raise ValueError(f"give train, dev and test, or dataset, or docstrings, or which_domain (given: {given})")
+        if bool(self.domain) == bool(self.which_domain):
+            raise ValueError("give the domain that it belongs to, or which_domain, which is of none")
         return self
 
     @property
@@ -109,7 +125,8 @@ class Finetuning(Settings):
     def trials_of(self, task: Task) -> list[tuple[How, int]]:
         """How the task is scored, with which seeds; a linear probe has nothing to draw but a wrong prompt."""
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
-        return [(how, seed) for how in dict.fromkeys(self.how) for seed in seeds[how]]
+        ways = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)
+        return [(how, seed) for how in ways for seed in seeds[how]]
 
 
 class Evaluate(Settings):
