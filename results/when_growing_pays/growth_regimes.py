@@ -43,6 +43,7 @@ class MapPoint:
 class MapCell(MapPoint):
     """A point that was run: its log_ratio is a mean over seeds."""
 
+    parameters: int  # of the last model
     seeds: int
     decided: bool  # whether the mean differs from 0 (paired by seed, two-sided t test at 5%)
     ap: dict[str, float]  # final AP by method, geometric mean over the seeds that all of them have
@@ -94,7 +95,7 @@ class RegimesFigure(FigureExhibit):
         return (
             "Left: final AP of ELLE over ER's, hatched: not decided at 5%; dashed: where a fitted plane is 0. "
             "Right: the lowest AP of the ways that get one domain after the other, open: not told from the second "
-            "lowest at 5%."
+            "lowest at 5%; at each, the parameters of the last model."
             + (f" Not all ways have run in {fewer} of {len(found)} cells." if fewer else "")
             + (f" Without FLOPs, and left out: {every - len(found)}." if len(found) < every else "")
         )
@@ -144,6 +145,9 @@ class RegimesFigure(FigureExhibit):
                 _scatter(axis, [], colour, colour, marker, 90, title)
             if lower:
                 _scatter(axis, [], "none", colour, "o", 140, f"{title}, all text at once, is lower")
+        sizes = [f"{cell.parameters / 1000:.0f}k" for cell in found]
+        for text, at in zip(sizes, _beside(axis, found, sizes, np.empty((0, 2))), strict=True):
+            axis.text(*at, text, transform=axis.transAxes, ha="center", va="center", fontsize=TEXT)
 
 
 def _with_flops(every: Sequence[MapCell]) -> list[MapCell]:
@@ -212,6 +216,7 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
         name=run.row,
         tokens_per_parameter=spent[0]["tokens"] / heads.parameters,
         relative_size=header(run.stages[-1]).parameters / math.sqrt(flops / FLOPS_OF_SIZE),
+        parameters=header(run.stages[-1]).parameters,
         log_ratio=ratio,
         seeds=len(pairs),
         decided=p <= inference.ERRORS,
