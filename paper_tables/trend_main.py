@@ -1,9 +1,9 @@
-"""Figure fig:main_exp of the paper: AP against train wall time, and AP+ beside it."""
+"""AP and AP+ against the budget: figures fig:main_exp, bert_small, bert_large, gpt, few_*, hyper_* and same_layer of the paper."""
 
 from analysis.curves import TrendFigure
 
 EXHIBIT = TrendFigure(
     label="fig:main_exp",
     caption="AP and AP⁺ against the charged budget.",
-    blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
+    blocks={},
 )
