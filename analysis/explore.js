@@ -28,9 +28,9 @@ const rows = make("fieldset", { class: "rows" }, make("legend", {}, "Rows "));
 const all = make("button", { type: "button" }, "all");
 const none = make("button", { type: "button" }, "none");
 rows.firstChild.append(all, none);
-for (const { row, shape } of data.rows) {
+for (const { row } of data.rows) {
   const swatch = make("span", { class: "swatch" });
-  swatch.innerHTML = `<svg viewBox="-12 -5 24 10" aria-hidden="true"><path d="M-12,0H12" stroke="currentColor" stroke-width="1.5"/><path d="${shape}" transform="scale(4)" fill="currentColor"/></svg>`;
+  swatch.innerHTML = `<svg viewBox="-12 -5 24 10" aria-hidden="true"><path d="M-12,0H12" stroke="currentColor" stroke-width="1.5"/><circle r="3" fill="currentColor"/></svg>`;
   const box = make("input", { type: "checkbox", name: "row", value: row, checked: "" });
   rows.append(make("label", {}, box, swatch, row));
 }
@@ -81,7 +81,6 @@ const specification = () => {
   const [bottom, top] = [into(lowest) - margin, into(highest) + margin];
   const y = { type: "quantitative", scale: { type, nice: false, domain: [back(bottom), back(top)], ...(type === "linear" && { zero: false }) } };
   const title = named(data.metrics[metric], type);
-  const range = (field) => ({ domain: shown.map(({ row }) => row), range: shown.map((row) => row[field]) });
   const tooltip = [
     { field: "row", title: "row" }, { field: "stage", title: "stage" },
     { field: "said", title: data.metrics[metric] },
@@ -96,7 +95,7 @@ const specification = () => {
   const width = chart.clientWidth - room - 60;
   const spent = values.map((p) => p[unit]);
   const x = { field: unit, type: "quantitative", title: named(data.units[unit], "linear").match(new RegExp(`.{1,${Math.max(12, Math.floor(width / 7))}}(\\s|$)`, "g")), axis: { format: "~s", tickCount: 6, grid: false }, scale: { nice: false, zero: false, domain: [metric === "ap" ? 0 : Math.min(...spent), Math.max(...spent)] } };
-  const color = { field: "row", type: "nominal", scale: range("colour"), legend: null };
+  const color = { field: "row", type: "nominal", scale: { domain: shown.map(({ row }) => row), range: shown.map(({ colour }) => colour) }, legend: null };
   const lines = { x, color, detail: { field: "row" } };
   return {
     data: { values }, width: "container", height: HEIGHT, background: null, autosize: { type: "fit-x", contains: "padding" },
@@ -109,7 +108,7 @@ const specification = () => {
       { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
       {
         mark: { type: "point", filled: true, size: 30, clip: true },
-        encoding: { ...lines, y: { ...y, field: metric, title }, shape: { field: "row", type: "nominal", scale: range("shape"), legend: null }, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.6 } },
+        encoding: { ...lines, y: { ...y, field: metric, title }, opacity: { condition: { param: "near", empty: false, value: 1 }, value: 0.6 } },
       },
       { // wider than a marker, so that it is easily met; `nearest: true` would say "undefined" of all but the axis
         params: [{ name: "near", select: { type: "point", on: "pointerover", clear: "pointerout" } }],

@@ -13,10 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib.markers import MarkerStyle
 from PIL import Image
 
 from analysis import notes
@@ -176,15 +174,12 @@ def scripts() -> tuple[str, Markup]:
 
 def data(study: Study) -> Markup:
     """JSON for the script: nothing in it can end its element or begin another."""
-    rows = []
-    for row, style in styles(study).items():
-        rows.append({"row": row, "colour": style["color"], "shape": _shape(style["marker"])})
     own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
     others = {unit: UNITS[unit].label for unit in list_recorded_units() if unit != own}
     content = {
         "records": study.records,
         "suites": study.suites,
-        "rows": rows,
+        "rows": [{"row": row, "colour": style["color"]} for row, style in styles(study).items()],
         "colours": COLOURS,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRICS,
@@ -193,13 +188,6 @@ def data(study: Study) -> Markup:
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
-
-
-def _shape(marker: str) -> str:
-    """The outline of a marker of matplotlib's as an SVG path, from -1 to 1."""
-    drawn = MarkerStyle(marker)
-    outlines = map(np.asarray, drawn.get_path().transformed(drawn.get_transform()).to_polygons())
-    return "".join(f"M{'L'.join(f'{2 * x:.2f},{-2 * y:.2f}' for x, y in outline)}Z" for outline in outlines)
 
 
 def _points(study: Study) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""AP and AP+ against the budget: figures fig:main_exp, bert_small, bert_large, gpt, few_*, hyper_* and same_layer of the paper."""
+"""AP and AP+ against the budget: the paper's main_exp, bert_*, gpt, few_*, hyper_* and same_layer figures."""
 
 from analysis.curves import TrendFigure
 
