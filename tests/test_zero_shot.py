@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ doc_to_choice: choices
 doc_to_target: answer
 metric_list: [{{metric: acc}}]
 """
-QUESTIONS = [
+QUESTIONS: list[dict[str, Any]] = [
     {"question": question, "choices": [first, "seven blue", "cyan"], "answer": place}
     for place, first in enumerate(["green", "two three", "four"])
     for question in ("red green", "one two", "blue cyan", "three four")

@@ -174,7 +174,7 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
             raise NotScored(why) from error
         lease.check()
         for task, (values, version) in told.items():
-            line = ZeroShotLine(
+            scored = ZeroShotLine(
                 key=score_key(key, task, settings),
                 stage_key=key,
                 task=task,
@@ -183,5 +183,5 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
                 content=content_of(settings),
                 seconds=round(time.monotonic() - began, 3),
             )
-            records.append(path, line)
+            records.append(path, scored)
     return f"evaluated after {place}: {', '.join(missing)}"

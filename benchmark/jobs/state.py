@@ -26,6 +26,7 @@ from benchmark.records import (
     FailedLine,
     LineOfRun,
     RecordsError,
+    ScoreLine,
     StageLine,
     UnscoredLine,
     last,
@@ -192,14 +193,17 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     asked = [way for way in suite.finetuning.prompts if final or way == "right"]
     ways = asked if _has_prompts(store, key) else ["none"]
     tasks = {task.name: task for task in tasks_after(suite, final)}
-    wanted = {
+    wanted: set[tuple[str, str, str, int]] = {
         (name, how, way, seed)
         for name, task in tasks.items()
         for how, seed in suite.finetuning.trials_of(task)
         for way in ways
     }
     wanted |= {(task, ZERO_SHOT, "", 0) for task in suite.evaluate.tasks}
-    place = lambda line: (line.task, line.how, line.prompt, line.seed)  # noqa: E731
+
+    def place(line: ScoreLine | UnscoredLine) -> tuple[str, str, str, int]:
+        return line.task, line.how, line.prompt, line.seed
+
     lines = records.read(store.scores_file(key), records.SCORES)
     there = {place(line) for line in scores_of(suite, key, lines, examples)} & wanted
     there |= {(task, ZERO_SHOT, "", 0) for task in zero_shot_scores(suite.evaluate, key, lines)}
