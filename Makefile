@@ -4,6 +4,7 @@
 # make check   formatter, linter, types, architecture
 # make docs    the docs as a site in build/site/, with search and API pages
 # make slurm-demo, make slurm-chaos    docs/slurm_details.md: a real Slurm cluster on this machine
+# make gpu-check    docs/gpu.md: in eight minutes, all that is to be known of this machine's GPU, or of several
 # make chaos   docs/reliability.md: kills at random in each kind of work of each method, two hundred runs side by side, a
 #              disk that fails at each of its operations, and slurm-chaos
 PYTHON ?= python3
@@ -13,7 +14,7 @@ PIP_INSTALL := pip install --no-compile --quiet --constraint constraints.txt --e
 unexport PYTHONDONTWRITEBYTECODE
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-slurm test-thorough check lint docs slurm-demo slurm-chaos chaos
+.PHONY: demo test test-slurm test-thorough check lint docs slurm-demo slurm-chaos gpu-check chaos
 
 # Its runs go side by side, each on a physical core or a GPU of its own: four at most.
 SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.pool import physical_cores; \
@@ -54,6 +55,9 @@ slurm-demo: $(VENV)/installed-test
 slurm-chaos: $(VENV)/installed-test
 	$(RUN) -m tests.tools.slurm_chaos
 	$(RUN) -m tests.tools.slurm_chaos --runs 24 --runs-per-job 6 --largest-array 0
+
+gpu-check: $(VENV)/installed-test
+	$(RUN) -m tests.tools.gpu_check
 
 chaos: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m tests.tools.chaos kills

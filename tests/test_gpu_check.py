@@ -1,0 +1,61 @@
+"""`make gpu-check`, as far as it goes without a GPU: on the device of tests, and with figures by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support import other_device
+from tests.support.thorough import only_thorough
+from tests.tools import gpu_check
+from tests.tools.gpu_check import BEGIN, END, PARTS, TINY, in_a_process, judged, write_table
+
+
+def test_methods_are_judged_by_the_tolerance() -> None:
+    """Oracle: by hand."""
+    good = judged({"naive": 1e-9, "er": 0.0}, 1e-6)
+    assert good["ok"] and good["said"] == "2 methods, weights differ by 1e-09 at most"
+    bad = judged({"naive": 1e-9, "er": 1e-3, "elle": "ValueError: broken", "pnn": float("nan")}, 1e-6, ["mas"])
+    said = "1 methods, weights differ by 1e-09 at most; not er, elle, pnn; not tried mas"
+    assert not bad["ok"] and bad["said"] == said
+
+
+def test_a_part_is_a_process_on_the_device_and_has_a_limit(tmp_path: Path) -> None:
+    """Oracle: the device's name; a limit that no interpreter starts within; a part that there is not."""
+    assert in_a_process("", tmp_path, True, 300)["device"] == other_device.NAME
+    late, unknown = in_a_process("kills", tmp_path, True, 0.001), in_a_process("nothing", tmp_path, True, 300)
+    assert not late["ok"] and late["error"] == "took more than 0 s"
+    assert not unknown["ok"] and unknown["error"] == "KeyError: 'nothing'"
+
+
+def test_the_table_has_a_column_for_each_machine(tmp_path: Path) -> None:
+    """Oracle: by hand; what stands around it in the page stays, and a second time changes nothing."""
+    first = {"device": "T4", "count": 1, "date": "2026-12-01"}
+    parts = {"machine": first, "kills": {"ok": True, "said": "weights | differ by 0"}}
+    (tmp_path / "t4.json").write_text(json.dumps(parts))
+    second = {"machine": first | {"device": "H100", "count": 8}, "compile": {"ok": False, "error": "no gcc\nat all"}}
+    (tmp_path / "h100.json").write_text(json.dumps(second))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}old\n{END}after\n")
+    for _ in range(2):
+        write_table(page, tmp_path)
+        lines = page.read_text().splitlines()
+        assert (lines[0], lines[-1]) == ("before", "after")
+        assert lines[2:5] == [
+            "|  | h100 | t4 |",
+            "| :-- | :-- | :-- |",
+            "| machine | 8 H100, 2026-12-01 | 1 T4, 2026-12-01 |",
+        ]
+        assert "| kills |  | weights / differ by 0 |" in lines and "| compile | no gcc |  |" in lines
+
+
+@only_thorough
+def test_all_parts_run_on_the_device_of_tests(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: the tolerances of each part; the file of results has all of them."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(gpu_check, "SECONDS", 3600.0)
+    monkeypatch.setattr(gpu_check, "PARTS", {name: (part, 3600.0) for name, (part, _) in PARTS.items()})
+    assert TINY.layers == 1
+    parts = gpu_check.check("here", True, tmp_path)
+    assert all(parts[name]["ok"] for name in PARTS), parts
+    assert json.loads((tmp_path / "here.json").read_text()) == parts
