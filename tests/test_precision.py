@@ -29,7 +29,10 @@ from tests.support.toy_task import TASK, data_of, save
 
 MACHINES = ("fp32", "bf16", "fp16")  # by what "auto" is there
 OTHER = {"fp32": "bf16", "bf16": "fp16", "fp16": "fp32"}
-STEEP = {"init_scale": 2.0**24, "growth_interval": 2}  # a scaler whose scale is too much at first, and again and again
+STEEP: dict[str, Any] = {
+    "init_scale": 2.0**24,
+    "growth_interval": 2,
+}  # a scaler whose scale is too much at first, and again and again
 
 
 @pytest.fixture
