@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.data.copies import nearly
-from benchmark.data.tokens import Corpus, Ids, Place, Poll, cure, make_once
+from benchmark.data.ids import Ids
+from benchmark.data.tokens import Corpus, Place, Poll, cure, make_once
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain

@@ -91,7 +91,7 @@ class SavedModel:
                 replace(example, text=parts[0], text_pair=parts[1] if parts[1:] else None)
                 for example, parts in zip(getattr(data, split), read, strict=True)
             )
-        return replace(data, **splits)
+        return replace(data, train=splits["train"], dev=splits["dev"], test=splits["test"])
 
     def _encode(self, task: str, example: Example, whole: bool) -> list[list[int]]:
         parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]

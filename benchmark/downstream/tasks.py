@@ -121,7 +121,7 @@ def check(task: str, raw: Mapping[Split, Sequence[RawExample]]) -> TaskData:
                     "leave the class out"
                 )
         splits[split] = tuple(Example(r.text, r.text_pair, number[_label(r)], r.place) for r in raw[split])
-    return TaskData(labels, **splits)
+    return TaskData(labels, splits["train"], splits["dev"], splits["test"])
 
 
 def _check_row(task: str, row: RawExample, paired: bool) -> None:
