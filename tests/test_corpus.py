@@ -12,6 +12,7 @@ import sys
 import types
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pandas
@@ -28,7 +29,7 @@ def read(domain: Domain, valid_share: float = 0.1) -> tuple[list[Document], Coun
     return list(corpus.read(domain, valid_share, skipped)), skipped
 
 
-def domain(*train: Path, valid: tuple[Path, ...] = (), **more: str) -> Domain:
+def domain(*train: Path, valid: tuple[Path, ...] = (), **more: Any) -> Domain:
     return Domain(name="own", train=tuple(map(str, train)), valid=tuple(map(str, valid)), **more)
 
 

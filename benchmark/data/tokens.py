@@ -289,9 +289,8 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     prints = [half for halves in zip(*(part.fingerprints() for part in parts), strict=True) for half in halves]
     np.concatenate(prints).tofile(folder / "fingerprints.bin")
     infos: list[Any] = [part.info for part in parts]
-    summed: Any = {name: sum(info[name] for info in infos) for name in SUMMED}
-    return {
-        **summed,
+    joined: Any = {name: sum(info[name] for info in infos) for name in SUMMED}
+    return cast(DomainInfo, joined) | {
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(sum((Counter(info["skipped"]) for info in infos), Counter())),
         "complete": all(info["complete"] for info in infos),

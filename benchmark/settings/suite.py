@@ -394,8 +394,8 @@ class RunConfig(Settings):
         columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
         step = cost(Work(steps=1, tokens=columns)) if (cost := UNITS[self.budget.unit].cost) else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
-        columns *= 1 - (self.replay.share if self.replay else 0)
-        read = [per_stage(self.budget.amount, stage) / step * columns for stage in range(len(labels))] if step else []
+        own = columns * (1 - (self.replay.share if self.replay else 0))
+        read = [per_stage(self.budget.amount, stage) / step * own for stage in range(len(labels))] if step else []
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
         return describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
 

@@ -19,8 +19,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from benchmark.data.ids import Ids
 from benchmark.data.leaks import Found
-from benchmark.data.tokens import Corpus, DomainTokens, Ids
+from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Replay
