@@ -61,8 +61,8 @@ def test_the_walk_throughs_programs_compile() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_can_be_looked_through(page: Path) -> None:
-    """Oracle: 400 lines, as of files of code."""
-    assert len(page.read_text(encoding="utf-8").splitlines()) <= 400
+    """Oracle: 500 lines, as of files of code."""
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 500
 
 
 def test_a_first_submission_is_a_page_of_five_commands() -> None:

@@ -64,7 +64,7 @@ def test_the_hyper_parameters_by_default_are_the_papers():
         ({"train": "a", "dev": "b"}, "given: train, dev"),
         ({"docstrings": {}, "dataset": {"path": "p"}}, "given: dataset, docstrings"),
         ({"train": "a", "dev": "b", "test": "c", "docstrings": {}}, "given: train, dev, test, docstrings"),
-        ({"which_domain": {}}, "which is of none"),
+        ({"which_domain": True}, "which is of none"),
         ({"docstrings": {}, "metric": "f1"}, "macro_f1"),
         ({"docstrings": {}, "warm_up": 0.1}, "warm_up"),
     ],
@@ -334,12 +334,12 @@ def test_a_task_of_all_domains_comes_from_their_validation_text_alone(library, t
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     files = {split: (str(tmp_path / f"{split}.jsonl"),) for split in ("train", "valid")}
     domains = [Domain(name="docs", packages=(library,)), Domain(name="files", **files)]
-    task = Task(name="toy", which_domain={"examples": 20, "characters": 60})
+    task = Task(name="toy", which_domain=True)
     data = tasks.load_examples(task, domains, tmp_path / "data", valid_share=0.5)
     assert data.labels == ("docs", "files")
     places = []
-    for split, count in zip(SPLITS, (10, 4, 6), strict=True):
-        assert Counter(data.targets(split)) == dict.fromkeys(range(2), count)
+    for split in SPLITS:
+        assert len(set(Counter(data.targets(split)).values())) == 1
         places.append({example.place for example in getattr(data, split)})
     assert not (places[0] & places[1] or places[0] & places[2] or places[1] & places[2])
     read = [document for domain in domains for document in corpus.read(domain, 0.5, Counter())]

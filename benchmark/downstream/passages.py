@@ -19,12 +19,13 @@ from typing import Any
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document
 from benchmark.settings.base import ConfigError
-from benchmark.settings.tasks import SPLITS, Docstrings, Split, WhichDomain
+from benchmark.settings.tasks import SPLITS, Docstrings, Split
 from benchmark.settings.texts import Domain
 
 MASK = "___"
 PASSAGES = 3  # of a docstring at most, so that no class is one long one
 PASSAGES_OF_DOMAIN = 20  # of a document of validation text, which may be few
+OF_DOMAINS = Docstrings(examples=1000)  # of a domain
 DIVIDED = 1 / 2  # a part with more than this share of the documents is divided into its own parts
 FEWEST = 2  # passages of a class in a split
 SHARES: dict[Split, float] = {"train": 0.5, "dev": 0.2, "test": 0.3}
@@ -72,9 +73,7 @@ def balanced(
     )
 
 
-def load_domains(
-    task: str, options: WhichDomain, domains: Sequence[Domain], valid_share: float
-) -> dict[Split, Sequence[RawExample]]:
+def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> dict[Split, Sequence[RawExample]]:
     """Balanced splits of passages of validation text; the label is the name of the domain. Raises DataError."""
     by_domain = {}
     for domain in domains:
@@ -82,16 +81,16 @@ def load_domains(
         for part in domain.parts:
             documents = corpus.read(part, valid_share, Counter())
             valid = (document for document in documents if document.split == "valid")
-            texts += islice(valid, -(-options.examples // len(domain.parts)))
+            texts += islice(valid, -(-OF_DOMAINS.examples // len(domain.parts)))
         by_domain[domain.name] = sorted(texts, key=lambda document: _hash(document.text))
     packages = (name for domain in domains for part in domain.parts for name in part.packages)
     names = masked_names([*by_domain, *packages])
-    return _draw(task, options, by_domain, names, len(domains), PASSAGES_OF_DOMAIN)
+    return _draw(task, OF_DOMAINS, by_domain, names, len(domains), PASSAGES_OF_DOMAIN)
 
 
 def _draw(
     task: str,
-    options: Docstrings | WhichDomain,
+    options: Docstrings,
     by_class: Mapping[str, Sequence[Document]],
     names: re.Pattern[str],
     classes: int,
@@ -148,7 +147,7 @@ def _passages(
     documents: Sequence[Document],
     label: str,
     names: re.Pattern[str],
-    options: Docstrings | WhichDomain,
+    options: Docstrings,
     known: set[str],
     most: int,
 ) -> dict[Split, list[RawExample]]:

@@ -171,15 +171,15 @@ def load_examples(
     a task is scored there may be no network. Raises DataError (see also `check`), NotHere for those that it would have
     to make, where it `makes` none.
     """
-    docstrings, dataset, which_domain = task.docstrings, task.dataset, task.which_domain
+    docstrings, dataset = task.docstrings, task.dataset
     if docstrings is not None:
         domain = next(domain for domain in domains if domain.name == task.domain)
         source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, folder / "texts", makes)]
         return _keep_examples(task, source, folder, lambda: load_docstrings(task.name, docstrings, domain), makes)
-    if which_domain is not None:
+    if task.which_domain:
         texts = [(d.name, corpus.identity(d, valid_share, folder / "texts", makes)) for d in domains]
-        read = lambda: load_domains(task.name, which_domain, domains, valid_share)  # noqa: E731
-        return _keep_examples(task, [which_domain.model_dump(mode="json"), texts], folder, read, makes)
+        read = lambda: load_domains(task.name, domains, valid_share)  # noqa: E731
+        return _keep_examples(task, ["which domain", texts], folder, read, makes)
     if dataset is not None:
         source = [dataset.model_dump(mode="json")]
         hub = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731

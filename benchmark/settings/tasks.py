@@ -42,15 +42,6 @@ class Docstrings(Settings):
     characters: int = Field(200, ge=50, le=100_000, description="of a passage, the text of an example")
 
 
-class WhichDomain(Settings):
-    """A task cut from the validation text of the whole stream: which domain is this from? It is of no domain."""
-
-    examples: int = Field(
-        1000, ge=10, le=1_000_000, description="of a domain at most: half train, a fifth dev, the rest test"
-    )
-    characters: int = Field(200, ge=50, le=100_000, description="of a passage, the text of an example")
-
-
 class Task(Settings):
     """One classification task and its hyper-parameters, by default those of the paper (tab:finetune).
 
@@ -66,8 +57,8 @@ class Task(Settings):
     test: str | None = Field(None, description="the same for testing; the score there is reported")
     dataset: HubTask | None = Field(None, description="a data set of the Hugging Face Hub")
     docstrings: Docstrings | None = Field(None, description="a task made of the documents that its domain holds out")
-    which_domain: WhichDomain | None = Field(
-        None, exclude_if=not_, description="a task made of all domains' validation text, for linear probes alone"
+    which_domain: bool = Field(
+        False, exclude_if=not_, description="cut from all domains' validation text; for linear probes alone"
     )
     metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field("macro_f1", description="what scores are")
     learning_rate: float = Field(2e-5, gt=0, le=100, description="the peak")
