@@ -81,7 +81,8 @@ def describe(figure: Figure) -> str:
 @contextmanager
 def style() -> Iterator[None]:
     """Everything drawn inside has this style, whatever a user's matplotlibrc says."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a title's emoji, which the page shows
         matplotlib.rcdefaults()
         with seaborn.plotting_context("paper"), seaborn.axes_style("ticks"):
             matplotlib.rcParams.update(_SETTINGS)
@@ -91,10 +92,8 @@ def style() -> Iterator[None]:
 def to_files(figure: Figure) -> dict[str, bytes]:
     """The figure as PDF and PNG, which says what it shows, without anything that changes from one day to the next."""
     pdf, png = io.BytesIO(), io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a title's emoji, which the page shows
-        figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-        figure.savefig(png, format="png", dpi=160, metadata={"Software": None, "Description": describe(figure)})
+    figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    figure.savefig(png, format="png", dpi=160, metadata={"Software": None, "Description": describe(figure)})
     return {"pdf": pdf.getvalue(), "png": png.getvalue()}
 
 
