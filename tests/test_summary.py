@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.study import Study
 from analysis.summary import summarize
 from tests.support import synthetic
 
@@ -32,6 +33,6 @@ def test_the_sentences_say_what_the_records_say(tmp_path) -> None:
 @pytest.mark.parametrize(("rows", "finished", "expected"), [("ER", 0, []), ("Naive ER", None, ["Best", "Forgotten"])])
 def test_nothing_is_said_of_what_is_not_there(tmp_path, rows, finished, expected) -> None:
     """Oracle: no run has ended; no row grows."""
-    named = [(name, name.lower(), {}) for name in rows.split()]
-    data: Study = synthetic.study(tmp_path, rows=named, seeds=1, finished=finished)
+    named: list[Any] = [(name, name.lower(), {}) for name in rows.split()]
+    data = synthetic.study(tmp_path, rows=named, seeds=1, finished=finished)
     assert [sentence.partition(":")[0].partition(",")[0] for sentence in summarize(data, "demo")] == expected
