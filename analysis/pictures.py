@@ -57,7 +57,7 @@ class MatrixFigure(FigureExhibit):
         across = -(-len(matrices) // down)
         figure, axes = panels(down, across, width, height)
         flat, scale = [axis for line in axes for axis in line], LogNorm(every.min(), min(every.max(), 10 * every.min()))
-        figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
         alike = all(matrix.axes[0].equals(matrices[0][1].axes[0]) for _, matrix in matrices)
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             _draw_matrix(axis, matrix, scale)
@@ -78,7 +78,7 @@ class MatrixFigure(FigureExhibit):
             ScalarMappable(scale, f"{COLOURS}_r"),
             ax=flat,
             label=f"{what} (log)",
-            ticks=np.geomspace(scale.vmin, scale.vmax, 4),
+            ticks=np.geomspace(every.min(), min(every.max(), 10 * every.min()), 4),
             extend="max" if scale.vmax < every.max() else "neither",
             anchor=(0, 1),
             shrink=min(1, 2.5 / figure.get_figheight()),
@@ -127,7 +127,7 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
     )
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
     for stage in range(min(len(matrix) - first, matrix.shape[1])):
-        if np.isfinite(matrix.iat[first + stage, stage]):
+        if np.isfinite(matrix.to_numpy()[first + stage, stage]):
             wide = 1.2 if few else 0.4
             axis.add_patch(Rectangle((stage, first + stage), 1, 1, fill=False, edgecolor="black", linewidth=wide))
     axis.tick_params(length=0)
