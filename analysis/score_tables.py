@@ -99,7 +99,8 @@ class ScoreTable(TableExhibit):
         for label, own, means, row, stage in lines:
             cells = [_cell(means, name) if name in names else Cell() for name in of_domains] + [_average(means, names)]
             beside = [
-                printed.get((slug(row), stage, column, "F1")) for column in [*map(titles.get, of_domains), average]
+                printed.get((slug(row), stage, column, "F1"))
+                for column in [*(titles[name] for name in of_domains), average]
             ]
             cells = list(map(with_printed, cells, beside))
             if "" in titles:

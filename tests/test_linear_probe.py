@@ -79,7 +79,7 @@ def test_a_pair_is_compared(folders):
     data = data_of(12, 8)
     pairs = {s: tuple(replace(e, text_pair="cat " * i + "dog") for i, e in enumerate(getattr(data, s))) for s in SPLITS}
     second = {s: tuple(replace(e, text=e.text_pair, text_pair=None) for e in pairs[s]) for s in SPLITS}
-    of = [TaskData(data.labels, **each) for each in (pairs, second)]
+    of = [TaskData(data.labels, each["train"], each["dev"], each["test"]) for each in (pairs, second)]
     checkpoint = SavedModel(folders["gpt"])
     both, v, u = (features_of(checkpoint, TASK, each, "right", 64)["test"] for each in (*of, data))
     np.testing.assert_allclose(both, np.concatenate([u, v, abs(u - v), u * v], axis=1), atol=1e-6)

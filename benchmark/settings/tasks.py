@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import not_
 from typing import Literal
 
@@ -116,7 +117,7 @@ class Finetuning(Settings):
     def trials_of(self, task: Task) -> list[tuple[How, int]]:
         """How the task is scored, with which seeds; a linear probe has nothing to draw but a wrong prompt."""
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
-        ways = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)
+        ways: Iterable[How] = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)
         return [(how, seed) for how in ways for seed in seeds[how]]
 
 
