@@ -172,8 +172,8 @@ def study_of(suites: Suites, runs: Path) -> Study:
             line = structs.replace(run.line, **current)
             of_stages = zip(run.line.stages, run.scores, strict=False)
             scores = [scores_of(suite, key, lines, examples) for key, lines in of_stages] or run.scores
-            of_stages = zip(run.line.stages, run.zero_shot, strict=False)
-            asked = [[*zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in of_stages]
+            zero_shot = zip(run.line.stages, run.zero_shot, strict=False)
+            asked = [[*zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in zero_shot]
             baselines = [line for line in run.baselines if (line.task, line.metric) in tasks]
             begun = [records.last(stage, records.StageLine) for stage in run.stages]
             other = [index for index, line in enumerate(begun) if line and whose[run.id].other_code(line)]

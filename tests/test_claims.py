@@ -89,8 +89,8 @@ def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
     """Oracle: by hand; three rows against one are three comparisons, so six tests: 6 / 4**3 is above 5%,
     6 / 4**4 below, and 2 / 4**3 would hold the claim. The power that is named is that of six tests, too."""
     claim = Claim("t", "", ("ER",), ("Naive", "EWC", "MAS"))
-    er = [[1, value] for value in (15, 16, 14, 13)]
-    others = {name: [[1, 10]] * 4 for name in ("Naive", "EWC", "MAS")}
+    er = [[1.0, value] for value in (15.0, 16.0, 14.0, 13.0)]
+    others = {name: [[1.0, 10.0]] * 4 for name in ("Naive", "EWC", "MAS")}
     few = verdict(claim, numbers(ER=er[:3], **others))
     assert few.state == "not decidable" and few.reason == "3 of at least 4 seeds to refute"
     assert verdict(claim, numbers(ER=er, **others)).state == "not held"

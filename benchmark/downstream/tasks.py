@@ -9,7 +9,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,9 @@ class TaskData:
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     test: tuple[Example, ...]
-    in_stream: frozenset[int] = frozenset()  # numbers of examples of test that stand in training text of the stream
+    in_stream: frozenset[int] = field(
+        default=frozenset(), kw_only=True
+    )  # numbers of examples of test that stand in training text of the stream
 
     @cached_property
     def key(self) -> str:
@@ -128,9 +130,9 @@ def _check_row(task: str, row: RawExample, paired: bool) -> None:
     place = f"task {task!r}, {row.place}"
     if (row.text_pair is not None) != paired:
         raise DataError(f"{place}: either all rows have a 'text_pair', or none")
-    for field, value in (("text", row.text), *[("text_pair", row.text_pair)] * paired):
+    for name, value in (("text", row.text), *[("text_pair", row.text_pair)] * paired):
         if not isinstance(value, str) or not value.strip() or TORN.search(value):
-            raise DataError(f"{place}: {field!r} must be a text that is whole and not empty, not {value!r:.80}")
+            raise DataError(f"{place}: {name!r} must be a text that is whole and not empty, not {value!r:.80}")
     if not isinstance(row.label, (str, int)) or TORN.search(str(row.label)):
         raise DataError(f"{place}: 'label' must be a string or an integer, not {row.label!r:.80}")
 
@@ -225,9 +227,9 @@ def _example(place: str, line: bytes) -> RawExample:
     row = parse_line(line, place, '{"text": ..., "label": ...}')
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
-    for field in ("text", "label"):
-        if field not in row:
-            raise DataError(f"{place}: no field {field!r}; there are {', '.join(row) or 'none'}")
+    for name in ("text", "label"):
+        if name not in row:
+            raise DataError(f"{place}: no field {name!r}; there are {', '.join(row) or 'none'}")
     return RawExample(row["text"], row.get("text_pair"), row["label"], place)
 
 

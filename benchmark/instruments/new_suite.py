@@ -188,7 +188,7 @@ data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
 training = {{ batch_size = 20, learning_rate = {rate:g} }}
 budget = {{ amount = {stage:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
 # a size for each domain; methods that do not grow stay on the first
-model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, ladder = [
+model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, init = "scaled", ladder = [
 {lines}
 ] }}
 """

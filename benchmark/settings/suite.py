@@ -16,7 +16,7 @@ from itertools import pairwise
 from operator import not_
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from benchmark.records import RunLine, Titled
 from benchmark.settings.base import (
@@ -214,7 +214,7 @@ class Budget(Settings):
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
     amount: tuple[Amount, ...] | Amount = Field(description="what a stage may spend")
-    reference: str | None = Field(None, description="a table of step times, made by `run_all.py speed`")
+    reference: str | None = Field(None, description="for unit reference: step times, as `run_all.py speed` writes them")
 
     @field_validator("unit")
     @classmethod
@@ -223,10 +223,16 @@ class Budget(Settings):
             raise ValueError(f"no such unit; there are {', '.join(UNITS)}")
         return unit
 
+    @field_validator("reference")
+    @classmethod
+    def _drop_table(cls, reference: str | None, info: ValidationInfo) -> str | None:
+        """Another unit, as of `--set budget.unit=seconds`, has no use for the table of the suite's own."""
+        return reference if UNITS[info.data.get("unit", "reference")].by_table else None
+
     @model_validator(mode="after")
-    def _table(self) -> Budget:
-        if UNITS[self.unit].by_table != (self.reference is not None):
-            raise ValueError("unit 'reference' goes with a table: reference = 'FILE', made by `run_all.py speed`")
+    def _need_table(self) -> Budget:
+        if UNITS[self.unit].by_table and self.reference is None:
+            raise ValueError("unit 'reference' needs a table: reference = 'FILE', made by `run_all.py speed`")
         return self
 
 

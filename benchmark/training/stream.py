@@ -88,7 +88,7 @@ class Stream:
         """Know which validation tokens are of documents that nearly stand in training text."""
         for text in self.evaluated:
             if numbers := sorted({number for of in found.values() for number in of[text.name]}):
-                ends = np.asarray(text.valid) == self.corpus.special.eos
+                ends: NDArray[Any] = np.asarray(text.valid) == self.corpus.special.eos
                 self.copied[text.name] = self._cut_in_blocks(np.isin(np.cumsum(ends) - ends, numbers))
 
     def memory_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
@@ -264,7 +264,7 @@ class Stream:
             self._samples[domain] = shuffled(first, self.blocks[domain], *key)
         return self._samples[domain]
 
-    def _cut_in_blocks(self, ids: Ids) -> Ids:
+    def _cut_in_blocks(self, ids: NDArray[Any]) -> NDArray[Any]:
         """All blocks of a text (blocks, N). A plain array, as cutting a row off a memory-mapped one takes longer."""
         return np.asarray(ids)[: len(ids) // self.length * self.length].reshape(-1, self.length)
 
