@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 import methods
 from benchmark.errors import UserError
@@ -21,6 +22,7 @@ from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
 from benchmark.models import load, weights_hash
+from benchmark.records import EvaluationLine, select_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.store import Store
@@ -120,8 +122,10 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
     arguments = ["verify", str(study), "--stage", key, "--runs"]
     assert main([*arguments, str(study / "again")]) == 0
     assert f"stage {key} of {er.id}: the same weights, " in capsys.readouterr().out
-    spoil(study, other_machine)
     assert main([*arguments, str(study / "again")]) == 2
+    assert f"again has stage {key} already, so nothing would be trained: give another --runs" in capsys.readouterr().err
+    spoil(study, other_machine)
+    assert main([*arguments, str(study / "anew")]) == 2
     said = capsys.readouterr().err
     assert f", {torch.backends.cpu.get_cpu_capability()}), recorded are {'0' * 64} on CPU (abacus)" in said
     with pytest.raises(ResultsError, match="came to weights .*, the study holds a record with weights 0000"):
@@ -131,7 +135,8 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
 
 
 def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, study: Path, capsys) -> None:
-    """Oracle: what is recorded, and a thousandth more, in bits per byte too, so that reading finds nothing."""
+    """Oracle: what is recorded, and a thousandth more, in bits per byte too, so that reading finds nothing; by hand
+    what perplexity is less copies."""
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
     key = Store(trained / "runs").recorded_stages(er)[1]
 
@@ -141,14 +146,19 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
             line["perplexity"][name] *= 1.001
             line["bits_per_byte"][name] = bits * math.log(line["perplexity"][name])
 
-    arguments = ["verify", str(study), "--stage", key, "--runs", str(study / "again")]
-    assert main(arguments) == 0
+    arguments = ["verify", str(study), "--stage", key, "--runs"]
+    assert main([*arguments, str(study / "again")]) == 0
     assert re.search(r": the same weights, \w+, and [1-9]\d* perplexities", capsys.readouterr().out)
+    end = select_kind(Store(study / "again").stage_lines(key), EvaluationLine)[-1]
+    less, other = (replace(end, without_copies={"a": end.perplexity["a"] * by}) for by in (0.9, 0.91))
+    assert studies._check_measured([less], [less]) == studies._check_measured([end], [end]) + 1
+    with pytest.raises(ResultsError, match="perplexity .* on a without its copies is recorded after step"):
+        studies._check_measured([less], [other])
     spoil(study, more)
-    assert main(arguments) == 2
+    assert main([*arguments, str(study / "more")]) == 2
     assert re.search(r"error: perplexity \S+ on [ab] is recorded after step \d of adapt, and ", capsys.readouterr().err)
     spoil(study, lambda line: line.update({"step": line["step"] + 1000} if "perplexity" in line else {}))
-    assert main(arguments) == 2
+    assert main([*arguments, str(study / "later")]) == 2
     assert "error: no perplexity of the stage is recorded where one is measured" in capsys.readouterr().err
 
 

@@ -27,6 +27,7 @@ import run_all
 from analysis.study import header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
+from benchmark.jobs import study
 from benchmark.models import load
 from benchmark.models.growth import grow
 from benchmark.models.start_model import load_start, set_start_model
@@ -108,6 +109,19 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     tokenizer = AutoTokenizer.from_pretrained(first)
     assert tokenizer.convert_tokens_to_ids("<domain:json>") == run.corpus.text_vocabulary
     assert tokenizer.bos_token == AutoTokenizer.from_pretrained(start).bos_token
+
+
+def test_a_study_holds_what_the_untouched_model_measured(tmp_path: Path) -> None:
+    """Oracle: what the run itself recorded of it."""
+    run = TinyRuns("naive", methods.build, tmp_path).run(
+        config_of("naive", published(tmp_path / "start", "gpt")), "runs"
+    )
+    run.train()
+    suite = load_suite("demo").model_copy(update={"name": run.config.suite})
+    study.collect(suite, [run.config], run.store.root, tmp_path / "study", methods.build)
+    places = run.store.root, study.unpack(tmp_path / "study", tmp_path / "unpacked").root
+    [measured], [held] = ([records.start for records in load_runs(place, suite.name)] for place in places)
+    assert held == measured and set(held) >= {domain.name for domain in run.config.domains}
 
 
 def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path) -> None:

@@ -194,6 +194,8 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         config = next(having, None)
         if not config:
             raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
+        if store.stage_done(key):
+            raise ResultsError(f"{runs} has stage {key} already, so nothing would be trained: give another --runs")
         with join() as alone:
             last_stage = recorded.recorded_stages(config).index(key)
             Train(runs, config, key, build, last_stage)(Worker(alone))
@@ -229,9 +231,10 @@ def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage
     """How many perplexities of a stage are recorded as they are measured again. Raises ResultsError for another."""
     there, here = (
         {
-            (line.phase, line.step, name): value
+            (line.phase, line.step, name + without): value
             for line in select_kind(lines, EvaluationLine)
-            for name, value in line.perplexity.items()
+            for without, values in (("", line.perplexity), (" without its copies", line.without_copies))
+            for name, value in values.items()
         }
         for lines in (recorded, again)
     )
@@ -373,7 +376,8 @@ def _check_step_times(config: RunConfig, index: int, stage: EndedStage) -> None:
 
 def _files(config: RunConfig, store: Store, held: dict[str, bytes]) -> Iterator[Path]:
     """All that is recorded of a finished run. Raises ResultsError where a stage's records are neither here nor held."""
-    keys = store.recorded_stages(config)
+    run = records.last(store.run_lines(config), RunLine)
+    keys = run.stages if run else []
     for index, key in enumerate(keys):
         if not store.stage_done(key) and f"stages/{key}/records.jsonl" not in held:
             raise ResultsError(f"{config.id}: its stage {index} did not end: collect finished runs alone")
@@ -383,6 +387,7 @@ def _files(config: RunConfig, store: Store, held: dict[str, bytes]) -> Iterator[
         *(store.stage(key) / "records.jsonl" for key in ended),
         *(store.root / kind / f"{key}.jsonl" for kind in ("scores", "similarity") for key in ended),
         store.root / "scores" / "baselines.jsonl",
+        *([store.start_file(run.start)] if run and run.start else []),
     ]
     return (path for path in places if path.exists())
 

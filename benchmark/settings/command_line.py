@@ -166,7 +166,7 @@ def _add_records_and_studies(
     sub.add_argument("--study", type=path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
     sub = add(RECORDS, "verify results/NAME", "check a study: budgets, report, with --stage weights too", runs)
     sub.add_argument("study", type=path, metavar="FOLDER", help="e.g. results/NAME")
-    sub.add_argument("--stage", metavar="KEY", help="train it again in --runs, and compare its weights")
+    sub.add_argument("--stage", metavar="KEY", help="train it again in a --runs without it; compare weights")
 
 
 def _add_models(add: Add) -> None:
