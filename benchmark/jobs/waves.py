@@ -16,6 +16,7 @@ from typing import Literal
 
 from benchmark.data.tokens import data_key
 from benchmark.downstream.tasks import missing_baselines, scored_stages
+from benchmark.errors import UserError
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.state import RunState, Survey
@@ -161,9 +162,13 @@ class Plan:
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
     if not options.dry_run:
-        survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
-        survey.in_progress.path.parent.mkdir(exist_ok=True)
-        survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
+        try:
+            survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
+            survey.in_progress.path.parent.mkdir(exist_ok=True)
+            survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
+        except OSError as error:
+            said = f"{error}: nothing was begun or submitted; make room there, or repair it, and call `run` again"
+            raise UserError(said) from None
     asked = (options.retry_failed, options.parallel, options.share_machine, options.processes, options.program)
     plan = Plan(survey, survey.states(), tables, *asked)
     executor = executors.find(options.executor)
