@@ -59,11 +59,17 @@ def test_a_cluster_that_is_well(cluster: Any) -> None:
     told = cluster(ANSWER, "--set", "slurm.partition=long")
     assert cluster.code == 0 and all(line.startswith("ok ") for line in told)
     assert [line for line in told if "would be taken" in line] == [
-        f"ok     a job to {kind} would be taken" for kind in ("prepare", "train", "score", "report")
+        f"ok     a job to {kind} would be taken" for kind in ("prepare", "train", "score", "measure", "report")
     ]
     assert "ok     n1: sees this folder, and has torch 2.13.0, 4 accelerators" in told
     assert all("#SBATCH --partition=long\n" in script for script in cluster.scripts)
     assert cluster.calls[-1] == ("scancel", "7")
+
+
+def test_a_node_is_asked_with_the_python_of_its_kind_of_job(cluster: Any) -> None:
+    """Oracle: the script of the job that asks it."""
+    cluster(ANSWER, "--set", 'slurm.score.python="own-python"')
+    assert "own-python -c" in cluster.scripts[-1]
 
 
 @pytest.mark.parametrize(

@@ -365,6 +365,6 @@ def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:
     """Oracle: the cluster as it was set up: it takes each kind of job, and nodes share this file system."""
     assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sum("would be taken" in line or "sees this folder" in line for line in lines) == 5
+    assert sum("would be taken" in line or "sees this folder" in line for line in lines) == 6
     assert not [line for line in lines if line.startswith("wrong")] and not list((tmp_path / "runs").iterdir())
     wait_until(lambda: not queue())

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
+from submitit.core.utils import cloudpickle_dump
 
 import methods
 from benchmark import records
@@ -268,8 +269,43 @@ def test_a_job_that_is_forgotten_is_over_when_it_has_been_silent(
     before = len(tiny.waves())
     assert tiny.submit("--methods", "er") == 0 and tiny.submit("--methods", "er") == 0
     assert [wave["kind"] for wave in tiny.waves()[before:]] == ["prepare", "train", "report"]
-    log.with_name(log.name.replace("log.out", "result.pkl")).touch()  # which submitit writes at the end of a task
-    assert job not in [found.id for found in tiny.jobs()]
+
+
+@pytest.mark.parametrize(
+    ("result", "state"), [(("success", None), ()), (("error", "the other is success"), ("failed",))]
+)
+def test_what_submitit_wrote_says_how_a_forgotten_job_ended(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys, result: tuple[str, str | None], state: tuple[str, ...]
+) -> None:
+    """Oracle: submitit's own pickle of a result, or of an exception, and the log; sacct knows nothing."""
+    assert tiny.submit() == 0
+    [log] = [Path(found.log) for found in tiny.jobs() if found.kind == "prepare"]
+    slurm.ended["100"] = ""
+    log.write_text("Submitted job triggered an exception\nUserError: raise slurm.prepare.time\nslurmstepd: error: x\n")
+    cloudpickle_dump(result, log.with_name(log.name.replace("log.out", "result.pkl")))
+    assert tuple(found.state for found in tiny.jobs() if found.kind == "prepare") == state
+    tiny.call("status")
+    said = "! job 100 to prepare: its job failed: UserError: raise slurm.prepare.time;"
+    assert (said in capsys.readouterr().out) == bool(state)
+
+
+def test_what_is_next_does_jobs_again_that_are_no_runs(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: what the command that `status` names submits: a measure, or a report, that failed or was cancelled."""
+    tiny.write(ROWS[0])
+    tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
+    assert tiny.call("run") == 0
+    assert tiny.submit("--set", TABLES) == 0
+    for kinds in (["measure", "report"], ["report"]):
+        for ending, more in (("FAILED", ["--retry-failed"]), ("CANCELLED by 0", [])):
+            slurm.ended |= dict.fromkeys(slurm.jobs, "COMPLETED") | {tiny.waves()[-len(kinds)]["id"]: ending}
+            capsys.readouterr()
+            assert tiny.call("status", "--set", TABLES) == (ending == "FAILED")
+            told = capsys.readouterr().out.splitlines()[-1]
+            assert told.startswith("next: `python run_all.py run ") and ("--retry-failed" in told) == bool(more)
+            before = len(tiny.waves())
+            assert tiny.submit("--set", TABLES, *more) == 0
+            assert [wave["kind"] for wave in tiny.waves()[before:]] == kinds
+        assert tiny.call("run", "--set", TABLES) == 0  # which measures here what is missing
 
 
 def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
@@ -280,7 +316,7 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     slurm.ended |= {"100": "COMPLETED", "101": "COMPLETED", naive: "FAILED", er: "CANCELLED by 0"}
     slurm.restarts["103"] = 2
     log = Path(next(found.log for found in tiny.jobs() if found.id == naive))
-    log.write_text("Traceback\nUserError: torch finds none on n1\nsrun: error: n1: task 0: Exited with exit code 1\n")
+    log.write_text("Traceback\nUserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
     capsys.readouterr()
     assert tiny.call("status") == 1
     told = capsys.readouterr().out
@@ -305,20 +341,25 @@ def test_a_report_that_was_refused_or_lost_is_submitted_alone(tiny: SuiteFolder,
 
 
 @pytest.mark.parametrize(
-    ("place", "said"), [("snapshot", "nothing was submitted"), ("_write_note", "100 were submitted")]
+    ("owner", "place", "said"),
+    [
+        (Lease, "try_acquire", "nothing was begun or submitted"),
+        (of_slurm, "snapshot", "nothing was submitted"),
+        (of_slurm, "_write_note", "100 were submitted"),
+    ],
 )
 def test_a_full_disk_says_what_was_submitted(
-    tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, place: str, said: str
+    tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, owner: object, place: str, said: str
 ) -> None:
     """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the second array."""
-    real = getattr(of_slurm, place)
+    real = getattr(owner, place)
 
     def full(*given: object) -> object:
         if place == "_write_note" and given[1] == "100":
             return real(*given)
         raise OSError(errno.ENOSPC, "No space left on device", "/runs/x")
 
-    monkeypatch.setattr(of_slurm, place, full)
+    monkeypatch.setattr(owner, place, full)
     assert tiny.submit() == 2
     told = capsys.readouterr().err
     assert f"No space left on device: '/runs/x': {said}" in told

@@ -65,6 +65,7 @@ def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
 def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
     words, called = {state.state for state in states}, survey.suite.called
+    words |= {job.state for job in survey.jobs if job.kind in ("measure", "report")}  # which no run or score tells of
     if is_under_way(survey, states):
         return f"next: `python run_all.py status {called} --watch` shows it again and again until nothing is under way"
     scores = _find_scored_models(states)

@@ -35,7 +35,7 @@ from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
-from benchmark.settings.slurm import Slurm, find_section
+from benchmark.settings.slurm import KINDS, Slurm, find_section
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
@@ -342,17 +342,18 @@ def _state_in_queue(job: Queued) -> tuple[Any, str]:
 
 def _state_after(ending: str, wave: dict[str, Any], log: Path) -> tuple[Any, str]:
     """The state of a job that has left the queue, by what sacct says of it, and how it ended."""
+    result = log.with_name(log.name.replace("log.out", "result.pkl"))
+    if ending in UNENDED and result.exists():  # submitit wrote it at the end, first of all whether by an exception
+        ending = "COMPLETED" if b"success" in result.read_bytes()[:32] else "FAILED"
     if ending in ("COMPLETED", SILENT):
         return ("done", "") if ending == "COMPLETED" else ("unknown", "Slurm does not answer")
     if ending in UNENDED:  # sacct is late, has forgotten it, or knows nothing at all
-        if log.with_name(log.name.replace("log.out", "result.pkl")).exists():
-            return "done", ""  # submitit wrote that it came to its end; how, its records say
         sign = log.stat().st_mtime if log.exists() else wave["time"]
         detail = "its job has left the queue, and sacct does not say how it ended"
         return "unknown" if time.time() - sign < LATE else "interrupted", detail
     said = ENDINGS.get(ending, f"its job ended ({ending})").replace("KIND", find_section(wave["kind"]))
     lines = log.read_text(errors="replace").splitlines() if ending in FAILURES and log.exists() else []
-    last = [line for line in lines if line.strip() and not line.startswith("srun: ")][-1:]
+    last = [line for line in lines if line.strip() and not line.startswith(("srun: ", "slurmstepd: "))][-1:]
     return "failed" if ending in FAILURES else "interrupted", ": ".join([said, *last])
 
 
@@ -378,7 +379,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         yield Finding(commands.ask("sbatch", "--version").strip())
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
             for asked in {suite.slurm, *(find_request(config, suite) for config in configs)}:
-                for kind in ("prepare", "train", "score", "report"):
+                for kind in KINDS:
                     yield _check_request(kind, asked.parameters(kind, units), Path(folder))
             yield _check_node(suite.slurm, units, Path(folder))
     except SlurmError as error:
@@ -397,7 +398,7 @@ def _check_node(asked: Slurm, units: set[str], folder: Path) -> Finding:
     """Ask a node, by a job of one process, what torch finds there."""
     parameters = {**asked.parameters("score", units), "time": 5}
     answer, log = folder / "answer", folder / "log"
-    python = f"{asked.python or shlex.quote(sys.executable)} -c {shlex.quote(PROBE)}"
+    python = f"{asked.of('score').python or shlex.quote(sys.executable)} -c {shlex.quote(PROBE)}"
     probe = f"cd {shlex.quote(str(folder))}; {python} > unfinished 2> log; mv unfinished answer"
     script = _script(folder, parameters, f"sh -c {shlex.quote(probe)}")
     job = commands.ask("sbatch", "--parsable", str(script)).strip().partition(";")[0]
