@@ -127,7 +127,10 @@ def survey(tmp_path) -> Survey:
     suite = load_suite(str(tiny_suite.write(tmp_path)))
     survey = Survey(suite, methods.runs(suite), methods.build, Store(tmp_path / "runs"))
     stages = [(stage(12.3, 1.0),), ()]
-    known = [RunState(run, "running", stages=done) for run, done in zip(survey.configs, stages, strict=True)]
+    known = [
+        RunState(run, "running", planned=tuple(survey.keys(run)), stages=done)
+        for run, done in zip(survey.configs, stages, strict=True)
+    ]
     survey.states = lambda: known  # type: ignore[method-assign]
     return survey
 

@@ -80,6 +80,7 @@ class RunState:
     fraction: float = 0.0  # of the budget of the stage in progress
     scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
+    planned: tuple[str, ...] = ()  # what stands for `keys` where they are not known, see `Survey.keys`
     other_code: int = 0  # stages that its method trained with other code than now
 
     @property
@@ -123,7 +124,7 @@ class Survey:
         job, keys = self._job_of.get(config.id), tuple(identity.keys)
         other = sum(identity.other_code(stage.begun) for stage in stages)
         run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job, other_code=other)
-        run = dataclasses.replace(run, tokens=identity.sizes)
+        run = dataclasses.replace(run, tokens=identity.sizes, planned=() if keys else tuple(self.keys(config)))
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and select_kind(identity.lines, EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)

@@ -205,8 +205,9 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
 
 
 def _stages(state: RunState) -> list[tuple[str, float, float]]:
-    """Key, budget and trained share of each stage; keys of text that is not tokenised yet are the run's own."""
+    """Key, budget and trained share of each stage."""
     count, done = len(state.config.domains), len(state.finished)
-    keys = state.keys if len(state.keys) == count else [f"{state.config.label}-{stage}" for stage in range(count)]
     shares = [*[1.0] * done, state.fraction, *[0.0] * count][:count]
-    return [(key, per_stage(state.config.budget.amount, i), shares[i]) for i, key in enumerate(keys)]
+    return [
+        (key, per_stage(state.config.budget.amount, i), shares[i]) for i, key in enumerate(state.keys or state.planned)
+    ]
