@@ -68,7 +68,8 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
 def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     """Oracle: the score's own key, which holds the learning rate."""
     task = {"name": "toy", "domain": "python", "train": "a", "dev": "b", "test": "c", "learning_rate": 1e-3}
-    suite, store = load_suite("demo", {"tasks": [task]}), Store(tmp_path)
+    how = {"finetuning.how": ["finetune"]}
+    suite, store = load_suite("demo", {"tasks": [task], **how}), Store(tmp_path)
     key = score_key("m1", suite.tasks[0], "data", suite.finetuning, "none", 0)
     of_model: Any = {
         "stage_key": "m1",
@@ -80,7 +81,7 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     }
     values: Any = {"key": key, "metric": "accuracy", "dev": 0.5, "test": 0.5, "seconds": 1.0}
     records.append(store.scores_file("m1"), records.ScoreLine(**of_model, **values))
-    other = load_suite("demo", {"tasks": [task | {"learning_rate": 2e-3}]})
+    other = load_suite("demo", {"tasks": [task | {"learning_rate": 2e-3}], **how})
     seeds = len(suite.finetuning.trials_of(suite.tasks[0]))
     missing = [read_scores(store, asked, "m1", 0, True, {}).missing for asked in (suite, other)]
     assert missing == [seeds - 1, seeds]
