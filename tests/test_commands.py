@@ -35,6 +35,13 @@ def test_a_word_that_is_no_command_runs_nothing(word: str, hint: str, monkeypatc
     assert said.startswith(f"error: no command {word!r}: ") and hint in said and said.count("\n") == 1
 
 
+def test_an_error_names_the_command_as_it_is_called(capsys) -> None:
+    """Oracle: the words that were typed."""
+    with pytest.raises(SystemExit):
+        run_all.main(["list", "zzz"])
+    assert "\nrun_all.py list: error: " in capsys.readouterr().err
+
+
 def test_help_names_each_command_once_with_an_example_that_is_understood() -> None:
     """Oracle: the parser itself takes every example, and the commands are those that run_all.py can call; the five of
     every day come first."""

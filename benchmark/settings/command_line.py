@@ -20,7 +20,7 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
         prog="run_all.py", usage="run_all.py COMMAND ...", formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--version", action="store_true", help="show the version of this project")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(prog="run_all.py", dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
     purposes: dict[str, list[str]] = {}
 
     def add(purpose: str, example: str, help: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
