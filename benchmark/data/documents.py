@@ -34,6 +34,7 @@ DOCUMENTS, TABLES = (".jsonl", ".txt"), (".json", ".csv", ".parquet")  # the kin
 PACKED = (".gz", ".zst")
 KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
 HIDDEN, NO_FILE = "hidden", "no regular file"  # why something in a folder is no text
+TABLE = f"table ({', '.join(TABLES)}) beside documents"
 NAMED = 10  # texts that are broken are named in what was skipped, so many of them
 BROKEN = "broken:"
 NULS = 0.25  # share of a text: ASCII in UTF-16 has twice as many
@@ -167,8 +168,7 @@ def find_kind(path: Path) -> str:
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """The files that a file name, a folder or a glob stands for, sorted. Raises DataError where there are none.
 
-    Of a folder, what is hidden, no regular file or of another format is skipped and counted; tables are of another
-    format beside documents.
+    Of a folder, what is hidden, no regular file, of another format, or a table beside documents is skipped and counted.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
@@ -176,8 +176,8 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
         files = [file for file in inside if find_kind(file) in DOCUMENTS] or [
             file for file in inside if find_kind(file)
         ]
-        if len(files) < len(inside):
-            skipped["file of another format"] += len(inside) - len(files)
+        for file in set(inside) - set(files):
+            skipped[TABLE if find_kind(file) in TABLES else "file of another format"] += 1
         problem = f"the folder holds no file that ends in {KINDS}: put some there, or correct the path"
     elif path.is_file():
         files = [path]
@@ -256,7 +256,7 @@ def parse_rows(
             documents += [] if row is None else parse_row(row, text_field, place)
         except BrokenText as error:
             if on_error == "stop":
-                raise
+                raise DataError(f'{error}; or on_error = "skip" in the domain leaves such out') from None
             named = sum(reason.startswith(BROKEN) for reason in skipped) < NAMED
             skipped[f"{BROKEN} {error.place}" if named else "more that are broken"] += 1
         yield from documents
@@ -307,8 +307,10 @@ def _read_csv(path: Path) -> Iterator[tuple[str, Row]]:
         rows = csv.DictReader(text, strict=True)
         try:
             yield from ((f"{path}:{rows.line_num}", row) for row in rows)
-        except csv.Error as error:
-            raise BrokenText(f"{path}:{rows.line_num}", f"not CSV ({error}): quote fields as RFC 4180 says") from None
+        except csv.Error as error:  # where the next row begins is not known, so none can be skipped
+            raise DataError(f"{path}:{rows.line_num}: not CSV ({error}): quote fields as RFC 4180 says") from None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: {_not_utf8(error)}") from None
 
 
 def _is_array(path: Path) -> bool:
@@ -319,7 +321,10 @@ def _is_array(path: Path) -> bool:
 def _read_array(path: Path) -> Iterator[tuple[str, Row]]:
     """A file of JSON that is one array, of which each item is a record; it is in memory as a whole."""
     with unpacked(path) as file:
-        items = parse_line(file.read(), str(path), '{"text": ...}')
+        try:
+            items = parse_line(file.read(), str(path), '{"text": ...}')
+        except BrokenText as error:
+            raise DataError(str(error)) from None
     yield from ((f"{path}:{number}", item) for number, item in enumerate(items, 1))
 
 
@@ -347,7 +352,8 @@ def parse_line(line: bytes, place: str, example: str) -> Any:
     except UnicodeDecodeError as error:
         raise BrokenText(place, _not_utf8(error)) from None
     except (ValueError, RecursionError) as error:
-        cure = f"{CONVERT} -f UTF-16LE" if b"\0" in line else f"each line must be one object such as {example}"
+        cure = f"each line must be one object such as {example}, or a .json file one array of them"
+        cure = f"{CONVERT} -f UTF-16LE" if b"\0" in line else cure
         raise BrokenText(place, f"not JSON ({error}): {cure}") from None
 
 
