@@ -92,7 +92,8 @@ class TableExhibit(Exhibit):
         below = [*over, *below]
         caption = self.caption
         if view == "both":
-            caption += " In brackets: printed in the paper."
+            has_printed = any(cell.printed for block in blocks for row in block.rows for cell in row.cells)
+            caption += " In brackets: printed in the paper." * has_printed
             below += corrections(blocks, columns)
         return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
 

@@ -129,7 +129,8 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     if main:
         table = main.build(study, view)
         print(to_text(dataclasses.replace(table, notes=())))
-        print(f"{len(table.notes)} notes on it are in {folder / main.name}{'' if view == 'ours' else '.both'}.md")
+        are = "note on it is" if len(table.notes) == 1 else "notes on it are"
+        print(f"{len(table.notes)} {are} in {folder / main.name}{'' if view == 'ours' else '.both'}.md")
     for exhibit in exhibits:
         if exhibit is not main:
             print(f"also {exhibit.name}: {exhibit.caption.partition('. ')[0]}")

@@ -1,6 +1,7 @@
 """Tables: numbers against records written by hand, renderings against what reads them."""
 
 import csv
+import dataclasses
 import io
 import math
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+import methods
 import paper_tables
 from analysis.exhibits import TableExhibit
 from analysis.study import Study
@@ -283,7 +285,22 @@ def test_printed_numbers_stand_beside_those_of_the_same_method_and_stage(tmp_pat
 
 
 def brackets(table: Table) -> list[str]:
-    return [cell.printed for block in table.blocks for row in block.rows for cell in row.cells if cell.printed]
+    """What is printed beside the cells of a table, whose caption speaks of it where there is any."""
+    printed = [cell.printed for block in table.blocks for row in block.rows for cell in row.cells if cell.printed]
+    assert ("In brackets: printed in the paper." in table.caption) == bool(printed)
+    return printed
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "\n1 note on it is in "), (2, "\n2 notes on it are in ")])
+def test_notes_below_a_table_are_counted_in_words(count, said, tmp_path, monkeypatch, capsys):
+    """Oracle: by hand."""
+    exhibit = load("main_pretraining")
+    table = exhibit.build(study(tmp_path / "runs", seeds=1))
+    monkeypatch.setattr(type(exhibit), "build", lambda *_: dataclasses.replace(table, notes=("note",) * count))
+    monkeypatch.setattr("analysis.page.render", lambda *_: [])
+    suite = load_suite("demo", {"tables": ["main_pretraining"]})
+    paper_tables.write_report([(suite, methods.runs(suite))], tmp_path / "none", tmp_path / "out")
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in FILES.glob("*.csv")}))
