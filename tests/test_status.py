@@ -122,6 +122,15 @@ def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
     assert "To train: 2 of 2 runs, 12 steps and 10 s (0:10)\n" in capsys.readouterr().out
 
 
+def test_a_plan_of_text_that_is_not_prepared_counts_shared_stages_once(tmp_path, capsys) -> None:
+    """Oracle: by hand: two runs of two stages of 6 s, the first of which they share; nothing has run at any pace."""
+    places = [str(tiny_suite.write(tmp_path)), "--runs", str(tmp_path / "runs")]
+    assert main(["run", *places, "--set", "budget.unit=seconds", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "; about 0:18 left to train\n" in told and "the pace" not in told
+    assert "the memory's share of them, is known once text is prepared.\n" in told
+
+
 @pytest.fixture
 def survey(tmp_path) -> Survey:
     """Two runs, of which the first has one finished stage."""
