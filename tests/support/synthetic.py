@@ -37,7 +37,7 @@ METHODS = {
     "ELLE": ("elle", 1.15, 0.04),
 }
 UNIGRAM = 300.0
-AMOUNT = {"seconds": 60.0, "steps": 100, "tokens": 10_000}
+AMOUNT = {"seconds": 60.0, "reference": 60.0, "steps": 100, "tokens": 10_000}
 TASK_SETTINGS = [
     {"name": task, "title": task.upper(), "domain": domain, "learning_rate": 2e-5, "batch_size": 256}
     | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
