@@ -118,3 +118,15 @@ def test_a_task_that_nobody_knows_is_named(place: Path, capsys) -> None:
     capsys.readouterr()
     assert call(place, "status", "--set", 'evaluate.tasks=["colour"]', "--set", "evaluate.limit=1") == 1
     assert "lm_eval knows no task colour" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_what_cannot_be_asked_is_refused_before_training(missing: bool, place: Path, monkeypatch, capsys) -> None:
+    """Oracle: the cure in one line, the status of what a user can fix, and a folder without a run."""
+    if missing:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    masked = [] if missing else ["--set", "model.architecture=bert"]
+    assert run_all.main(["run", str(place / "tiny.toml"), "--runs", str(place / "other"), *masked]) == 2
+    said = capsys.readouterr().err
+    assert (".[lm-eval]" if missing else "(bert)") in said and said.count("\n") == 1
+    assert not (place / "other").exists()

@@ -111,10 +111,8 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
 def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settings: Evaluate, stop: Asked) -> Any:
     """What the harness says of each task: values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}, and its version.
 
-    Raises NotScored for a model or a task that it cannot ask, Stopped.
+    Raises NotScored for a task that it cannot ask, Stopped.
     """
-    if model.masked:
-        raise NotScored("[evaluate] asks how likely a text is, which a masked model does not say: take a causal one")
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     manager = TaskManager(include_path=settings.folder, include_defaults=False)
     if not set(tasks) <= set(manager.all_tasks):  # to go through all that it has takes a while

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
 from benchmark.records import LineOfScores, ZeroShotLine
-from benchmark.settings.base import digest
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Evaluate
 
 ZERO_SHOT = "zero shot"  # how such a score comes to be, beside the ways of fine-tuning
@@ -16,6 +18,20 @@ ZERO_SHOT = "zero shot"  # how such a score comes to be, beside the ways of fine
 def score_key(stage: str, task: str, settings: Evaluate) -> str:
     """Of a task's scores of the model of a stage."""
     return digest({"stage": stage, "task": task, "few_shot": settings.few_shot, "limit": settings.limit})
+
+
+def check_before_training(configs: Iterable[RunConfig]) -> None:
+    """Raise ConfigError where the harness is not installed, or a run has a masked model."""
+    from benchmark.models import architectures  # it imports torch, which only suites that ask the harness wait for
+
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError("[evaluate] tasks need lm-evaluation-harness: `pip install -e .[lm-eval]`")
+    for config in configs:
+        if architectures.load(name := config.model.architecture).masked:
+            raise ConfigError(
+                f"[evaluate] tasks: row {config.row!r} has a masked model ({name}), which does not say how likely a "
+                "text is: take another model.architecture, or leave the tasks out"
+            )
 
 
 def content_of(settings: Evaluate) -> str:

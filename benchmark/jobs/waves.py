@@ -16,6 +16,7 @@ from typing import Literal
 
 from benchmark.data.tokens import data_key
 from benchmark.downstream.tasks import missing_baselines, scored_stages
+from benchmark.downstream.zero_shot import check_before_training
 from benchmark.errors import UserError
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor
@@ -161,6 +162,8 @@ class Plan:
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
     """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
+    if survey.suite.evaluate.tasks:
+        check_before_training(survey.configs)
     if not options.dry_run:
         try:
             survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone

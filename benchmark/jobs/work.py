@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark import records
-from benchmark.errors import UserError
 from benchmark.files import BEGUN
 from benchmark.locks import Lease, LeaseLost
 from benchmark.records import FailedLine
@@ -220,10 +219,8 @@ class Score(Unit):
             return score_stage(*given, tasks, self.store, line.passing, worker.asked_to_stop)
 
         def ask_harness() -> str:
-            try:
-                from benchmark.downstream.harness import evaluate_stage
-            except ImportError as error:
-                raise UserError(f"[evaluate] tasks: {error}; `pip install -e .[lm-eval]`") from None
+            from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval, which only it needs
+
             return evaluate_stage(*given, self.store, worker.asked_to_stop)
 
         lost = []
