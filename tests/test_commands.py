@@ -94,7 +94,11 @@ def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
     (tmp_path / "y.toml").write_text(f'name = "x"\n{changed}')
     asked = {"domains.b.hold_out": 0.5, "rows.er.options.replay": 0.5}
     assert load_suite(str(tmp_path / "x.toml"), asked) == load_suite(str(tmp_path / "y.toml"))
-    for key, said in (("domains.c.hold_out", "there are a, b"), ("domains.a", "domains.a.KEY")):
+    for key, said in (
+        ("domains.c.hold_out", "there are a, b"),
+        ("domains.a", "domains.a.KEY"),
+        ("tasks.c.seeds", "no tasks"),
+    ):
         with pytest.raises(ConfigError, match=f"--set: '{key}'.*{said}"):
             load_suite(str(tmp_path / "x.toml"), {key: 1})
 

@@ -37,6 +37,7 @@ PATHS = {  # keys that hold a path, or paths
     *("domains.sources.train", "domains.sources.valid", "probes.sources.train", "probes.sources.valid"),
     *("tokenizer.folder", "budget.reference", "model.start", "evaluate.folder"),
 }
+LISTS = ("domains", "probes", "tasks", "rows")  # whose entries have names
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
 BUILT_IN = "<built in>"  # beside what a suite file holds: see `Suite.built_in`; no key of TOML that anybody writes
 BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # what would tear a line, or no file can hold
@@ -221,6 +222,8 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
                 known = ", ".join(filter(None, names)) or "no entries with names"
                 raise ConfigError(f"{place}: {path!r}: nothing there is called {part!r}; there are {known}")
             inside = inside[names.index(part)]
+        elif inside is content and part in LISTS and part not in content:
+            raise ConfigError(f"{place}: {path!r}: the suite has no {part}; write them in its file")
         else:
             inside = inside.setdefault(part, {})
         if not isinstance(inside, (dict, list)):
