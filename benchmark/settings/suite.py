@@ -57,8 +57,9 @@ class Tokenizer(Settings):
         later = [name for name in self.domains or names if name != first]
         if self.folder or not later:
             return ""
+        several = ", ".join(later) if len(later) < 7 else f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
         return (
-            f"The tokenizer is trained on {', '.join(later)} too, which no model has met before their stage; on the "
+            f"The tokenizer is trained on {several} too, which no model has met before their stage; on the "
             f'first alone: tokenizer.domains = ["{first}"].'
         )
 
