@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -145,6 +145,14 @@ class StageScoreTable(ScoreTable):
             (row, [(f"M{i + 1}", row, _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
             for row, run in _sort_by_row(study, suite, ()).items()
         ]
+
+    def _rows(
+        self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
+    ) -> list[TableRow]:
+        *earlier, last = super()._rows(study, suite, lines, titles, view)
+        if suite in study.only_last:
+            earlier = [replace(row, cells=tuple(replace(cell, missing=False) for cell in row.cells)) for row in earlier]
+        return [*earlier, last]
 
     def columns(self, titles: Sequence[str]) -> list[Column]:
         return [Column(title) for title in [*titles, AVERAGE]]

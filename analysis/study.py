@@ -48,7 +48,8 @@ class Study:
 
     `title` says what is compared, as its suites do; `paper`: whether the runs are held against the paper; `called`:
     what stands for each suite on a command line; `records`: the folder that holds theirs; `printed`: for each suite the
-    one of the paper whose printed numbers stand beside its own, "" for none; one that is not in it: by its name.
+    one of the paper whose printed numbers stand beside its own, "" for none; one that is not in it: by its name;
+    `only_last`: suites that fine-tune the models after the last stage alone.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Study:
     called: Mapping[str, str] = field(default_factory=dict)
     records: str = ""
     printed: Mapping[str, str] = field(default_factory=dict)
+    only_last: frozenset[str] = frozenset()
 
     def run_command(self, suite: str) -> str:
         """The command that trains what is missing of a suite."""

@@ -184,4 +184,5 @@ def study_of(suites: Suites, runs: Path) -> Study:
     paper = any(suite.paper for suite, _ in suites)
     called = {suite.name: suite.called for suite, _ in suites}
     printed = {suite.name: next((name for name in suite.built_in if name in PRINTED), "") for suite, _ in suites}
-    return Study("+".join(names), chosen, title, paper, called, str(runs), printed)
+    only_last = frozenset(suite.name for suite, _ in suites if suite.finetuning.stages == "last")
+    return Study("+".join(names), chosen, title, paper, called, str(runs), printed, only_last)

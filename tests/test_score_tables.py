@@ -10,6 +10,8 @@ from analysis.page import page
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark.downstream.tasks import IN_WINDOW
+from benchmark.settings.load import load_suite
+from paper_tables import study_of
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 
@@ -112,6 +114,21 @@ def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
     assert list(blocks) == list(synthetic.METHODS)
     for stage, row in enumerate(blocks["ER"].rows):
         assert row.cells[2].values == pytest.approx([np.mean(scores_by_definition(data, "ER", stage, "rev", "none"))])
+
+
+def test_models_that_are_never_scored_have_no_cells(tmp_path):
+    """Oracle: by hand: a suite scores its last models alone, of which one is not there yet; another all."""
+    data = study(tmp_path, seeds=1)
+    for run in data.runs:
+        run.scores = [[] for _ in run.scores[:-1]] + [run.scores[-1] if run.row == "ER" else []]
+    alone = Study("demo", data.runs, only_last=frozenset(["demo"]))
+    for of_suite, is_missing in ((alone, False), (data, True)):
+        blocks = {block.title: block for block in load("downstream_by_stage").build(of_suite).blocks}
+        for title, last in (("ER", False), ("Naive", True)):
+            cells = [[cell.missing for cell in row.cells] for row in blocks[title].rows]
+            assert cells == [[is_missing] * 6] * 4 + [[last] * 6]
+    suites = [load_suite("demo", {"finetuning.stages": stages}) for stages in ("last", "every")]
+    assert [len(study_of([(suite, [])], tmp_path).only_last) for suite in suites] == [1, 0]
 
 
 def test_an_average_with_a_missing_task_is_missing(tmp_path):

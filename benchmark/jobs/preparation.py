@@ -58,6 +58,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
     """What makes numbers on this text say less than they seem to. What is found of copies is kept in `folder`."""
     leaks = find_validation_leaks(corpus, config.learned, folder)
+    given = {text.name for text in (*config.domains, *config.probes) if all(part.valid for part in text.parts)}
     for domain in (*corpus.domains, *corpus.probes):
         held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)
         if held_out < FEW_DOCUMENTS:
@@ -73,6 +74,11 @@ def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
             yield (
                 f"{domain.name}: {near:,} of {held_out:,} validation documents stand in {whose}, at least half of "
                 f"their runs of {RUN} words, so perplexity is lower for them. Take one of each pair out"
+            )
+        if domain.name not in given and not domain.info["complete"]:
+            yield (
+                f"{domain.name}: data.max_train_tokens ended the reading, so which documents are for validation "
+                "depends on the tokenizer. Give `valid` files, or compare models of one tokenizer alone"
             )
         if (length := domain.info["tokens"] / domain.info["documents"]) < SENTENCE:
             yield (

@@ -80,7 +80,8 @@ class Data(Settings):
         4_000_000,
         gt=0,
         le=1000 * BILLION,
-        description="perplexity is measured on so many bytes of whole documents, the same ones whatever the tokenizer",
+        description="perplexity is measured on so many bytes of whole documents, the same ones whatever the tokenizer, "
+        "unless max_train_tokens ends the reading of text without validation files",
     )
     max_valid_tokens: int | None = Field(
         None,
