@@ -135,6 +135,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
     survey = Survey(load_suite("demo"), [config], methods.build, Store(tmp_path))
     survey.states = lambda: [RunState(config, "todo")]  # type: ignore[method-assign]
+    survey.examples = {}
     held: list[bool] = []
     lock = Lease(tmp_path / "lock")
     monkeypatch.setattr(local, "Lease", lambda path: lock)

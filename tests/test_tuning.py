@@ -121,7 +121,8 @@ def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> Non
         assert (row.options, row.set.get(RATE)) == (best.options, pytest.approx(best.set.get(RATE)))
     assert tuned.tuned == Tuned(configurations=2, spent=24.0, unit="steps")
     assert main(["run", "tiny-tuned", "--parallel", "1"]) == 0
-    assert "Options are tuned: the best of 2 configurations" in capsys.readouterr().out
+    table = Path("report/tiny-tuned/main_pretraining.md").read_text()
+    assert "Options are tuned: the best of 2 configurations" in table
 
 
 def test_a_row_that_no_configuration_trains_is_named() -> None:
