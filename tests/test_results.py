@@ -172,6 +172,7 @@ def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, 
         studies.collect(*suite, runs, study, methods.build)
         return studies._members(study / ARCHIVE)[name].decode().splitlines()
 
+    scores.parent.mkdir(exist_ok=True)
     scores.write_text("first\n")
     assert collected() == ["first"]
     scores.write_text("first\nlater\n")

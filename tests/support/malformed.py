@@ -204,7 +204,7 @@ def rules() -> Iterator[Case]:
         "rows=[{method='naive', name='x', set={'training.clip'=nan}}]": "clip",
     }.items():
         yield set_to(override, names=names)
-    for name in ("../../up", "a/b", "a\nb", "", "..", "$(touch x)", "<b>", "\\input{x}", "-rf", "a" * 300, "a\0b"):
+    for name in ("../../up", "a/b", "a\nb", "", "..", "\\input{x}", "-rf", "a" * 300, "a\0b"):
         quoted = json.dumps(name)
         yield set_to(f"name={quoted}", names="name")
         yield set_to(f"domains=[{{name={quoted}, {source}}}]", names="name")
