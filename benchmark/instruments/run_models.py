@@ -86,7 +86,7 @@ def record_measurement(
     A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants the same at the
     same time waits and finds it.
     """
-    models = RunModels(config, store)
+    models, said = RunModels(config, store), False
     for index, stage_key in list(enumerate(models.keys))[first:]:
         path = store.measures_file(stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
@@ -94,7 +94,9 @@ def record_measurement(
         with Lease(path.with_suffix(".lock")) as lease:
             if any(known.key == key for known in records.read(path, records.MEASURES)):
                 continue
-            print(f"{config.row}, seed {config.seed}: measuring {kind} after stage {index + 1}", file=sys.stderr)
+            if not said:
+                print(f"{config.row}, seed {config.seed}: measuring {kind}", file=sys.stderr)
+                said = True
             line = compute(models, index)
             lease.check()
             domain = config.domains[index].name
