@@ -28,7 +28,7 @@ def test_commands_are_understood(page: str, line: str) -> None:
     command_line("", ["local", "slurm"]).parse_args(shlex.split(line, comments=True))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/study.md"])
+@pytest.mark.parametrize("page", ["docs/study.md"])
 def test_the_studys_table_is_that_of_its_report(page: str) -> None:
     """Oracle: the committed report, which is rendered from the records."""
     report = ROOT / "results" / "when_growing_pays" / "report" / "small" / "main_pretraining.csv"
