@@ -212,7 +212,7 @@ def _note_without(study: Study, suite: str) -> list[str]:
             each = [{**end.perplexity, **end.without_copies}[domain.name] or np.nan for domain in run.domains]
             values.setdefault(run.row, []).append(float(np.exp(np.log(each).mean())))
     told = ", ".join(f"{row} {np.mean(of):.2f}" for row, of in values.items())
-    return [f"AP after the last domain without these documents: {told}."] if told else []
+    return [f"AP after the last domain without near copies: {told}."] if told else []
 
 
 def note_unequal_code(study: Study, suite: str) -> list[str]:

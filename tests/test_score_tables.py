@@ -181,17 +181,17 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
                 baseline.leaks, baseline.test_without_leaks = 15, baseline.test - 0.05
     table = load(name).build(Study("demo", data.runs))
     assert table.blocks == before.blocks
-    first, bio, average = (note for note in table.notes if "train set" in note or "without these" in note)
+    first, bio, average = (note for note in table.notes if "train set" in note or "without leaked" in note)
     assert first == "Test examples stand in the train set of their task, too: 15 of chem."
     row = before.blocks[-1].rows[-1 if name == "downstream_by_stage" else 0]
     label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.stub[0])
-    assert bio.startswith("Bio without these examples: ") and f"{label} {row.cells[3].mean - 10:.1f}" in bio
+    assert bio.startswith("Bio without leaked test examples: ") and f"{label} {row.cells[3].mean - 10:.1f}" in bio
     assert f"{label} {row.cells[5].mean - 2:.1f}" in average
     assert ("Baseline: majority 25.0" in bio) == (name == "main_downstream")
     for line in (line for run in data.runs for stage in run.scores for line in stage if line.task == "chem"):
         line.in_stream = 3
     _, stream, bio, average = (
-        note for note in load(name).build(Study("demo", data.runs)).notes if "too:" in note or "without these" in note
+        note for note in load(name).build(Study("demo", data.runs)).notes if "too:" in note or "without leaked" in note
     )
     assert stream == "Test examples stand in the training text of the stream, too: 3 of chem."
     assert label in bio and "Baseline" not in bio + average

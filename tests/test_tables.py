@@ -191,7 +191,7 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(tmp_path):
     counts = "3 of 400 documents of Ns, 2 of 400 documents of Ns in that of WB"
     notes = load("main_pretraining").build(data).notes
     assert f"Validation text nearly stands in training text, so perplexity is lower: {counts}." in notes
-    assert f"AP after the last domain without these documents: Naive {ap:.2f}." in notes
+    assert f"AP after the last domain without near copies: Naive {ap:.2f}." in notes
 
 
 def test_architectures_are_those_of_the_row_that_grows(tmp_path):
