@@ -1,8 +1,8 @@
-"""Curves: AP and AP+ against the budget, scores and ARS against the stage, and forgetting against cost."""
+"""Curves: AP and AP+ against the budget, scores and ARS against the stage."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import figures, metrics
+from analysis import figures
 from analysis.figures import (
     FigureExhibit,
     Style,
@@ -21,8 +21,7 @@ from analysis.figures import (
     styles,
     write_in_empty_panel,
 )
-from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Metric
-from analysis.perplexity_tables import find_unequal_units, select_last_evaluations
+from analysis.metrics import AP, PERPLEXITIES, Metric
 from analysis.study import Study
 from benchmark.settings.names import slug
 from benchmark.settings.units import UNITS
@@ -204,56 +203,3 @@ def _draw_by_stage(
         axis.vlines(x, line["min"], line["max"], color=own["color"], linewidth=0.8, zorder=below)
         label = labels.get(str(row), f"_{row}")
         axis.plot(x, line["mean"], label=label, zorder=below, **own | {"linewidth": 0.7})
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForgettingCostFigure(FigureExhibit):
-    """AP+ after the last stage against what a run spent, a point a row with the range of its seeds.
-
-    A panel a unit that was recorded for every row and in which rows differ; a suite's own budget they all spend alike.
-    Rows of panels are suites. A line goes along the Pareto front of the means.
-    """
-
-    def draw(self, study: Study) -> Figure:
-        suites, style_of = self.suites(study), styles(study)
-        ends = {suite: select_last_evaluations(study, suite) for suite in suites}
-        units = {suite: find_unequal_units(ends[suite], study, suite) for suite in suites}
-        every = pd.concat(ends.values())
-        labels, text = describe_rows(every.groupby(["suite", "row"]).size(), "bars")
-        figure, axes = panels(len(suites), max(map(len, units.values())), 3.6, 2.8)
-        for suite, line in zip(suites, axes, strict=True):
-            for axis, unit in zip(line, units[suite], strict=False):
-                _draw_costs(axis, ends[suite], unit, labels, style_of, study.apart(suite))
-            for axis in line[len(units[suite]) :]:
-                axis.set_visible(False)
-            if len(suites) > 1:
-                line[0].set_title(self.heading(study, suite), loc="left")
-        front = "The grey line is the Pareto front: no row is better in both" if len(every) else ""
-        return finish(figure, text, front, figures.about_texts(study, suites))
-
-
-def _draw_costs(
-    axis: Axes,
-    ends: pd.DataFrame,
-    unit: str,
-    labels: Mapping[str, str],
-    style_of: Mapping[str, Style],
-    apart: Collection[str],
-) -> None:
-    figures.format_amounts(axis, f"{UNITS[unit].label}, whole stream")
-    axis.set_ylabel("AP⁺")
-    ends = ends.dropna(subset=[unit])  # a wall time that other programs lengthened
-    if ends.empty:
-        write_in_empty_panel(axis, "no finished run yet")
-        return
-    means = ends[~ends["row"].isin(apart)].groupby("row_index")[[unit, "ap_plus"]].mean().to_numpy()
-    x, y = means[metrics.pareto_front(*means.T)].T
-    axis.plot(x, y, drawstyle="steps-post", color="0.6", linewidth=0.8, zorder=1)
-    for (_, row), points in ends.groupby(["row_index", "row"]):
-        x, y, own = points[unit], points["ap_plus"], style_of[str(row)]
-        axis.hlines(y.mean(), x.min(), x.max(), color=own["color"], linewidth=0.8)
-        axis.vlines(x.mean(), y.min(), y.max(), color=own["color"], linewidth=0.8)
-        axis.plot(x.mean(), y.mean(), label=labels[str(row)], **own | {"linestyle": "", "markersize": 5})
-    scale_y(axis, AP_PLUS, ends["ap_plus"].tolist())
-    margin = 0.03 * ends[unit].max()  # of the value, not of the range: rows may all spend nearly the same
-    axis.set_xlim(ends[unit].min() - margin, ends[unit].max() + margin)

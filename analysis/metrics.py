@@ -107,16 +107,6 @@ def mean_regrets(regrets: ArrayLike) -> tuple[float, float, float]:
     return float(np.diagonal(values).mean()), means[0], means[1]
 
 
-def pareto_front(costs: ArrayLike, losses: ArrayLike) -> list[int]:
-    """Which points no other one beats or equals in both at once, cheapest first; of equal points the first."""
-    points = list(zip(np.asarray(costs, float).tolist(), np.asarray(losses, float).tolist(), strict=True))
-    front: list[int] = []
-    for i in sorted(range(len(points)), key=points.__getitem__):
-        if not front or points[i][1] < points[front[-1]][1]:
-            front.append(i)
-    return front
-
-
 def area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
     """Area under a curve over the charged budget, divided by the budget's span: the curve's mean height."""
     x, y = np.asarray(charged, float), np.asarray(values, float)

@@ -141,7 +141,7 @@ class LifelongTable(TableExhibit):
         return self.measured(study, columns, blocks, below, view)
 
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
-        curves, slowed = study.curves(suite), _find_slowed_runs(study, suite)
+        curves, slowed = study.curves(suite), study.slowed(suite)
         apart = study.apart(suite)
         targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         runs = {(run.row, run.seed): run for run in study.of(suite)}
@@ -266,61 +266,6 @@ def loss_matrix(run: RunRecords) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgettingCostTable(TableExhibit):
-    """AP+ after the last stage and what the whole stream cost, one line a row, on runs that finished.
-
-    Costs are over those of the row that spent least; the Pareto fronts are those of `ForgettingCostFigure`.
-    """
-
-    def build(self, study: Study, view: View = "ours") -> Table:
-        units = [UNITS[name] for name in list_recorded_units()]
-        costs = [Column(unit.label.partition(" (")[0], sparse=unit.is_wall_time) for unit in units]
-        columns = [Column("AP⁺", lower=True), *costs, Column("On the Pareto front by")]
-        blocks = [
-            Block(self.heading(study, suite), tuple(_cost_rows(study, suite)), suite) for suite in self.suites(study)
-        ]
-        about = (
-            "Costs are of the whole stream, over those of the row that spent least, of those that compare. Of those "
-            "none is at once cheaper and less forgetful than one on the Pareto front."
-        )
-        return self.measured(study, columns, blocks, [about], view)
-
-
-def select_last_evaluations(study: Study, suite: str) -> pd.DataFrame:
-    """The last evaluation of each run of a suite that finished, where there is any AP+; no wall time of slowed runs."""
-    last, slowed = len(study.of(suite)[0].domains) - 1, study.slowed(suite)
-    ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last)]
-    ends = ends[np.isfinite(ends["ap_plus"])]
-    alone = [(row, seed) not in slowed for row, seed in zip(ends["row"], ends["seed"], strict=True)]
-    walls = [unit for unit in list_recorded_units() if UNITS[unit].is_wall_time]
-    return ends.assign(**{unit: ends[unit].where(alone) for unit in walls})
-
-
-def find_unequal_units(ends: pd.DataFrame, study: Study, suite: str) -> list[str]:
-    """The units in which rows differ; the budget's own where they differ in no other."""
-    means = ends[~ends["row"].isin(study.apart(suite))].groupby("row")[list_recorded_units()].mean()
-    apart = [unit for unit in list_recorded_units() if means[unit].max() > (1 + notes.TOLERANCE) * means[unit].min()]
-    own = study.of(suite)[0].line.config["budget"]["unit"]
-    return [unit for unit in apart if means[unit].notna().all()] or [own if own in list_recorded_units() else "seconds"]
-
-
-def _cost_rows(study: Study, suite: str) -> Iterator[TableRow]:
-    ends = select_last_evaluations(study, suite)
-    comparing = ends[~ends["row"].isin(study.apart(suite))]
-    means = comparing.groupby("row")[["ap_plus", *list_recorded_units()]].mean()
-    fronts = {
-        unit: means.index[metrics.pareto_front(means[unit], means["ap_plus"])]
-        for unit in find_unequal_units(ends, study, suite)
-    }
-    for row in dict.fromkeys(run.row for run in study.of(suite)):
-        mine = ends[ends["row"] == row]
-        spent = [tuple((mine[unit] / means[unit].min()).dropna()) for unit in list_recorded_units()]
-        on = ", ".join(unit for unit, front in fronts.items() if row in front)
-        forgotten = Cell(tuple(mine["ap_plus"]), missing=mine.empty)
-        yield TableRow((row,), (forgotten, *map(Cell, spent), Cell(text=on)))
-
-
-@dataclass(frozen=True, kw_only=True)
 class UnitTable(TableExhibit):
     """AP in the last stage when every run has spent as much there as the run that spent least of those that compare.
 
@@ -338,7 +283,7 @@ class UnitTable(TableExhibit):
         suites, blocks, below, shown = self.suites(study), [], [], []
         for suite in suites:
             curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
-            slowed = _find_slowed_runs(study, suite) & curves.keys()
+            slowed = study.slowed(suite) & curves.keys()
             apart = study.apart(suite)
             values = compare_at_equal_cost(curves, slowed, apart)
             ranks = values.groupby(["row"]).mean().drop(index=list(apart), errors="ignore").rank(method="min")
@@ -401,14 +346,9 @@ def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
     return lines
 
 
-def _find_slowed_runs(study: Study, suite: str) -> set[tuple[str, int]]:
-    """The runs, by row and seed, whose last stage had less than ENOUGH_CORES of its cores."""
-    return study.slowed(suite, len(study.of(suite)[0].domains) - 1)
-
-
 def _note_slowed_runs(study: Study, suite: str, finished: Collection[tuple[str, int]]) -> list[str]:
     """Say how many of these runs are not compared by wall time, and why."""
-    slowed = len(_find_slowed_runs(study, suite) & set(finished))
+    slowed = len(study.slowed(suite) & set(finished))
     runs = f"{slowed} of {len(finished)} runs"
     return [f"By wall time {runs} are left out: other programs took cores in their last stage."] if slowed else []
 

@@ -18,7 +18,6 @@ from matplotlib.ticker import NullLocator
 from analysis import figures
 from analysis.figures import FigureExhibit, finish, panels
 from analysis.metrics import Floats
-from analysis.perplexity_tables import ORACLE, loss_matrix
 from analysis.study import Study, select_measure
 from benchmark.settings.names import slug
 from benchmark.store import RunRecords
@@ -35,11 +34,8 @@ class MatrixFigure(FigureExhibit):
     """The perplexity of every domain and probe after every stage, mean over seeds; a panel a row, one scale for all.
 
     Where seeds meet the domains in different orders columns are the domains' places, as lines are. Where runs begin
-    with a start model its own perplexities are the first line. `oracle`: domains alone, their perplexities divided by
-    those of the oracles of each seed (e to the power of `analysis.metrics.regrets`).
+    with a start model its own perplexities are the first line.
     """
-
-    oracle: bool = False
 
     def draw(self, study: Study) -> Figure:
         suites = self.suites(study)
@@ -73,11 +69,10 @@ class MatrixFigure(FigureExhibit):
             axis.set_axis_off()
         for line in axes:
             line[0].set_ylabel("after")
-        what = "Perplexity over the oracle's" if self.oracle else "Perplexity"
         bar = figure.colorbar(
             ScalarMappable(scale, f"{COLOURS}_r"),
             ax=flat,
-            label=f"{what} (log)",
+            label="Perplexity (log)",
             ticks=np.geomspace(every.min(), min(every.max(), 10 * every.min()), 4),
             extend="max" if scale.vmax < every.max() else "neither",
             anchor=(0, 1),
@@ -88,23 +83,17 @@ class MatrixFigure(FigureExhibit):
         finished = [(run.suite, run.row) for run in study.runs if run.finished]
         seeds = max(map(finished.count, finished))
         over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
-        about = f"{what}, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
+        about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
         return finish(figure, about, figures.about_texts(study, suites))
 
     def _matrices(self, study: Study, suite: str) -> Iterator[tuple[str, pd.DataFrame]]:
         """What a panel shows of each row: a line a stage, a column a text."""
         runs, titles = study.of(suite), study.stage_titles(suite)
-        oracles = {run.seed: np.diagonal(loss_matrix(run)) for run in runs if run.line.method == ORACLE}
         for row in dict.fromkeys(run.row for run in runs):
             of_row = [run for run in runs if run.row == row]
-            if self.oracle:
-                none = np.full(len(titles), np.nan)
-                over = [loss_matrix(run) / oracles.get(run.seed, none) for run in of_row]
-                yield row, pd.DataFrame(_mean(over), titles, titles)
-            else:
-                stages = ["start"] * bool(of_row[0].start) + titles
-                texts = titles[: len(of_row[0].domains)] + [probe.title for probe in of_row[0].line.probes]
-                yield row, pd.DataFrame(_mean([_perplexities(run) for run in of_row]), stages, texts)
+            stages = ["start"] * bool(of_row[0].start) + titles
+            texts = titles[: len(of_row[0].domains)] + [probe.title for probe in of_row[0].line.probes]
+            yield row, pd.DataFrame(_mean([_perplexities(run) for run in of_row]), stages, texts)
 
 
 def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:

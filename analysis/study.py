@@ -209,11 +209,11 @@ class Study:
                 curves[key] = curve
         return curves
 
-    def slowed(self, suite: str, *stages: int) -> set[tuple[str, int]]:
-        """The runs, by row and seed, that had less than ENOUGH_CORES of their cores: in these stages, or in any."""
-        slow = self.stages[(self.stages["suite"] == suite) & (self.stages["cores"] < ENOUGH_CORES)]
-        kept = slow[slow["stage"].isin(stages)] if stages else slow
-        return {(row, seed) for row, seed in kept[["row", "seed"]].itertuples(index=False)}
+    def slowed(self, suite: str) -> set[tuple[str, int]]:
+        """The runs, by row and seed, whose last stage had less than ENOUGH_CORES of its cores."""
+        last = self.stages[self.stages["stage"] == len(self.of(suite)[0].domains) - 1]
+        slow = last[(last["suite"] == suite) & (last["cores"] < ENOUGH_CORES)]
+        return {(row, seed) for row, seed in slow[["row", "seed"]].itertuples(index=False)}
 
     @cached_property
     def references(self) -> frozenset[str]:

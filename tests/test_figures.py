@@ -2,7 +2,6 @@
 
 import io
 import struct
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +15,7 @@ from msgspec import structs
 import paper_tables
 from analysis import figures
 from analysis.study import Study
-from benchmark.records import DoneLine, EvaluationLine
+from benchmark.records import EvaluationLine
 from benchmark.store import load_runs
 from tests.support import synthetic
 from tests.support.thorough import one_in
@@ -27,7 +26,6 @@ KINDS = [
     "representational_similarity",
     "attention_patterns",
     "stage_domain_matrix",
-    "forgetting_cost",
 ]  # one exhibit of each kind of figure
 
 
@@ -177,48 +175,14 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
     assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(figure)
 
 
-@pytest.mark.parametrize("name", [*KINDS, "oracle_matrix"])
+@pytest.mark.parametrize("name", KINDS)
 def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
     """Oracle: the boxes of all texts that matplotlib's renderer draws; what hangs out of the figure its files keep."""
     few = [run for run in crowded.runs if run.line.row_index > 16]  # as a panel each is the same for any number
-    if name == "oracle_matrix":
-        methods = ["oracle" if run.row == "PNN" else "er" for run in few]
-        few = [
-            replace(run, line=structs.replace(run.line, method=name)) for run, name in zip(few, methods, strict=True)
-        ]
     study = Study("demo", few) if "matrix" in name else crowded
     count, _, overlapping = faults(synthetic.load(name).figure(study))
     assert not overlapping
     assert count > 20 or name == "attention_patterns"
-
-
-def test_forgetting_stands_against_what_differs(tmp_path):
-    """Oracle: AP+ at the end of each run, and FLOPs of which each row here spends another number; all else is alike."""
-    synthetic.write(tmp_path, "demo")
-    runs = load_runs(tmp_path, "demo")
-    for run in runs:
-        for line in (line for stage in run.stages for line in stage if isinstance(line, EvaluationLine | DoneLine)):
-            line.charged = {**line.charged, "flops": 1e9 * (2 + run.line.row_index)}
-    study = Study("demo", runs)
-    figure = synthetic.load("forgetting_cost").figure(study)
-    (axis,) = figure.axes
-    assert axis.get_xlabel().startswith("Training FLOPs") and axis.get_ylabel().startswith("AP⁺")
-    ends = study.ends[study.ends["stage"] == 4].groupby("row")[["flops", "ap_plus"]].mean()
-    front, *lines = axis.lines
-    shown = study.ends[study.ends["stage"] == 4]
-    spent, least = shown["flops"].max(), shown["flops"].min()
-    np.testing.assert_allclose(axis.get_xlim(), (least - 0.03 * spent, 1.03 * spent))
-    points = {line.get_label(): (line.get_xdata()[0], line.get_ydata()[0]) for line in lines}
-    assert set(points) == set(ends.index)
-    best = [cost for cost, loss in ends.to_numpy() if loss == ends[ends["flops"] <= cost]["ap_plus"].min()]
-    assert list(front.get_xdata()) == sorted(best) and front.get_drawstyle() == "steps-post"
-    for row, end in ends.iterrows():
-        np.testing.assert_allclose(points[str(row)], end)
-    [block] = synthetic.load("forgetting_cost_table").build(study).blocks
-    shown = {row.stub[0]: row.cells for row in block.rows}
-    for row, (cost, loss) in ends.iterrows():
-        assert (shown[row][0].mean, shown[row][-2].mean) == pytest.approx((loss, cost / ends["flops"].min()))
-        assert shown[row][-1].text == ("flops" if cost in best else "")
 
 
 @pytest.mark.parametrize("name", one_in(3, KINDS))

@@ -80,21 +80,6 @@ def test_figures_of_a_long_stream_have_room_for_their_labels(tmp_path, monkeypat
         assert len(marked) == 10 and marked[-1] == len(line.get_xdata()) - 1
 
 
-def test_the_matrix_over_the_oracles(tmp_path):
-    """Oracle: the perplexities of the last evaluations over the oracle's when it had ended that domain, by seed."""
-    synthetic.write(tmp_path, "demo", rows=[("ER", "er", {}), ("Oracle", "oracle", {})])
-    study = Study("demo", load_runs(tmp_path, "demo"))
-    figure = synthetic.load("oracle_matrix").figure(study)
-    [axis] = [axis for axis in figure.axes if axis.get_title() == "ER"]
-    shown = [text.get_text() for text in axis.texts]
-    matrices = {
-        (run.row, run.seed): np.array([[m.perplexity for m in stage.values()] for stage in run.matrix], float)
-        for run in study.runs
-    }
-    over = [matrices["ER", seed] / np.diagonal(matrices["Oracle", seed]) for seed in (0, 1)]
-    assert shown == [f"{value:.3g}" for value in np.mean(over, axis=0).flat]
-
-
 def test_regrets_of_a_run(tmp_path):
     """Oracle: by hand from the records of one run and of the oracle's; nothing where no oracle has ended."""
     data = synthetic.study(tmp_path, seeds=1, rows=[("ER", "er", {}), ("Oracle", "oracle", {})])

@@ -104,14 +104,3 @@ def test_regrets_are_losses_above_the_oracles():
     np.testing.assert_allclose(regrets, [[1, 2, 5], [2, 1, 4], [5, 2, 0]], atol=1e-12)
     assert metrics.mean_regrets(regrets) == pytest.approx((2 / 3, 3, 11 / 3))
     assert metrics.mean_regrets([[1.5]]) == pytest.approx((1.5, NONE, NONE), nan_ok=True)
-
-
-def test_the_pareto_front():
-    """Oracle: the definition, over all pairs of twenty points with ties; of equal points one stays."""
-    points = np.random.default_rng(0).integers(0, 8, (20, 2))
-    front = metrics.pareto_front(*points.T)
-    kept = {tuple(points[i]) for i in front}
-    assert kept == {tuple(p) for p in points if not any((q <= p).all() and (q < p).any() for q in points)} and len(
-        kept
-    ) == len(front)
-    assert [points[i][0] for i in front] == sorted(points[i][0] for i in front)
