@@ -11,7 +11,7 @@ import torch
 from benchmark.data.tokenizer import BOS, Vocabulary, train_bpe
 from benchmark.data.tokens import Corpus
 from benchmark.downstream import discriminator
-from benchmark.downstream.discriminator import create, fit, mean_embeddings, pick, vote
+from benchmark.downstream.discriminator import create, fit, mean_embeddings, pick
 from benchmark.models import LanguageModel, build
 from benchmark.models.fast_operators import cross_entropy
 from benchmark.settings.base import ConfigError
@@ -72,8 +72,6 @@ def test_a_discriminator_is_kept_beside_its_model_and_made_once(tmp_path, monkey
     assert create(tmp_path / "model", Stream(corpus, DATA, masked=True, seed=0), seen=2) == made
     texts = [[4, 5, 6], [7, 8]]
     assert pick(tmp_path / "model", texts).tolist() == made.pick(mean_embeddings(model, texts)).tolist()
-    monkeypatch.setattr(discriminator, "pick", lambda folder, texts: np.array([2, 0, 2, 1]))
-    assert vote(tmp_path / "model", texts * 2) == (2, 0.5)
 
 
 def trained(corpus: Corpus, data: Data, hidden_size: int, steps: int) -> tuple[LanguageModel, Stream]:

@@ -143,17 +143,6 @@ def test_status_says_why_a_score_failed(folder, capsys):
     path.write_bytes(kept)
 
 
-@pytest.mark.parametrize(("name", "domain"), [("a", "a"), ("b", "b")])
-def test_evaluate_finds_the_domain_of_a_text(folder, capsys, name, domain):
-    """Oracle: where the text is from, two domains without a common word."""
-    [checkpoint] = (folder / "runs" / "stages").glob("*/model/domain_discriminator.json")
-    text = str(folder / f"{name}.jsonl")
-    assert run_all.main(["evaluate", str(checkpoint.parent), "--text", text, "--domain", "auto", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["domain"] == domain
-    assert answer["picked_for"] > 0.99
-
-
 def test_a_signal_ends_the_processes_that_fine_tune(folder):
     """Oracle: no process of the group is left, where the second fine-tuning would take many minutes."""
     text = (folder / "scored.toml").read_text()

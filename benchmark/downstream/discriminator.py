@@ -10,7 +10,6 @@ Shapes: R texts, D hidden size, C domains seen.
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -93,12 +92,6 @@ def pick(folder: Path, texts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     Raises ConfigError when it has none.
     """
     return read(folder).pick(mean_embeddings(load(folder), texts))
-
-
-def vote(folder: Path, texts: Sequence[Sequence[int]]) -> tuple[int, float]:
-    """The domain picked for most of the texts, and for which share of them; see `pick`."""
-    domain, count = Counter(pick(folder, texts).tolist()).most_common(1)[0]
-    return domain, count / len(texts)
 
 
 def fit(model: LanguageModel, texts: Sequence[Sequence[int]], domains: NDArray[np.int64]) -> Discriminator:

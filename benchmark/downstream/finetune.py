@@ -369,7 +369,7 @@ def score_stage(
     def make_ready(checkpoint: SavedModel) -> None:
         nonlocal told
         load_verified(folder)  # which holds it against its record
-        if checkpoint.config.prompts and final:  # `evaluate --domain auto` wants it too
+        if checkpoint.config.prompts and final:
             stream = stream_of(config, corpus_of(config, store))
             share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
             told = f"; domains told apart: {share:.1%}"

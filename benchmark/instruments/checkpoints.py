@@ -35,7 +35,6 @@ from benchmark.training.evaluate import bits_per_byte, perplexity
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
-AUTO = "auto"  # a domain to be found out
 NONE = "none"  # the domain of a published model
 LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
 
@@ -60,7 +59,7 @@ def _lines(facts: Mapping[str, object]) -> str:
     return "\n".join(f"{key}: {value}" for key, value in facts.items())
 
 
-class TextEvaluation(TypedDict, total=False):
+class TextEvaluation(TypedDict):
     """How well a model predicts a text."""
 
     perplexity: float  # per token
@@ -69,7 +68,6 @@ class TextEvaluation(TypedDict, total=False):
     documents: int
     tokens: int
     skipped: dict[str, int]  # documents that are no text, by the reason
-    picked_for: float  # with "auto": the share of documents for which the discriminator picked that domain
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class ModelOnText:
 
     model: LanguageModel
     stream: Stream
-    documents: list[list[int]]  # ids of each, without `</s>`
+    documents: int
     skipped: dict[str, int]
 
     @property
@@ -100,34 +98,26 @@ class ModelOnText:
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> TextEvaluation:
     """Perplexity of a model on the documents of a file (JSON Lines or text, .gz and .zst too).
 
-    `domain`: whose prompt or column reads it; by default the last domain's. "auto" is the one that the checkpoint's
-    discriminator picks for most of the documents.
+    `domain`: whose prompt or column reads it; by default the last domain's.
 
     Raises ConfigError, DataError.
     """
     model, tokenizer = open_folder(checkpoint)
     names = model.vocabulary.domains
-    if domain not in (None, AUTO, *names):
-        known = f"{', '.join(names)} or {AUTO}" if names else "no domain: leave --domain out"
+    if domain not in (None, *names):
+        known = ", ".join(names) or "no domain: leave --domain out"
         raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
     read = open_text(model, tokenizer, text)
-    share = None
-    if domain == AUTO:
-        index, share = discriminator.vote(checkpoint, [ids for ids in read.documents if ids])
-    else:
-        index = names.index(domain) if domain else read.newest
+    index = names.index(domain) if domain else read.newest
     value, measured = read.perplexity(index), read.stream.evaluated[index]
-    evaluation = TextEvaluation(
+    return TextEvaluation(
         perplexity=value,
         bits_per_byte=bits_per_byte(value, measured),
         domain=names[index] if names else NONE,
-        documents=len(read.documents),
+        documents=read.documents,
         tokens=len(measured.valid),
         skipped=read.skipped,
     )
-    if share is not None:
-        evaluation["picked_for"] = share
-    return evaluation
 
 
 def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
@@ -163,8 +153,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Mod
     skipped: Counter[str] = Counter()
     read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
     documents = [document.text for document in read]
-    encoded = ids_of(bpe, documents)
-    ids = np.array([token for document in encoded for token in (*document, special.eos)])
+    ids = np.array([token for document in ids_of(bpe, documents) for token in (*document, special.eos)])
     info: DomainInfo = {"valid_bytes": sum(len(document.encode()) for document in documents)}
     tokens = DomainTokens("text", str(text), "", ids, ids, info)
     stream = Stream(
@@ -176,7 +165,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Mod
         masked=model.masked,
         seed=0,
     )
-    return ModelOnText(model, stream, encoded, dict(skipped))
+    return ModelOnText(model, stream, len(documents), dict(skipped))
 
 
 ROWS = 64  # of the text, at most, that calibrate

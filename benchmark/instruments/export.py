@@ -7,7 +7,6 @@ A prompt that precedes every text becomes a token, and no softmax may give it a 
 - Where the decoder has biases, the prompt is one more row, with a bias of -10,000.
 - Else it takes the embedding of a token that no text contains. The decoder, untied, keeps the row that this token had,
   so the softmax is over the same rows as before.
-- Else, where positions are learned, `<s>` stands twice, and the second position turns its embedding into the prompt's.
 """
 
 from __future__ import annotations
@@ -133,8 +132,8 @@ def plain_model(
     if domain is not None:
         row = _place(model, tokenizer, prompt)
         if row == special.mask:
-            tokenizer, special = renamed(tokenizer, row, vocabulary.prompt_tokens[index]), replace(special, mask=-1)
-        elif row != special.bos:
+            special = replace(special, mask=-1)
+        else:
             tokenizer.add_special_tokens([vocabulary.prompt_tokens[index]])
     for key in OURS:
         vars(network.config).pop(key, None)
@@ -142,7 +141,10 @@ def plain_model(
 
 
 def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
-    """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its token."""
+    """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its token.
+
+    Raises ConfigError where there is no place.
+    """
     network: Any = model.network
     row: int | None
     if network.get_output_embeddings().bias is not None:
@@ -155,7 +157,10 @@ def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
         decoder.weight = nn.Parameter(decoder.weight.clone())
         network.config.tie_word_embeddings = False
     else:
-        return _at_the_second_position(model, prompt)
+        raise ConfigError(
+            "no token of this model is free for a prompt, and its softmax has no biases that keep one out: export it "
+            "with --prompt none"
+        )
     network.get_input_embeddings().weight[row] = prompt
     return row
 
@@ -168,18 +173,6 @@ def _free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
     return None if special.mask in (special.bos, special.eos, special.pad, -1) else special.mask
 
 
-def _at_the_second_position(model: LanguageModel, prompt: Tensor) -> int:
-    tables, bos = model.architecture.places(model.network).tables, model.vocabulary.special.bos
-    if len(tables) == 1:
-        raise ConfigError(
-            "no token of this model is free for a prompt, its softmax has no biases that could keep one out, and its "
-            "positions are not learned: export it with --prompt none"
-        )
-    tokens, positions = (cast(Tensor, table.module.weight) for table in tables[:2])
-    positions[1] += prompt - tokens[bos]
-    return bos
-
-
 def without_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
     """The text's tokenizer, of one that `with_prompts` made."""
     content = json.loads(tokenizer.to_str())
@@ -188,18 +181,6 @@ def without_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
         for token in content["added_tokens"]
         if token["id"] < vocabulary.text and not token["content"].startswith(UNUSED)
     ]
-    return Tokenizer.from_str(json.dumps(content))
-
-
-def renamed(tokenizer: Tokenizer, row: int, name: str) -> Tokenizer:
-    """The tokenizer with another name for the special token of a row."""
-    content = json.loads(tokenizer.to_str())
-    old = tokenizer.id_to_token(row)
-    for token in content["added_tokens"]:
-        if token["id"] == row:
-            token["content"] = name
-    if old in (words := content["model"]["vocab"]):
-        words[name] = words.pop(old)
     return Tokenizer.from_str(json.dumps(content))
 
 

@@ -173,7 +173,7 @@ def _add_models(add: Add) -> None:
     sub = add(MODELS, "evaluate FOLDER --text FILE", "perplexity of a model on your text")
     sub.add_argument("checkpoint", type=path, help="runs/stages/KEY/model, or the folder of a published model")
     sub.add_argument("--text", type=path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
-    sub.add_argument("--domain", help="whose prompt or column to use; 'auto' picks one (default: the last)")
+    sub.add_argument("--domain", help="whose prompt or column to use (default: the last)")
     sub.add_argument("--json", action="store_true", help="print one JSON object")
     sub = add(MODELS, "export runs/stages/KEY NEW", "a plain Hugging Face folder, with tokenizer and card")
     sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last")
