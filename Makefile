@@ -21,6 +21,7 @@ SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.pool import physical_cores
 	from benchmark.models.devices import accelerators; print(min(4, accelerators()[1] or len(physical_cores())))")
 demo: $(VENV)/installed
 	$(RUN) run_all.py run demo --parallel $(SIDE_BY_SIDE)
+	@$(RUN) run_all.py compare results/demo runs | tail -n 1 # A is what the README shows
 
 # Coverage is measured where Python 3.12 makes that cheap (before, the tests would take twice as long); setup.cfg holds
 # its floor.

@@ -54,12 +54,14 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
     yield f"A is {a.called}, B is {b.called}.\n"
     for left, right in pairs:
         ours, theirs = one_trial(a, left, settings or {}), one_trial(b, right, settings or {})
-        yield to_text(comparison(left, ours, theirs))
+        table = comparison(left, ours, theirs)
+        yield to_text(table)
         changes = list(differences(ours, theirs))
         lines = (
             ["What differs:", *(f"- {line}" for line in changes)] if changes else ["Settings, code and hardware agree."]
         )
         yield "\n".join(lines) + "\n"
+        yield furthest_apart(left, table)
 
 
 OF_A_SEED = {"seed", "places", "domains", "row_index", "tuned"}  # settings that runs of a row may have otherwise
@@ -126,6 +128,20 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     ]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
+
+
+def furthest_apart(name: str, table: Table) -> str:
+    """The row of a comparison whose AP differs most between A and B, in a sentence."""
+    of_rows = {row.stub[0]: row.cells for row in table.blocks[0].rows if row.cells[COLUMNS.index("B against A")].text}
+    apart = {
+        row: abs(math.log(np.mean(cells[3].values) / np.mean(cells[2].values)))
+        for row, cells in of_rows.items()
+        if cells[3].values
+    }
+    if not apart:
+        return f"{name}: no AP of A and B can be compared"
+    row = max(apart, key=apart.__getitem__)
+    return f"{name}: AP of A and B is at most {100 * math.expm1(apart[row]):.1f}% apart ({row})"
 
 
 def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:

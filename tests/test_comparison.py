@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 from msgspec import structs
 
-from analysis.comparison import ComparisonError, Side, compare, comparison, differences, one_trial
+from analysis.comparison import ComparisonError, Side, compare, comparison, differences, furthest_apart, one_trial
 from analysis.study import Study
 from benchmark.jobs import study
 from benchmark.jobs.study import ResultsError
@@ -75,6 +75,7 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
     table = comparison("demo", *runs)
     cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["ER"][1] == "3" and all(cells["ER"][2:4]) and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
+    assert furthest_apart("demo", table) == "demo: AP of A and B is at most 10.0% apart (Naive)"
     assert cells["Naive"][4] == "+10.0%" and "On other texts in A and B, so nothing is compared: ER." in table.notes
 
 

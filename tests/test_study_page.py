@@ -1,4 +1,4 @@
-"""The study's write-up: its tables are those of the reports, on whichever page they stand, its claims the records'."""
+"""The README's table and the study's write-up: tables are the reports', on whichever page, claims the records'."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ OPTIONS: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
 
 
 def table(*heads: str) -> dict[str, list[str]]:
-    """The table of docs/ with these heads: the cells of each line by its first one, without bold."""
+    """The table of the README or docs/ with these heads: the cells of each line by its first one, without bold."""
     tables = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for text in re.findall(r"(?:^\|.*\n?)+", page.read_text("utf-8"), re.M):
             lines = [[cell.strip().replace("**", "") for cell in line[1:-1].split("|")] for line in text.splitlines()]
             tables += [lines[2:]] if lines[0] == [*heads] else []
@@ -83,6 +83,18 @@ def final_ap(suite: str) -> dict[str, Mapping[str, str]]:
 def spread(cell: Mapping[str, str]) -> str:
     sd = f" ± {float(cell['sd']):.1f}" if cell["sd"] else ""
     return f"{float(cell['mean']):.1f}{sd}"
+
+
+def test_the_demo() -> None:
+    """Oracle: the report of results/demo, to the digits shown, the highest AP first."""
+    cells = csv.DictReader((ROOT / "results/demo/report/demo/main_pretraining.csv").read_text("utf-8").splitlines())
+    expected: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell["group"] == "torch" and "Unigram" not in cell["Method"]:
+            expected.setdefault(cell["Method"], []).append(f"{float(cell['mean']):.1f}")
+    shown = table("Method", "AP after the fifth domain", "AP⁺")
+    assert shown == expected
+    assert list(shown) == sorted(shown, key=lambda row: -float(shown[row][0]))
 
 
 def test_elles_parts() -> None:
