@@ -132,8 +132,8 @@ class StageLine(Line, tag="stage", kw_only=True):
     domain: str
     parameters: Positive
     trainable: Count
-    layers: Annotated[int, Meta(ge=1, le=10_000)]  # as in a suite
-    hidden_size: Annotated[int, Meta(ge=1, le=1_000_000)]
+    layers: Positive
+    hidden_size: Positive
     phases: list[dict[str, Any]]  # as the method asks for them, see Phase of benchmark.training.method
     budget: StageBudget
     provenance: Provenance

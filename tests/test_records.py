@@ -16,7 +16,6 @@ from benchmark.instruments.track import points
 from benchmark.jobs import study
 from benchmark.records import STAGE as LINES
 from benchmark.records import EvaluationLine, MetricsLine, RecordsError, StageLine
-from benchmark.settings.ladder import Size
 from benchmark.store import load_runs
 from tests.support.record_lines import DONE, METRICS, STAGE, append_line, evaluation, read_lines
 
@@ -91,13 +90,6 @@ def test_what_a_line_cannot_hold_is_refused_with_its_place(tmp_path, line: dict,
     write_all(path, [STAGE, line])
     with pytest.raises(RecordsError, match=rf"records\.jsonl:2: .*{place}"):
         records.read(path, LINES)
-
-
-def test_sizes_in_records_are_those_that_a_suite_may_have() -> None:
-    """Oracle: the suite's own ranges."""
-    most = {name: option["maximum"] for name, option in Size.model_json_schema()["properties"].items()}
-    append = msgspec.json.schema(StageLine)["$defs"]["StageLine"]["properties"]
-    assert {name: append[name]["maximum"] for name in most} == most
 
 
 def test_what_is_not_finite_becomes_null(tmp_path):

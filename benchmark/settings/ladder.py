@@ -12,8 +12,8 @@ from benchmark.settings.base import ConfigError, Settings, validate, validation_
 class Size(Settings):
     """One rung of a ladder. The feed-forward layer is four times as wide."""
 
-    layers: int = Field(gt=0, le=10_000, description="Transformer layers")
-    hidden_size: int = Field(gt=0, le=1_000_000, description="width of the hidden states, a multiple of head_size")
+    layers: int = Field(gt=0, description="Transformer layers")
+    hidden_size: int = Field(gt=0, description="width of the hidden states, a multiple of head_size")
 
     def __str__(self) -> str:
         return f"L{self.layers}_D{self.hidden_size}"
@@ -23,9 +23,9 @@ class LadderRule(Settings):
     """A ladder by rule: it begins with a size, and is larger by so much after every so many domains."""
 
     first: Size = Field(description="the size that it begins with")
-    every: int = Field(gt=0, le=10_000, description="so many domains have one size")
-    layers: int = Field(0, ge=0, le=10_000, description="so many layers more")
-    hidden_size: int = Field(0, ge=0, le=1_000_000, description="so much wider")
+    every: int = Field(gt=0, description="so many domains have one size")
+    layers: int = Field(0, ge=0, description="so many layers more")
+    hidden_size: int = Field(0, ge=0, description="so much wider")
 
     def rungs(self, domains: int) -> list[dict[str, int]]:
         """The size for each domain, as a suite would list them."""

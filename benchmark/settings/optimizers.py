@@ -96,14 +96,14 @@ OPTIMIZERS = {
         Optimizer("adamw", "Adam with decoupled weight decay (the paper's)", (Part(_adamw),)),
         Optimizer(
             "muon",
-            "Muon (Jordan et al. 2024) for the matrices of layers, adamw for all else",
+            "Muon (Jordan et al. 2024) for matrices of layers, else adamw",
             (Part(_muon, _is_matrix_of_a_layer), Part(_adamw)),
             # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu et al. 2025)
             {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "adjust_lr_fn": "match_rms_adamw"},
         ),
         Optimizer(
             "sgd",
-            "gradient descent with momentum; the weight decay is part of the gradient",
+            "gradient descent with momentum",
             (Part(_sgd),),
             {"momentum": 0.9, "nesterov": False},
         ),

@@ -20,7 +20,6 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_v
 
 from benchmark.records import RunLine, Titled
 from benchmark.settings.base import (
-    BILLION,
     Amount,
     Moment,
     Rate,
@@ -43,13 +42,9 @@ class Tokenizer(Settings):
     """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of `domains`."""
 
     folder: str | None = Field(None, description="a folder with vocab.json and merges.txt; default: one is trained")
-    vocabulary: int = Field(
-        8192, ge=300, le=10_000_000, description="text tokens of a trained tokenizer, specials included"
-    )
-    domains: tuple[str, ...] = Field((), description="train on these domains; default: all of the stream")
-    sample_bytes: int = Field(
-        4_000_000, gt=0, le=1000 * BILLION, description="it is trained on so much of each domain's training text"
-    )
+    vocabulary: int = Field(8192, ge=300, description="ids of a trained tokenizer, special ones included")
+    domains: tuple[str, ...] = Field((), description="train on these; default: all of the stream")
+    sample_bytes: int = Field(4_000_000, gt=0, description="of each domain's training text, to train it on")
 
     def note(self, domains: Sequence[Domain]) -> str:
         """What has to be said of a tokenizer that is trained on domains which come later than the first, if any."""
@@ -67,40 +62,33 @@ class Tokenizer(Settings):
 class Data(Settings):
     """How text becomes rows."""
 
-    sequence_length: int = Field(
-        512, ge=8, le=1_000_000, description="columns of a row: `<s>`, a domain prompt, and the text tokens"
-    )
+    sequence_length: int = Field(512, ge=8, description="columns of a row: `<s>`, a prompt, the text tokens")
     valid_share: float = Field(
-        0.05, gt=0, lt=1, description="share of the documents kept for validation, where no validation files are given"
+        0.05, gt=0, lt=1, description="share of the documents for validation, without validation files"
     )
-    max_train_tokens: int | None = Field(
-        None, gt=0, le=1_000_000 * BILLION, description="keep at most this many tokens of a domain"
-    )
+    max_train_tokens: int | None = Field(None, gt=0, description="of a domain, its first; the rest is not read")
     max_valid_bytes: int = Field(
         4_000_000,
         gt=0,
-        le=1000 * BILLION,
-        description="perplexity is measured on so many bytes of whole documents, the same ones whatever the tokenizer, "
-        "unless max_train_tokens ends the reading of text without validation files",
+        description="perplexity is measured on so many bytes of whole documents, the same for each tokenizer, "
+        "unless max_train_tokens cuts text without validation files",
     )
     max_valid_tokens: int | None = Field(
         None,
         gt=0,
-        le=1000 * BILLION,
         exclude_if=not_,
-        description="on so many tokens in place of bytes, as older suites say: which text, depends on the tokenizer",
+        description="in place of bytes, as in older suites; then the text depends on the tokenizer",
     )
     document_mask: bool = Field(
-        False, exclude_if=not_, description="keep the documents in a row apart; as in the paper they see each other"
+        False, exclude_if=not_, description="keep the documents in a row apart, unlike the paper"
     )
     memory_tokens: int = Field(
         200_000_000,
         ge=0,
-        le=1_000_000 * BILLION,
-        description="the memory's size: tokens of the random sub-sample of each earlier domain; 0: none",
+        description="of each earlier domain, a random sample: the memory; 0: none",
     )
     memory_seed: Literal["fixed", "run"] = Field(
-        "fixed", description="the sub-sample: fixed is the same in all runs, run is another for each seed"
+        "fixed", description="whether that sample is the same in all runs, or another for each seed"
     )
 
     @property
@@ -124,25 +112,23 @@ class Model(Settings):
     """
 
     architecture: Annotated[str, AfterValidator(known_architecture)] = Field(
-        "bert", description="the name of a file in benchmark/models/architectures/; see docs/how_it_works.md"
+        "bert", description="a file in benchmark/models/architectures/"
     )
     start: str | None = Field(
-        None, exclude_if=not_, description="begin with this model: a Hugging Face folder, or a name on the Hub"
+        None, exclude_if=not_, description="a Hugging Face folder, or a name on the Hub, to begin with"
     )
-    revision: str | None = Field(
-        None, exclude_if=not_, description="of a start model on the Hub: branch, tag or commit"
-    )
+    revision: str | None = Field(None, exclude_if=not_, description="of it on the Hub: branch, tag or commit")
     ladder: tuple[Size, ...] = Field(
         (),
-        description="a size a domain, none smaller than the one before; with start those of later domains, if any, or "
-        "a rule, { first = SIZE, every = 5, layers = 1, hidden_size = 64 }: so much more after every five domains",
+        description="a size a domain, never a smaller one; with start those of later domains, if any. Or a rule: "
+        "{ first = SIZE, every = 5, layers = 1, hidden_size = 64 } grows so much after every five domains",
     )
-    head_size: int = Field(64, gt=0, le=10_000, description="width of an attention head, the same on every rung")
+    head_size: int = Field(64, gt=0, description="width of an attention head, the same on every rung")
     dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
     init: Literal["fixed", "scaled"] = Field(
         "fixed",
-        description="standard deviation of a new model's weights: 0.02 as transformers', which suits 768 units, or "
-        "1/sqrt(inputs) and for what is added to the residual stream 1/sqrt(2 layers) of that",
+        description="standard deviation of new weights: 0.02 (for 768 units), or 1/sqrt(inputs), over sqrt(2 layers) "
+        "for what is added to the residual stream",
     )
 
     @model_validator(mode="after")
@@ -170,39 +156,33 @@ PerStage = tuple[float, ...] | float
 class Training(Settings):
     """The optimisation, the same for every method. A list gives one value a stage."""
 
-    batch_size: int = Field(2048, gt=0, le=10_000_000, description="rows of a step, over all processes")
-    micro_batch_size: int | None = Field(
-        None, gt=0, le=10_000_000, description="rows of one forward pass; default: all of a process"
-    )
+    batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
+    micro_batch_size: int | None = Field(None, gt=0, description="of one forward pass; default: all of a process")
     learning_rate: tuple[Rate, ...] | Rate = Field(5e-4, description="the peak of each phase")
     warmup: tuple[ShareOfPhase, ...] | ShareOfPhase = Field(
-        0.08, description="share of each phase in which the learning rate rises"
+        0.08, description="share of a phase in which the rate rises"
     )
-    schedule: ScheduleName = Field("linear", description="how the learning rate falls after warm-up")
+    schedule: ScheduleName = Field("linear", description="how the rate falls then")
     optimizer: str = Field(
         "adamw",
         exclude_if="adamw".__eq__,
         description="; ".join(f"{kind.name}: {kind.described}" for kind in OPTIMIZERS.values()),
     )
-    optimizer_options: dict[str, int | float | bool | str] = Field(
-        {}, exclude_if=not_, description="of that kind, in place of its own values"
-    )
-    betas: tuple[Moment, Moment] = Field((0.9, 0.98), description="Adam's decay rates of the first and second moment")
-    epsilon: float = Field(1e-6, gt=0, le=1, description="Adam's, added to the root of the second moment")
-    weight_decay: float = Field(0.01, ge=0, le=100, description="of all kinds; decoupled from the gradient but in sgd")
-    clip: float | None = Field(None, gt=0, le=1e12, description="maximal gradient norm; off as in the paper")
+    optimizer_options: dict[str, int | float | bool | str] = Field({}, exclude_if=not_, description="of that kind")
+    betas: tuple[Moment, Moment] = Field((0.9, 0.98), description="Adam's decay of both moments")
+    epsilon: float = Field(1e-6, gt=0, le=1, description="Adam's, beside the root of the second moment")
+    weight_decay: float = Field(0.01, ge=0, description="decoupled from the gradient but in sgd")
+    clip: float | None = Field(None, gt=0, description="largest gradient norm; off as in the paper")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="auto: bf16 where the device computes in it, a CPU too; else fp16 on GPUs from V100 on"
+        "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
     )
     compile: bool | str = Field(False, description="torch.compile; a string names its backend")
-    checkpoint_seconds: float = Field(
-        600, gt=0, le=BILLION, description="a killed run loses at most this much train time"
-    )
-    evaluations: int = Field(5, ge=1, le=10_000, description="per stage, evenly over its budget, the last at its end")
+    checkpoint_seconds: float = Field(600, gt=0, description="at most so much training is lost by a kill")
+    evaluations: int = Field(5, ge=1, description="of a stage, evenly over its budget, the last at its end")
     deterministic: bool = Field(
         False,
         exclude_if=not_,  # so that a setting that is new changes no key
-        description="algorithms that give the same bits each time, or an error where torch has none",
+        description="the same bits each time, or an error where torch cannot",
     )
 
     @model_validator(mode="after")
@@ -216,7 +196,7 @@ class Budget(Settings):
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
     amount: tuple[Amount, ...] | Amount = Field(description="what a stage may spend")
-    reference: str | None = Field(None, description="for unit reference: step times, as `run_all.py speed` writes them")
+    reference: str | None = Field(None, description="for unit reference: step times that `run_all.py speed` wrote")
 
     @field_validator("unit")
     @classmethod
@@ -241,10 +221,10 @@ class Budget(Settings):
 class Row(Settings):
     """One row of a suite's tables: a method, its options, and what it overrides of the suite."""
 
-    name: str = Field("", max_length=200, description="label; default: the method's title")
-    method: str = Field(description="the name of a file in methods/")
-    options: dict[str, Any] = Field({}, description="of the method, beyond the suite's; fields of its class")
-    set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000, "slurm.nodes" = 2}')
+    name: str = Field("", description="its label; default: the method's title")
+    method: str = Field(description="a file in methods/")
+    options: dict[str, Any] = Field({}, description="of the method, beside the suite's")
+    set: dict[str, Any] = Field({}, description='overrides, e.g. {"data.memory_tokens" = 1000}')
 
 
 class Tuned(Settings):
@@ -266,22 +246,20 @@ class Suite(Settings):
     name: str = Field(
         pattern=r"^[^\s./\\-][^/\\]*$",
         max_length=100,
-        description="the folder of its reports; default: the file's name",
+        description="of its reports' folder; default: the file's",
     )
-    title: str = Field(max_length=1000, description="one line that says what is compared")
+    title: str = Field(description="one line that says what is compared")
     seeds: Seeds = Field((0,), description="each row is trained once for each seed")
     methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
     options: dict[str, dict[str, Any]] = Field({}, description="of a method, in all of its rows")
     tables: tuple[str, ...] = Field(
-        ("main_pretraining", "trend_main"), description="names of files in paper_tables/: what a report shows"
+        ("main_pretraining", "trend_main"), description="files in paper_tables/: what a report shows"
     )
-    paper: bool = Field(
-        False, description="whether reports hold the runs against the paper: its claims and its printed numbers"
-    )
+    paper: bool = Field(False, description="whether reports show the paper's claims and numbers beside the runs")
     domains: tuple[Domain, ...] = Field(min_length=1, description="the stream, in order; one stage a domain")
     order: Literal["given", "permute"] = Field(
-        "given", description="of the domains: given is as listed, permute another order for each seed"
+        "given", description="of the domains: as listed, or another for each seed"
     )
     tokenizer: Tokenizer = Field(Tokenizer(), description="how text becomes tokens")
     data: Data = Field(Data(), description="how tokens become rows and memory")
@@ -289,12 +267,12 @@ class Suite(Settings):
     training: Training = Field(Training(), description="the optimisation")
     budget: Budget = Field(description="what a stage may spend")
     probes: tuple[Domain, ...] = Field(
-        (), description="texts that models are evaluated on and, but for a replayed one, never see in training"
+        (), description="texts to evaluate on that, but for a replayed one, are not trained on"
     )
     replay: Replay | None = Field(None, exclude_if=not_, description="a probe whose training text is in each batch")
-    tasks: tuple[Task, ...] = Field((), description="downstream tasks that models are scored on")
+    tasks: tuple[Task, ...] = Field((), description="downstream tasks")
     finetuning: Finetuning = Field(Finetuning(), description="how they are scored")
-    evaluate: Evaluate = Field(Evaluate(), description="tasks that models are asked without fine-tuning")
+    evaluate: Evaluate = Field(Evaluate(), description="tasks without fine-tuning")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
     tuned: Tuned | None = Field(None, description="how a search chose the rows' options; `tune` writes it")
     _called: str = PrivateAttr("")

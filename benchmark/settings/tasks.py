@@ -19,15 +19,15 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 class HubTask(Settings):
     """A labelled Hugging Face dataset (`pip install -e .[hf]`). Splits may be slices, e.g. "train[:90%]"."""
 
-    path: str = Field(description="the data set's name on the Hub, e.g. 'nyu-mll/glue'")
+    path: str = Field(description="its name on the Hub, e.g. 'nyu-mll/glue'")
     name: str | None = Field(None, description="its configuration, e.g. 'mnli'")
-    revision: str | None = Field(None, exclude_if=not_, description="a commit of it, so that it stays the same text")
+    revision: str | None = Field(None, exclude_if=not_, description="a commit, so that it stays the same text")
     train: str = Field("train", description="the split to train on")
     dev: str = Field("validation", description="the split that decides when to stop")
     test: str = Field("test", description="the split that is scored")
     text_field: str = Field("text", description="the column of the text")
-    pair_field: str | None = Field(None, description="the column of a second text, for tasks on pairs")
-    label_field: str = Field("label", description="the column of the class")
+    pair_field: str | None = Field(None, description="that of a second text, for pairs")
+    label_field: str = Field("label", description="that of the class")
 
 
 class Docstrings(Settings):
@@ -36,11 +36,9 @@ class Docstrings(Settings):
     See `benchmark.downstream.passages`.
     """
 
-    classes: int = Field(5, ge=2, le=10_000, description="the largest parts of the domain's packages")
-    examples: int = Field(
-        80, ge=10, le=1_000_000, description="of a class at most: half train, a fifth dev, the rest test"
-    )
-    characters: int = Field(200, ge=50, le=100_000, description="of a passage, the text of an example")
+    classes: int = Field(5, ge=2, description="the largest parts of the domain's packages")
+    examples: int = Field(80, ge=10, description="of a class at most: half train, a fifth dev")
+    characters: int = Field(200, ge=50, description="of a passage")
 
 
 class Task(Settings):
@@ -50,25 +48,25 @@ class Task(Settings):
     come from.
     """
 
-    name: str = Field(pattern=NAME, max_length=60, description="its name in records and commands")
-    title: str = Field("", max_length=200, description="its label in tables; default: the name")
-    domain: str = Field("", description="the domain of the stream that it belongs to; none with which_domain")
-    train: str | None = Field(None, description="JSON Lines of text, label and perhaps text_pair; .gz too")
-    dev: str | None = Field(None, description="the same for development; the score there decides when to stop")
-    test: str | None = Field(None, description="the same for testing; the score there is reported")
-    dataset: HubTask | None = Field(None, description="a data set of the Hugging Face Hub")
-    docstrings: Docstrings | None = Field(None, description="a task made of the documents that its domain holds out")
+    name: str = Field(pattern=NAME, max_length=60, description="in records and commands")
+    title: str = Field("", description="in tables; default: the name")
+    domain: str = Field("", description="that it belongs to; none with which_domain")
+    train: str | None = Field(None, description="JSON Lines of text, label, perhaps text_pair; .gz too")
+    dev: str | None = Field(None, description="the same; the score there decides when to stop")
+    test: str | None = Field(None, description="the same; the score there is reported")
+    dataset: HubTask | None = Field(None, description="of the Hugging Face Hub")
+    docstrings: Docstrings | None = Field(None, description="cut from what its domain holds out")
     which_domain: bool = Field(
-        False, exclude_if=not_, description="cut from all domains' validation text; for linear probes alone"
+        False, exclude_if=not_, description="cut from all validation text; for linear probes alone"
     )
     metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field("macro_f1", description="what scores are")
-    learning_rate: float = Field(2e-5, gt=0, le=100, description="the peak")
-    batch_size: int = Field(256, gt=0, le=1_000_000, description="examples of a step")
-    weight_decay: float = Field(0.1, ge=0, le=100, description="Adam's, decoupled from the gradient (AdamW)")
-    max_epochs: int = Field(10, gt=0, le=10_000, description="passes over the training examples at most")
+    learning_rate: float = Field(2e-5, gt=0, description="the peak")
+    batch_size: int = Field(256, gt=0, description="examples of a step")
+    weight_decay: float = Field(0.1, ge=0, description="AdamW's")
+    max_epochs: int = Field(10, gt=0, description="passes over train at most")
     schedule: Literal["linear", "constant"] = Field("linear", description="of the learning rate after warm-up")
     warmup: float = Field(0.06, ge=0, lt=1, description="share of the steps of all epochs")
-    seeds: int | None = Field(None, gt=0, le=10_000, description="how many; default: those of the suite's finetuning")
+    seeds: int | None = Field(None, gt=0, description="how many; default: finetuning's")
 
     @model_validator(mode="after")
     def _one_source(self) -> Task:
@@ -93,26 +91,20 @@ class Finetuning(Settings):
     how: tuple[How, ...] = Field(
         ("finetune",),
         min_length=1,
-        description="finetune: all weights; linear_probe: logistic regression on the states of a frozen model, seconds",
+        description="all weights, or logistic regression on the states of a frozen model",
     )
-    stages: Literal["every", "last"] = Field("every", description="after which stages; 'last': the final models only")
-    seeds: int = Field(
-        5, gt=0, le=10_000, description="seeds 0, 1, ... of each task; they draw head, order, dropout, wrong prompt"
-    )
+    stages: Literal["every", "last"] = Field("every", description="after which a model is scored")
+    seeds: int = Field(5, gt=0, description="0, 1, ... of each task: for head, order, dropout, wrong prompt")
     prompts: tuple[Prompt, ...] = Field(
         ("right",),
         min_length=1,
-        description="for models with domain prompts: right, and for the final ones also none, wrong, picked",
+        description="of models with domain prompts; all but right for final ones alone",
     )
-    patience: int = Field(
-        3, gt=0, le=10_000, description="stop after this many epochs in a row without a better dev score"
-    )
+    patience: int = Field(3, gt=0, description="stop after so many epochs without a better dev score")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="auto: bf16 where the device computes in it, a CPU too; else fp16 on GPUs from V100 on"
+        "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
     )
-    forward_tokens: int = Field(
-        32_768, gt=0, le=1_000_000_000, description="columns of one forward pass; larger batches accumulate"
-    )
+    forward_tokens: int = Field(32_768, gt=0, description="columns of a forward pass; larger batches accumulate")
 
     def trials_of(self, task: Task) -> list[tuple[How, int]]:
         """How the task is scored, with which seeds; a linear probe has nothing to draw but a wrong prompt."""
@@ -127,7 +119,7 @@ class Evaluate(Settings):
     It takes `pip install -e .[lm-eval]`. Add `zero_shot_by_stage` to `tables` to see the scores.
     """
 
-    tasks: tuple[str, ...] = Field((), description='names of its tasks or groups, e.g. ["hellaswag", "arc_easy"]')
-    folder: str | None = Field(None, description="further tasks: YAML files in this folder, and what they read")
-    few_shot: int | None = Field(None, ge=0, le=1000, description="examples before each question; default: the task's")
-    limit: int | None = Field(None, gt=0, le=1_000_000_000, description="ask only so many questions of a task")
+    tasks: tuple[str, ...] = Field((), description='of the harness, or groups, e.g. ["hellaswag"]')
+    folder: str | None = Field(None, description="with further tasks: YAML files and what they read")
+    few_shot: int | None = Field(None, ge=0, description="examples before a question; default: the task's")
+    limit: int | None = Field(None, gt=0, description="so many questions of a task")

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from benchmark.settings.base import BILLION, NAME, Settings
+from benchmark.settings.base import NAME, Settings
 from benchmark.settings.schedules import Piece, Schedule
 
 TextField = str | Annotated[tuple[str, ...], Field(min_length=1)]
 OnError = Literal["stop", "skip"]
-Weight = Annotated[float, Field(ge=0, le=1e6)]
+Weight = Annotated[float, Field(ge=0)]
 KINDS = ("packages", "train", "datasets")
 MOMENTS = 100  # of a stage, over which weights that change are averaged
 
@@ -21,39 +21,37 @@ MOMENTS = 100  # of a stage, over which weights that change are averaged
 class HubDataset(Settings):
     """A Hugging Face dataset, streamed (`pip install -e .[hf]`)."""
 
-    path: str = Field(description="the data set's name on the Hub, e.g. 'allenai/c4'")
+    path: str = Field(description="its name on the Hub, e.g. 'allenai/c4'")
     name: str | None = Field(None, description="its configuration, e.g. 'realnewslike'")
-    revision: str | None = Field(None, exclude_if=not_, description="a commit of it, so that it stays the same text")
+    revision: str | None = Field(None, exclude_if=not_, description="a commit, so that it stays the same text")
     split: str = Field("train", description="the split that is read")
     files: tuple[str, ...] = Field(
         (),
         exclude_if=not_,
-        description="read these files (globs) and no configuration: .parquet, .csv, or JSON Lines whatever they are "
-        "called, whose other columns may differ from file to file",
+        description="these (globs) in place of a configuration: .parquet, .csv, or JSON Lines of any name, whose other "
+        "columns may differ",
     )
-    text_field: TextField = Field("text", description="the column that holds a document's text, as of a domain")
-    documents: int | None = Field(None, gt=0, le=BILLION, description="read at most this many documents")
+    text_field: TextField = Field("text", description="as of a domain")
+    documents: int | None = Field(None, gt=0, description="at most so many are read")
 
 
 class Text(Settings):
     """Where text comes from: exactly one of `packages`, `train` and `datasets`."""
 
-    packages: tuple[str, ...] = Field((), description="docstrings of installed packages; 'stdlib' is Python's own")
+    packages: tuple[str, ...] = Field((), description="docstrings of installed ones; 'stdlib' is Python's own")
     train: tuple[str, ...] = Field(
-        (), description="files, globs or folders: .jsonl, .txt, .json, .csv, .parquet, plain, .gz or .zst"
+        (), description="files, globs or folders: .jsonl, .txt, .json, .csv, .parquet; .gz, .zst"
     )
-    valid: tuple[str, ...] = Field(
-        (), description="as train, for validation; without it a hash of each document decides"
-    )
+    valid: tuple[str, ...] = Field((), description="the same for validation; default: by a hash of each document")
     text_field: TextField = Field(
-        "text", description='the field of a record that holds its text, "meta.body" one inside; a list joins several'
+        "text", description='the field with the text, "meta.body" one inside; a list joins several'
     )
     on_error: OnError = Field(
         "stop",
         exclude_if=lambda value: value == "stop",
-        description="what a document does that is broken: skip leaves it out, counts and names it",
+        description="what a broken document does; skip counts and names it",
     )
-    datasets: tuple[HubDataset, ...] = Field((), description="Hugging Face datasets, one after the other")
+    datasets: tuple[HubDataset, ...] = Field((), description="of the Hugging Face Hub, one after the other")
 
     @model_validator(mode="after")
     def _one_source(self) -> Text:
@@ -71,7 +69,7 @@ class WeightedText(Text):
 
     weight: Weight | Annotated[tuple[Weight, ...], Field(min_length=2)] = Field(
         1.0,
-        description="beside the others' weights; a list goes from value to value over the stage, in straight lines",
+        description="beside the others'; a list goes from value to value over the stage, in straight lines",
     )
 
     def weigh(self, over: float) -> float:
@@ -97,12 +95,10 @@ def weigh(sources: Sequence[WeightedText], over: float | None) -> list[float]:
 class Domain(Text):
     """One domain of the stream. Its text comes from `packages`, `train`, `datasets` or, mixed, from `sources`."""
 
-    name: str = Field(pattern=NAME, max_length=60, description="its name in records, commands and other settings")
-    title: str = Field("", max_length=200, description="its label in tables and figures; default: the name")
+    name: str = Field(pattern=NAME, max_length=60, description="in records, commands and other settings")
+    title: str = Field("", description="in tables and figures; default: the name")
     sources: tuple[WeightedText, ...] = Field((), exclude_if=not_, description="several texts, mixed by weight")
-    hold_out: float = Field(
-        0.0, ge=0, lt=1, description="share of the documents that pre-training never sees, for tasks made of them"
-    )
+    hold_out: float = Field(0.0, ge=0, lt=1, description="share of the documents kept from pre-training, for tasks")
 
     @model_validator(mode="after")
     def _always_some(self) -> Domain:
@@ -131,5 +127,5 @@ class Replay(Settings):
     It is part of each batch that trains; the rest is what the method asks for. It has no stage, and is not in AP.
     """
 
-    text: str = Field(description="the probe whose training text it is")
+    text: str = Field(description="the probe that it is")
     share: float = Field(ge=0, lt=1, description="of a batch's rows; 0: none")

@@ -53,19 +53,19 @@ UNITS = {
         Unit(
             "tokens",
             "Training tokens",
-            "text tokens of all rows that the loop hands to a method, A-GEM's memory batch included",
+            "text tokens of all rows that a method is given, A-GEM's memory batch too",
             lambda work: work.tokens,
         ),
         Unit(
             "flops",
             "Training FLOPs",
-            "floating-point operations of all matrix products of a method; a number by itself or a sum costs none",
+            "floating-point operations of all matrix products",
             lambda work: work.flops,
         ),
         Unit(
             "reference",
             "Train wall time on the reference machine (s)",
-            "steps times the seconds that such a step takes on the machine of the table `reference`",
+            "steps times what such a step takes on the machine of `reference`",
             lambda work: work.machine_seconds,
             in_seconds=True,
             by_table=True,

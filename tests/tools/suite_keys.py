@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmark.settings.suite import Suite
@@ -36,12 +36,16 @@ def render() -> str:
     suite = Suite.model_json_schema()
     suite["required"].remove("name")  # a file that does not say it has its own
     del suite["properties"]["tuned"]  # nobody writes it by hand
+    sections = list(_sections("", suite, suite["$defs"]))
+    places: dict[str, list[str]] = {}  # by kind of section
+    for place, schema in sections:
+        places.setdefault(schema["title"], []).append(place)
     parts = [INTRODUCTION]
-    shown: dict[str, str] = {}  # the place of the first section of a kind
-    for place, schema in _sections("", suite, suite["$defs"]):
-        first = shown.setdefault(schema["title"], place)
-        text = "\n".join(_table(schema)) if place == first else f"See {first}."
-        parts.append(f"## {place or 'At the top'}\n\n{schema['description']}\n\n{text}")
+    for place, schema in sections:
+        if place == places[schema["title"]][0]:
+            header = ", ".join(places[schema["title"]]) or "At the top"
+            text = "\n".join(_table(place, schema, sections))
+            parts.append(f"## {header}\n\n{schema['description']}\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -60,12 +64,22 @@ def _section_of(value: Schema) -> str | None:
     return next((option["$ref"].rpartition("/")[2] for option in options if "$ref" in option), None)
 
 
-def _table(schema: Schema) -> Iterator[str]:
-    yield "| key | value, and its default | meaning |"
-    yield "| :-- | :-- | :-- |"
-    for key, value in schema["properties"].items():
+def _table(place: str, schema: Schema, sections: Sequence[tuple[str, Schema]]) -> Iterator[str]:
+    """The keys of a section, but for those of the section around it that mean the same."""
+    around, outer = next(
+        ((at, of) for at, of in sections if at and at.strip("[]") == place.strip("[]").rpartition(".")[0]), ("", {})
+    )
+    inherited = {key: value["description"] for key, value in outer.get("properties", {}).items()}
+    own = {key: value for key, value in schema["properties"].items() if inherited.get(key) != value["description"]}
+    same = [f"`{key}`" for key in schema["properties"] if key not in own]
+    if own:
+        yield "| key | value, and its default | meaning |"
+        yield "| :-- | :-- | :-- |"
+    for key, value in own.items():
         default = "required" if key in schema.get("required", ()) else _default(value)
         yield f"| `{key}` | {'; '.join(filter(None, (_type(value), default)))} | {value['description']} |"
+    if same:
+        yield f"{chr(10) if own else ''}{', '.join(same)}: as in {around}."
 
 
 def _type(value: Schema) -> str:
