@@ -130,6 +130,29 @@ class Killed(Exception):
     """Stands for SIGKILL: raised in the middle of a step, so nothing of the step is saved."""
 
 
+def train_through_kills(start: Callable[[Callable[[], bool]], Run], kills: Sequence[int]) -> list[Weights]:
+    """The weights after each stage of a run that is killed in these steps, counted from 1, and started again."""
+    left, calls = [*kills], 0
+
+    def stop_here() -> bool:
+        nonlocal calls
+        calls += 1
+        if calls in left:
+            left.remove(calls)
+            calls -= 1  # the killed step will be run again
+            raise Killed
+        return False
+
+    while True:
+        run = start(stop_here)
+        try:
+            run.train()
+        except Killed:
+            continue
+        assert not left, f"the run ended before it was killed at steps {left}"
+        return weights_of(run)
+
+
 def options_are_documented(tiny: TinyRuns) -> None:
     """Every option has a comment on its line, and a misspelt one is refused."""
     method = type(tiny.new_method())
@@ -234,27 +257,9 @@ def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
     ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
     config = tiny.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
-    calls = 0
-
-    def stop_here() -> bool:
-        nonlocal calls
-        calls += 1
-        if calls in kills:
-            kills.remove(calls)
-            calls -= 1  # the killed step will be run again
-            raise Killed
-        return False
-
-    while True:
-        run = tiny.run(config, "killed", stop_here)
-        try:
-            run.train()
-            break
-        except Killed:
-            continue
-    assert not kills, f"the run ended before it was killed at steps {kills}"
+    actual = train_through_kills(lambda stop: tiny.run(config, "killed", stop), kills)
     cure = "name in `state` what a step changes, and let start_stage make again what it does not"
-    _assert_close(expected, weights_of(run), 0.0, "after kills", cure)
+    _assert_close(expected, actual, 0.0, "after kills", cure)
 
 
 def two_processes_equal_one(*several: TinyRuns) -> None:

@@ -31,7 +31,7 @@ import methods
 from benchmark import records
 from benchmark.data.tokens import Corpus
 from benchmark.instruments import speed
-from benchmark.instruments.conformance import Killed, TinyRuns, Weights, tiny_config, weights_of
+from benchmark.instruments.conformance import TinyRuns, Weights, tiny_config, train_through_kills, weights_of
 from benchmark.models.devices import CPU, accelerators, device_name, own_device, precision_of
 from benchmark.records import EvaluationLine
 from benchmark.settings.suite import RunConfig
@@ -136,27 +136,11 @@ def goes_on_after_kills(place: Place) -> Figures:
     tiny = TinyRuns("elle", methods.build, place.folder / "kills")
     world = World(0, 1, CPU) if place.stand_in else place.world
     first, again = (two_stages(tiny, world, store) for store in ("first", "again"))
-    kills, calls = [*KILLS], 0
-
-    def die() -> bool:
-        nonlocal calls
-        calls += 1
-        if calls in kills:
-            kills.remove(calls)
-            calls -= 1  # the killed step will be run again
-            raise Killed
-        return False
-
-    while True:
-        try:
-            killed = two_stages(tiny, world, "killed", die, checkpoint_seconds=1e-9)
-            break
-        except Killed:
-            continue
+    run_to_kill = partial(run_of_two_stages, tiny, world, "killed", checkpoint_seconds=1e-9)
+    killed = train_through_kills(run_to_kill, KILLS)
     after, alone = difference(first, killed), difference(first, again)
     words = f"weights differ by {after:.0e}, trained again by {alone:.0e}"
-    ok = not kills and after <= max(SINGLE, 2 * alone)
-    return {"killed": after, "again": alone, "kills_left": len(kills), "said": words, "ok": ok}
+    return {"killed": after, "again": alone, "said": words, "ok": after <= max(SINGLE, 2 * alone)}
 
 
 def compiled_equals_eager(place: Place) -> Figures:
@@ -256,12 +240,16 @@ PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {
 # What parts share
 
 
-def two_stages(
-    tiny: TinyRuns, world: World, store: str = "", stop: Callable[[], bool] = lambda: False, **training: Any
-) -> list[Weights]:
-    """The weights after each of two stages of a tiny run, trained on a device."""
+def run_of_two_stages(
+    tiny: TinyRuns, world: World, store: str, stop: Callable[[], bool] = lambda: False, **training: Any
+) -> Run:
     config = tiny.config(evaluations=1, **training)
-    run = tiny.run(config.model_copy(update={"domains": config.domains[:2]}), store or world.device.type, stop, world)
+    return tiny.run(config.model_copy(update={"domains": config.domains[:2]}), store, stop, world)
+
+
+def two_stages(tiny: TinyRuns, world: World, store: str = "", **training: Any) -> list[Weights]:
+    """The weights after each of two stages of a tiny run, trained on a device."""
+    run = run_of_two_stages(tiny, world, store or world.device.type, **training)
     run.train()
     return weights_of(run)
 
