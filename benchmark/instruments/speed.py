@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import pandas
 import torch
 
 from benchmark.data.tokens import Corpus, corpus_of
@@ -197,28 +198,26 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
 
 def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     """A line a phase; the ones that cost over a tenth more than predicted are marked."""
-    width = max([len("row"), *(len(cost.row) for cost in costs)])
-    names = max([len("phase"), *(len(cost.phase) for cost in costs)])
     lines = [
-        f"{'row':{width}}  stage  {'phase':{names}}  {'ms a step':>10}  {'tokens/s':>9}  {'GFLOP/s':>8}  "
-        f"{'of peak':>7}  {'of Naive':>8}  {'by FLOPs':>8}  {'off':>6}"
+        {
+            "row": cost.row,
+            "stage": str(cost.stage + 1),
+            "phase": cost.phase,
+            "ms a step": f"{1000 * cost.seconds:,.1f}",
+            "tokens/s": f"{cost.tokens / cost.seconds:,.0f}",
+            "GFLOP/s": f"{cost.flops / cost.seconds / 1e9:,.0f}",
+            "of peak": f"{cost.of_peak:.0%}",
+            "of Naive": f"{cost.over_naive:.2f}",
+            "by FLOPs": f"{cost.predicted:.2f}",
+            "off": f"{cost.off:+.0%}" if cost.predicted else "-",
+            "": "!" if cost.off > TOLERANCE else "",
+        }
+        for cost in costs
     ]
-    for cost in costs:
-        off = f"{cost.off:+6.0%}" if cost.predicted else f"{'-':>6}"
-        mark = "!" if cost.off > TOLERANCE else " "
-        lines.append(
-            f"{cost.row:{width}}  {cost.stage + 1:5}  {cost.phase:{names}}  {1000 * cost.seconds:10,.1f}  "
-            f"{cost.tokens / cost.seconds:9,.0f}  {cost.flops / cost.seconds / 1e9:8,.0f}  {cost.of_peak:7.0%}  "
-            f"{cost.over_naive:8.2f}  {cost.predicted:8.2f}  {off} {mark}"
-        )
-    return "\n".join(
-        [
-            *lines,
-            f"{precision} on {machine.device} ({machine.cpu}, {machine.threads} threads, {machine.count} processes)",
-            "of peak: of what a large matrix product reaches, in turns",
-            f"! more than {TOLERANCE:.0%} slower than its FLOPs predict",
-        ]
-    )
+    return f"""{pandas.DataFrame(lines).to_string(index=False)}
+{precision} on {machine.device} ({machine.cpu}, {machine.threads} threads, {machine.count} processes)
+of peak: of what a large matrix product reaches, in turns
+! more than {TOLERANCE:.0%} slower than its FLOPs predict"""
 
 
 def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None) -> int:
