@@ -47,7 +47,6 @@ OURS = (
 )  # keys of a configuration that nobody else reads
 NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold
 TEMPLATE = Path(__file__).with_name("model_card.md")
-UNKNOWN = "unknown"
 
 
 def export(options: argparse.Namespace) -> int:
@@ -202,16 +201,12 @@ def model_card(name: str, stage: Path, model: LanguageModel, domain: str | None)
         if value is not None and (alike or text == domain)
     ]
     start, on_the_hub = _start(runs[0].config) if runs else ("", False)
-    licenses = {text["license"] for text in texts} or {UNKNOWN}
-    known = not start and UNKNOWN not in licenses
     about = ModelCardData(
         model_name=name,
         library_name="transformers",
         pipeline_tag=task,
         tags=["lifelong-pre-training", *sorted({run.method for run in runs})],
         base_model=start if on_the_hub else None,
-        license="other" if known else UNKNOWN,  # a word of the Hub; the name says what "other" is
-        license_name=", ".join(sorted(licenses)) if known else None,
         eval_results=results or None,
     )
     facts: dict[str, Any] = {"name": name, "model": model, "runs": runs, "stages": ends, "last": last, "texts": texts}
@@ -247,7 +242,7 @@ def _text(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
         files = [Path(path).name for path in (*part.get("train", ()), *part.get("valid", ()))]
         sources += [*part.get("packages", ()), *files, *(dataset["path"] for dataset in part.get("datasets", ()))]
     known = packages and licenses.keys() == packages.keys()
-    license = " AND ".join(sorted(set(licenses.values()))) if known else UNKNOWN
+    license = " AND ".join(sorted(set(licenses.values()))) if known else "unknown"
     return {**info, "name": name, "source": ", ".join(sources), "license": license}
 
 
