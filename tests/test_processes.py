@@ -15,8 +15,8 @@ import torch
 
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.jobs import launch_processes
-from benchmark.jobs.launch_processes import count_of, launch
+from benchmark.jobs.executors import local
+from benchmark.jobs.executors.local import count_processes, launch
 from benchmark.models import devices
 from benchmark.settings.base import ConfigError
 from benchmark.training.method import LifelongMethod
@@ -107,7 +107,7 @@ def test_processes_are_started_and_end_together(what: str, status: int, tmp_path
     """Oracle: by hand: each has a rank; where one fails the other, which would wait for ever, is ended, and the exit
     status is that one's, 128 and the signal where one killed it."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(launch_processes, "physical_cores", lambda: [(core,) for core in range(7)])
+    monkeypatch.setattr(local, "physical_cores", lambda: [(core,) for core in range(7)])
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + "assert os.environ['OMP_NUM_THREADS'] == '3'\n" * (what == "ends"))
     (tmp_path / "ranks").mkdir()
@@ -118,7 +118,7 @@ def test_processes_are_started_and_end_together(what: str, status: int, tmp_path
 
 def test_all_are_as_many_as_there_are_gpus(monkeypatch) -> None:
     monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
-    assert (count_of("all"), count_of(3)) == (8, 3)
+    assert (count_processes("all"), count_processes(3)) == (8, 3)
     monkeypatch.setattr(devices, "accelerators", lambda: ("cpu", 0))
     with pytest.raises(ConfigError, match="--processes all: .* give a number"):
-        count_of("all")
+        count_processes("all")

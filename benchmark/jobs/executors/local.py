@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import platform
 import shutil
 import signal
@@ -10,9 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from benchmark.jobs.executors import Executor, Finding
-from benchmark.jobs.launch_processes import count_of, launch
 from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
@@ -43,7 +45,7 @@ def execute(plan: Plan) -> int:
 
     (rank, together), wanted = launched(), [state.config for state in plan.wanted]
     leads = rank == 0
-    if plan.processes and together == 1 and wanted and (count := count_of(plan.processes)) > 1:
+    if plan.processes and together == 1 and wanted and (count := count_processes(plan.processes)) > 1:
         if plan.parallel not in (None, 1):
             raise ConfigError(f"--processes {count} train one run at a time: leave --parallel {plan.parallel} out")
         return launch(count, plan.program)
@@ -82,6 +84,39 @@ def execute(plan: Plan) -> int:
         report(worker)
     lock.release()
     return _status(plan, failed)
+
+
+def count_processes(asked: int | Literal["all"]) -> int:
+    """How many processes `--processes` asks for. Raises ConfigError for all GPUs of a machine that has none."""
+    from benchmark.models.devices import accelerators
+
+    if asked != "all":
+        return asked
+    if gpus := accelerators()[1]:
+        return gpus
+    raise ConfigError("--processes all: a process for each GPU, and torch finds none here: give a number")
+
+
+def launch(count: int, program: Sequence[str]) -> int:
+    """Run a command line of Python in so many processes, as torchrun does.
+
+    Returns 0, or the exit status of the first that failed, upon which torch ends the others. Raises KeyboardInterrupt
+    when asked to stop.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(physical_cores()) // count)))
+    try:
+        run(parse_args(["--standalone", "--local-addr=localhost", f"--nproc-per-node={count}", *program]))
+    except ChildFailedError as error:
+        status = error.get_first_failure()[1].exitcode
+        return status if status > 0 else 128 - status
+    except SignalException:
+        raise KeyboardInterrupt from None
+    return 0
 
 
 def train_here(configs: Sequence[RunConfig], runs: Path, build: Build) -> list[RunConfig]:
