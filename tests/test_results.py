@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import json
 import math
-import os
 import re
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,17 +15,14 @@ import torch
 from msgspec.structs import replace
 
 import methods
-from benchmark.errors import UserError
-from benchmark.instruments.conformance import ALONE, TinyRuns
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
 from benchmark.models import load, weights_hash
-from benchmark.records import EvaluationLine, select_kind
+from benchmark.records import DoneLine, EvaluationLine, select_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
-from benchmark.store import Store
-from benchmark.training.step_times import RowTimes, StageTimes, settings_of
-from benchmark.training.step_times import write as write_times
+from benchmark.store import RunRecords, Store, load_runs
 from paper_tables import write_report
 from run_all import main
 from tests.support.record_lines import read_lines
@@ -99,7 +94,7 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     table = "main_pretraining.csv"
     assert (study / "report/tiny" / table).read_bytes() == (trained / "out/tiny" / table).read_bytes()
     runs, report = check(study)
-    assert runs.startswith("tiny: 2 of 2 runs, each within its budget; on CPU")
+    assert runs == "tiny: 2 of 2 runs, each within its budget"
     assert report == "report: 4 tables rendered again from the records are the same"
     before = (study / ARCHIVE).read_bytes()
     studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
@@ -254,74 +249,24 @@ def test_a_report_says_what_its_stages_ran_on(study: Path) -> None:
         check(study)
 
 
-@pytest.fixture(scope="module")
-def calibrated(tmp_path_factory) -> Path:
-    """A study of one run, whose budget is 6 steps of a quarter of a second each by its table."""
-    folder = tmp_path_factory.mktemp("calibrated")
-    suite, study, table = write(folder), folder / "study", "times.json"
-    text = suite.read_text().replace('["naive", "er"]', '["naive"]\ntables = ["main_pretraining"]')
-    unit = f'unit = "reference"\nreference = "{table}"'
-    suite.write_text(text.replace('unit = "steps"', unit).replace("amount = 6.0", "amount = 1.5"))
-    [config] = methods.runs(load_suite(str(suite)))
-    times = RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 2)
-    write_times(folder / table, [times], ALONE.hardware())
-    places = ["--runs", str(folder / "runs")]
-    assert main(["run", str(suite), "--out", str(folder / "out"), "--parallel", "1", *places]) == 0
-    study.mkdir()
-    for file in (suite, folder / table):
-        shutil.copy(file, study)
-    assert main(["collect", str(suite), "--study", str(study), *places]) == 0
-    return study
-
-
-def test_reference_seconds_are_held_against_their_table(calibrated: Path, tmp_path: Path) -> None:
-    """Oracle: the table as it was, whose machine is named; without it, its machine, its row, or with other times."""
-    study = Path(shutil.copytree(calibrated, tmp_path / "study"))
-    table = study / "times.json"
-    content = json.loads(table.read_text())
-    [said] = [line for line in check(study) if "reference seconds" in line]
-    digest = hashlib.sha256(table.read_bytes()).hexdigest()
-    assert f"times.json (sha256 {digest[:12]}), measured on CPU ({content['machine']['cpu']}" in said
-    slower = [{**content["rows"][0], "stages": [{"set_up": 0.0, "phases": {"adapt": 0.3}}] * 2}]
-    for change, message in (
-        ({"rows": slower}, "stage 0: 1.5 s charged for steps that take 1.8 s by .*times.json: restore"),
-        ({"rows": []}, "no step times of naive"),
-        ({"machine": None}, "times.json is no table of step times .*measure it"),
-    ):
-        table.write_text(json.dumps(content | change))
-        os.utime(table, ns=(time.time_ns(), time.time_ns()))  # read anew, though it was written a moment ago
-        with pytest.raises(UserError, match=message):
-            check(study)
-    table.unlink()
-    with pytest.raises(UserError, match="times.json is no table of step times"):
-        check(study)
-
-
-def test_a_reference_may_take_the_budget_of_all_stages_so_far(study: Path) -> None:
+def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, study: Path) -> None:
     """Oracle: stages of 6 steps: twelve in the second are what was given by then, 24 are more than a step over."""
+    config = suites_of(study)[0][1][0]
+    [run] = [run for run in load_runs(trained / "runs", "tiny") if run.id == config.id]
 
-    def charge(steps: float) -> None:
-        second = [False]
+    def charge(steps: float) -> RunRecords:
+        first, second = run.stages
+        lines = [
+            replace(line, charged={**line.charged, "steps": steps}) if isinstance(line, DoneLine) else line
+            for line in second
+        ]
+        return dataclasses.replace(run, stages=[first, lines])
 
-        def change(line: dict) -> None:
-            second[0] = line["index"] == 1 if line["kind"] == "stage" else second[0]
-            if second[0] and line["kind"] in ("done", "evaluation"):
-                line["charged"]["steps"] = steps
-
-        spoil(study, change)
-
-    def verified() -> str:
-        """What is said of its budget; of what else identifies the runs, an oracle's are none."""
-        return next(iter(studies.verify(study, suites_of(study), write_report, lambda *_: methods.build("oracle"))))
-
-    charge(21.0)
     with pytest.raises(ResultsError, match="stage 1: 27 steps charged until then of 12"):
-        check(study)
-    charge(12.0)
-    assert "each within its budget" in verified()
-    charge(24.0)
+        studies.check_budgets(config, charge(21.0), anew=False)
+    studies.check_budgets(config, charge(12.0), anew=True)
     with pytest.raises(ResultsError, match="stage 1: 24 steps charged until then of 12"):
-        verified()
+        studies.check_budgets(config, charge(24.0), anew=True)
 
 
 def test_a_report_that_was_edited_is_refused(study: Path) -> None:

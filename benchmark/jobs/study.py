@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import io
 import math
 import shlex
@@ -19,8 +18,7 @@ import tarfile
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -32,9 +30,7 @@ from benchmark.records import (
     DoneLine,
     EndedLine,
     EvaluationLine,
-    Hardware,
     LineOfStage,
-    Provenance,
     RunLine,
     StageLine,
     select_kind,
@@ -44,15 +40,9 @@ from benchmark.settings.units import UNITS
 from benchmark.store import RunRecords, Store, load_runs
 from benchmark.training.identity import Identities
 from benchmark.training.method import Build
-from benchmark.training.step_times import machine_of, stage_times
 
 RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
-COMPUTES_WITH: dict[str, Callable[[Provenance], object]] = {
-    "threads": lambda provenance: provenance.threads,
-    "processes": lambda provenance: provenance.world_size,
-    "precision": lambda provenance: provenance.precision,
-}
 
 
 class ResultsError(UserError):
@@ -156,19 +146,26 @@ def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
 
 
 def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Build) -> Iterator[str]:
-    """Check a study, and say line by line what was checked: of its records see `check`; the report is what they give.
+    """Check a study, and say what was checked: its runs are the suites', within their budgets; its report is theirs.
 
-    Raises ResultsError or ConfigError for the first that is not so.
+    Raises ResultsError for the first that is not so.
     """
     with tempfile.TemporaryDirectory() as scratch:
         store = unpack(folder, Path(scratch) / "runs")
         identities = Identities(store, build)
         for suite, configs in suites:
             runs, wanted = load_runs(store.root, suite.name), {config.id: config for config in configs}
-            yield from check(suite, configs, runs, build)
             for run in runs:
+                if run.id not in wanted:
+                    raise ResultsError(
+                        f"{suite.name}: {run.id} is no run of the suite as it is written there: restore the suite's "
+                        "file, or remove the run from the archives"
+                    )
+                is_reference = build(run.line.method, run.line.options).group == "references"
+                check_budgets(wanted[run.id], run, anew=is_reference)
                 if why := identities.of(wanted[run.id], run.lines).why:
                     raise ResultsError(f"{suite.name}: {run.id}: {why}")
+            yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget"
         out = Path(scratch) / REPORT
         _render(suites, store, out, write_report)
         compared = _compare(folder / REPORT, out)
@@ -258,90 +255,21 @@ def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage
 # What `verify` asks of records before it looks at their report
 
 
-@dataclass(frozen=True)
-class EndedStage:
-    """A stage that ran to its end: how it began, and how it ended."""
+def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
+    """Raises ResultsError for a run that did not end, without hashes of its weights, or over its budget.
 
-    name: str  # of its run, and its place there
-    start: StageLine
-    done: DoneLine
-
-
-def check(suite: Suite, configs: Sequence[RunConfig], runs: Sequence[RunRecords], build: Build) -> Iterator[str]:
-    """Check the records of a suite, and say what holds.
-
-    Each run ended, within its budget, with hashes of its weights; reference seconds are those of the table that the
-    suite names. Raises ResultsError or ConfigError for what does not hold. Hardware that differs is in the report.
+    A stage may spend what those before it left, and one step over; that of a reference, `anew`, what all had.
     """
-    wanted = {config.id: config for config in configs}
-    ended = {run.id: _find_ended_stages(run) for run in runs}
-    for run in runs:
-        if run.id not in wanted:
-            raise ResultsError(
-                f"{suite.name}: {run.id} is no run of the suite as it is written there: restore the suite's file, or "
-                "remove the run from the archives"
-            )
-        method = build(run.line.method, run.line.options)
-        _check_budgets(run, ended[run.id], anew=method.group == "references")
-        for index, stage in enumerate(ended[run.id]):
-            _check_step_times(wanted[run.id], index, stage)
-    machines = ", ".join(sorted({describe_machine(stage.start) for of_run in ended.values() for stage in of_run}))
-    yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget; on {machines or 'no machine yet'}"
-    named = {config.budget.reference for config in configs if config.id in ended}
-    for table in map(Path, sorted(filter(None, named))):
-        digest = hashlib.sha256(table.read_bytes()).hexdigest()
-        measured = f"{table.name} (sha256 {digest[:12]}), measured on {_name_hardware(machine_of(table))}"
-        yield f"{suite.name}: its reference seconds are those of {measured}"
-
-
-def make_hardware_table(runs: Sequence[RunRecords]) -> str:
-    """What a suite's stages were trained on, as a table in Markdown; one that several runs share counts once."""
-    lines = (line for run in runs for stage in run.stages for line in stage if isinstance(line, StageLine))
-    starts = {line.key: line for line in lines}  # of a stage that began anew the last
-    rows = Counter(
-        (
-            describe_machine(start),
-            *(str(of(start.provenance)) for of in COMPUTES_WITH.values()),
-            start.provenance.packages.get("torch", ""),
-        )
-        for start in starts.values()
-    )
-    heads = ("Machine", *map(str.capitalize, COMPUTES_WITH), "torch", "Stages")
-    table = [heads, (":--",) * 5 + ("--:",), *((*row, str(count)) for row, count in sorted(rows.items()))]
-    return "**What the stages were trained on.**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)
-
-
-def describe_machine(stage: StageLine) -> str:
-    """The machine of a stage, in words."""
-    return _name_hardware(stage.provenance.hardware)
-
-
-def _name_hardware(hardware: Hardware) -> str:
-    return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
-
-
-def _find_ended_stages(run: RunRecords) -> list[EndedStage]:
-    stages = []
-    for index, lines in enumerate(run.stages):
-        done = [line for line in lines if isinstance(line, DoneLine)]
-        start = [line for line in lines if isinstance(line, StageLine)]
-        if not done or not start:
-            raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
-        stages.append(EndedStage(f"{run.id}, stage {index}", start[-1], done[-1]))
-    return stages
-
-
-def _check_budgets(run: RunRecords, stages: Sequence[EndedStage], anew: bool) -> None:
-    """A stage may spend what those before it left, and one step over; that of a reference, `anew`, what all had."""
-    amount = run.line.config["budget"]["amount"]
-    amounts = tuple(amount) if isinstance(amount, list) else amount
     given = spent = over = 0.0
-    for index, stage in enumerate(stages):
-        budget, charged, own = stage.start.budget, stage.done.charged, per_stage(amounts, index)
+    for index, lines in enumerate(run.stages):
+        start, done, name = records.last(lines, StageLine), records.last(lines, DoneLine), f"{run.id}, stage {index}"
+        if not start or not done:
+            raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
+        budget, charged, own = start.budget, done.charged, per_stage(config.budget.amount, index)
         if budget.amount != own:
             raise ResultsError(
-                f"{stage.name}: trained with {budget.amount:g} {budget.unit}, the suite says {own:g}: correct the "
-                "suite, or train again"
+                f"{name}: trained with {budget.amount:g} {budget.unit}, the suite says {own:g}: correct the suite, or "
+                "train again"
             )
         given += own
         spent = charged[budget.unit] + (0.0 if anew else spent)
@@ -349,26 +277,30 @@ def _check_budgets(run: RunRecords, stages: Sequence[EndedStage], anew: bool) ->
         if spent > given + over:
             unit = UNITS[budget.unit].name
             raise ResultsError(
-                f"{stage.name}: {spent:g} {unit} charged until then of {given:g}, more than a step over: train again"
+                f"{name}: {spent:g} {unit} charged until then of {given:g}, more than a step over: train again"
             )
-        if not stage.done.weights:
-            raise ResultsError(f"{stage.name}: no hash of its weights, so nobody could repeat it: train it again")
+        if not done.weights:
+            raise ResultsError(f"{name}: no hash of its weights, so nobody could repeat it: train it again")
 
 
-def _check_step_times(config: RunConfig, index: int, stage: EndedStage) -> None:
-    """Whether reference seconds are steps times those of the suite's table. Raises ConfigError for what it lacks."""
-    if not config.budget.reference:
-        return
-    times = stage_times(config, index)
-    unit, phases = stage.start.budget.unit, stage.done.phases
-    unknown = {phase["name"] for phase in phases} - times.phases.keys()
-    cost = times.set_up + sum(phase["steps"] * times.phases.get(phase["name"], 0.0) for phase in phases)
-    charged = stage.done.charged[unit]
-    if unknown or abs(charged - cost) > 1e-6 * cost:
-        raise ResultsError(
-            f"{stage.name}: {charged:g} s charged for steps that take {cost:g} s by {config.budget.reference}: restore "
-            "the table that it was trained with"
-        )
+def make_hardware_table(runs: Sequence[RunRecords]) -> str:
+    """What a suite's stages were trained on, as a table in Markdown; one that several runs share counts once."""
+    lines = (line for run in runs for stage in run.stages for line in stage if isinstance(line, StageLine))
+    starts = {line.key: line for line in lines}  # of a stage that began anew the last
+    rows: Counter[tuple[str, ...]] = Counter()
+    for start in starts.values():
+        made = start.provenance
+        torch = made.packages.get("torch", "")
+        rows[describe_machine(start), str(made.threads), str(made.world_size), made.precision, torch] += 1
+    heads = ("Machine", "Threads", "Processes", "Precision", "torch", "Stages")
+    table = [heads, (":--",) * 5 + ("--:",), *((*row, str(count)) for row, count in sorted(rows.items()))]
+    return "**What the stages were trained on.**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)
+
+
+def describe_machine(stage: StageLine) -> str:
+    """The machine of a stage, in words."""
+    hardware = stage.provenance.hardware
+    return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
 
 
 # Archives

@@ -61,11 +61,6 @@ def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     write_json(path, {"machine": structs.asdict(machine), "rows": msgspec.to_builtins(rows)}, indent=1)
 
 
-def machine_of(path: Path) -> Hardware:
-    """What a table was measured on. Raises ConfigError where it is none."""
-    return _read(path, path.stat().st_mtime_ns).machine
-
-
 @lru_cache(maxsize=4)
 def _read(path: Path, changed: int) -> Table:
     """A table, which was last changed then: many runs ask for the same."""
