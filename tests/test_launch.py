@@ -16,12 +16,14 @@ from submitit import JobEnvironment
 from submitit.core.utils import FailedJobError, JobPaths
 from submitit.slurm.slurm import _make_sbatch_string
 
+from benchmark.jobs.executors.slurm import commands
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.slurm import KINDS, JobKind, Slurm
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
+from tests.support.source_tree import FILES
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 # of the executor's constructor, and sections; the others are parameters of a job
@@ -123,13 +125,15 @@ mail_user = "me@example.org"
 
 
 def test_private_names_of_submitit_are_where_they_were() -> None:
-    """Oracle: the names that the project and these tests take from inside of submitit: a release that moves them needs
-    a look at executors/slurm, and setup.cfg takes none without it."""
+    """Oracle: the names that executors/slurm/commands.py takes from inside of submitit, and no other file of the
+    project: a release that moves them needs a look there, and setup.cfg takes none without it."""
     assert "1.5" <= submitit.__version__ < "1.6"
     assert {"command", "folder", "dependency", "map_count"} <= set(inspect.signature(_make_sbatch_string).parameters)
     assert issubclass(FailedJobError, Exception) and signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
-    paths = JobPaths("logs", job_id="7_3", task_id=0)
-    assert (paths.stdout.name, paths.result_pickle.name) == ("7_3_0_log.out", "7_3_0_result.pkl")
+    paths, log = JobPaths("logs", job_id="7_3", task_id=0), commands.find_log(Path("logs"), "7_3")
+    assert (paths.stdout.name, paths.result_pickle.name) == (log.name, "7_3_0_result.pkl")
+    inside = [path.name for path in FILES.values() if re.search(r"submitit\.(core|slurm)\b", path.read_text())]
+    assert inside == ["commands.py"]
     requires = configparser.ConfigParser()
     requires.read(Path(__file__).parent.parent / "setup.cfg")
     assert "submitit>=1.5.3,<1.6" in requires["options"]["install_requires"]

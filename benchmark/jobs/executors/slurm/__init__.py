@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import io
 import json
 import logging
 import os
@@ -22,14 +21,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 from benchmark.errors import UserError
 from benchmark.files import naming, whole_folder
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Finding, Job
 from benchmark.jobs.executors.slurm import commands
-from benchmark.jobs.executors.slurm.commands import Queued, SlurmError
+from benchmark.jobs.executors.slurm.commands import Queued, Refusal, SlurmError
 from benchmark.jobs.state import is_timed
 from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
@@ -39,12 +38,8 @@ from benchmark.settings.slurm import KINDS, Slurm, find_section
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
-if TYPE_CHECKING:
-    from submitit import SlurmExecutor
-
-
 NAME = "slurm"
-ORDER: tuple[str, ...] = ("prepare", "stages", "train", "score", "measure", "report")
+ORDER = get_args(Kind)
 NOTES = "waves.jsonl"
 PARTIAL = 3  # exit status
 MOST_TASKS = 1000  # of an array, where the cluster takes so many: MaxArraySize is 1001 if a site does not set it
@@ -63,12 +58,12 @@ FAILURES = ("FAILED", "OUT_OF_MEMORY")  # of a job, which are its own fault; all
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
 ROOT = Path(__file__).parents[4]
-ANSWER, PAUSE = 300.0, 1.0  # seconds for a job of `doctor` to start and to answer; between two looks
+ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
 PROBE = """\
 import socket
 print(socket.gethostname(), flush=True)
 import torch
-print(torch.__version__, torch.accelerator.device_count())
+print("torch", torch.__version__, torch.accelerator.device_count())
 """  # imports nothing of the project, which the node may not see
 # A signal that comes before Python has a handler would end it; a shell lets it begin deaf, and submitit sets handlers.
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
@@ -106,12 +101,11 @@ def describe(plan: Plan) -> list[str]:
 
 def check(plan: Plan) -> None:
     """Raises ConfigError for what cannot be submitted."""
-    if plan.parallel is not None:
-        raise ConfigError("--parallel is for one machine; on Slurm set slurm.array_parallelism instead")
-    if plan.processes is not None:
-        raise ConfigError("--processes is for one machine; on Slurm set slurm.gpus_per_node or ntasks_per_node instead")
-    if plan.share_machine:
-        raise ConfigError("--share-machine is for one machine; on Slurm set slurm.exclusive = false instead")
+    if plan.parallel is not None or plan.processes is not None or plan.share_machine:
+        raise ConfigError(
+            "--parallel, --processes and --share-machine are for one machine: on Slurm set slurm.array_parallelism, "
+            "slurm.gpus_per_node or slurm.exclusive instead"
+        )
     for state in plan.wanted:
         train, rows = find_request(state.config, plan.suite).of("train"), state.config.training.batch_size
         several = train.runs_per_job > 1 and train.processes > 1
@@ -211,47 +205,35 @@ class Submission:
 
         Raises SlurmError where it takes nothing at all.
         """
-        from submitit.core.utils import FailedJobError
-
         from benchmark.jobs.executors.slurm.job import Task  # torch, for which who asks for states need not wait
 
         parameters = asked.parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
         own, exclusive = asked.of(kind), parameters.get("exclusive", False)
         many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
         rest = ("gres" in parameters, exclusive, many)
-        executor = self._executor(own)
         parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
         parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
         code = shlex.quote(str(self._code))
         find_code = [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
         parameters["setup"] = [*parameters["setup"], *find_code]
-        executor.update_parameters(**parameters, stderr_to_stdout=True)
+        python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
         try:
-            with commands.outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
-                sent = executor.map_array(Task.__call__, [Task(task, *rest) for task in tasks])
-        except FailedJobError as error:
+            array = commands.submit(
+                self._logs, python, parameters, Task.__call__, [Task(task, *rest) for task in tasks]
+            )
+        except Refusal as error:
             if len(tasks) > 1 and any(limit in str(error) for limit in LIMITS):
                 self._largest = -(-len(tasks) // 2)
                 return False
-            self.refusal = str(error).strip()
+            self.refusal = str(error)
             if not self._sent:
                 raise SlurmError(f"Slurm refused the jobs, and none is submitted: {self.refusal}") from None
             return False
-        array = str(sent[0].job_id).partition("_")[0]
         _write_note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
         self._sent.append(array)
         waits = f"  after {', '.join(after[:3])}" if after else ""
         print(f"{array}  {len(tasks)} jobs to {kind} ({tasks[0][0].name}, ...){waits}")
         return True
-
-    def _executor(self, own: Slurm) -> SlurmExecutor:
-        import submitit
-
-        python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
-        try:
-            return submitit.SlurmExecutor(self._logs, python=python)
-        except RuntimeError:
-            raise SlurmError("no srun here: run this on a machine of the cluster, or use --executor local") from None
 
 
 def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
@@ -325,7 +307,7 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     jobs_of_suite = []
     for place, id in ids.items():
         wave, queued = waves[place[0]], queue.get(id)
-        log = folder / wave["user"] / f"{id}_0_log.out"
+        log = commands.find_log(folder / wave["user"], id)
         state, detail = _state_in_queue(queued) if queued else _state_after(ended.get(id, ""), wave, log)
         node, restarts = (queued.node, queued.restarts) if queued else ("", 0)
         job = Job(id, wave["kind"], tuple(units[place]), state, detail, wave["time"], str(log), node, restarts)
@@ -342,9 +324,8 @@ def _state_in_queue(job: Queued) -> tuple[Any, str]:
 
 def _state_after(ending: str, wave: dict[str, Any], log: Path) -> tuple[Any, str]:
     """The state of a job that has left the queue, by what sacct says of it, and how it ended."""
-    result = log.with_name(log.name.replace("log.out", "result.pkl"))
-    if ending in UNENDED and result.exists():  # submitit wrote it at the end, first of all whether by an exception
-        ending = "COMPLETED" if b"success" in result.read_bytes()[:32] else "FAILED"
+    if ending in UNENDED:
+        ending = commands.read_result(log) or ending
     if ending in ("COMPLETED", SILENT):
         return ("done", "") if ending == "COMPLETED" else ("unknown", "Slurm does not answer")
     if ending in UNENDED:  # sacct is late, has forgotten it, or knows nothing at all
@@ -388,46 +369,29 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 def _check_request(kind: str, parameters: dict[str, Any], folder: Path) -> Finding:
     try:
-        commands.ask("sbatch", "--test-only", str(_script(folder, parameters, "true")))
+        commands.ask("sbatch", "--test-only", str(commands.write_script(folder, parameters, "true")))
     except SlurmError as error:
         return Finding(f"a job to {kind} is refused ({error})", "change what [slurm] asks for")
     return Finding(f"a job to {kind} would be taken")
 
 
 def _check_node(asked: Slurm, units: set[str], folder: Path) -> Finding:
-    """Ask a node, by a job of one process, what torch finds there."""
-    parameters = {**asked.parameters("score", units), "time": 5}
-    answer, log = folder / "answer", folder / "log"
-    python = f"{asked.of('score').python or shlex.quote(sys.executable)} -c {shlex.quote(PROBE)}"
-    probe = f"cd {shlex.quote(str(folder))}; {python} > unfinished 2> log; mv unfinished answer"
-    script = _script(folder, parameters, f"sh -c {shlex.quote(probe)}")
-    job = commands.ask("sbatch", "--parsable", str(script)).strip().partition(";")[0]
-    try:
-        end, is_queued = time.monotonic() + ANSWER, True
-        while not answer.exists() and is_queued and time.monotonic() < end:
-            is_queued = job in commands.queue([getpass.getuser()])
-            time.sleep(PAUSE)  # also a network file system shows the answer late
-        if not answer.exists():
-            cure = "do nodes see this folder? see slurm.setup, slurm.python, slurm.partition"
-            return Finding(f"job {job} gave no answer within {ANSWER / 60:.0f} minutes, or before it ended", cure)
-        node, *facts = answer.read_text().split()
-        if not facts:
-            said = "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
-            return Finding(f"{node}: torch cannot be imported ({said})", "see slurm.setup and slurm.python")
-        lacks = "gres" in parameters and facts[1] == "0"
-        cure = "look at its driver, and at torch's build for it" if lacks else ""
-        return Finding(f"{node}: sees this folder, and has torch {facts[0]}, {facts[1]} accelerators", cure)
-    finally:
-        commands.cancel([job])
-
-
-def _script(folder: Path, parameters: dict[str, Any], command: str) -> Path:
-    """A batch script as submitit writes those of jobs."""
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    path = folder / "job.sh"
-    path.write_text(_make_sbatch_string(command, folder, **parameters))
-    return path
+    """Ask a node, by a job of one process, what torch finds there; Slurm itself ends one that comes too late."""
+    parameters = {**asked.parameters("score", units), "time": ANSWER // 2}
+    python = asked.of("score").python or shlex.quote(sys.executable)
+    script = commands.write_script(folder, parameters, f"{python} -c {shlex.quote(PROBE)}")
+    with contextlib.suppress(SlurmError):  # the answer says more
+        commands.ask("sbatch", "--wait", f"--deadline=now+{ANSWER}minutes", str(script), patience=60.0 * ANSWER)
+    lines = [line for log in folder.glob(commands.find_log(folder, "*").name) for line in log.read_text().splitlines()]
+    if not lines:
+        cure = "do nodes see this folder? see slurm.setup, slurm.python, slurm.partition"
+        return Finding(f"no node gave an answer within {ANSWER} minutes, or before its job ended", cure)
+    node, (word, *facts) = lines[0], lines[-1].split()
+    if word != "torch":
+        return Finding(f"{node}: torch cannot be imported ({lines[-1]})", "see slurm.setup and slurm.python")
+    lacks = "gres" in parameters and facts[1] == "0"
+    cure = "look at its driver, and at torch's build for it" if lacks else ""
+    return Finding(f"{node}: sees this folder, and has torch {facts[0]}, {facts[1]} accelerators", cure)
 
 
 EXECUTOR = Executor(describe, execute, gpus, jobs, cancel, examine)

@@ -1,12 +1,15 @@
-"""Asking Slurm and telling it: thin functions over squeue, sacct, scontrol and scancel. No torch here."""
+"""Asking Slurm and telling it: thin functions over its commands, and over what is inside of submitit. No torch here."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from benchmark.errors import UserError
 
@@ -18,11 +21,16 @@ OF_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RA
 WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
 COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
+ELSEWHERE = "run this on a machine of the cluster, or use --executor local"
 NO_ACCOUNTS = ("accounting storage is disabled", "no sacct here")  # in what says that a cluster keeps none
 
 
 class SlurmError(UserError):
     """Slurm is not there, does not answer, or refuses."""
+
+
+class Refusal(SlurmError):
+    """sbatch does not take what it was given; it says why."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +79,15 @@ def cancel(jobs: Iterable[str]) -> None:
         ask("scancel", *ids)
 
 
-def ask(*command: str) -> str:
-    """What a command says. Raises SlurmError where it fails, or says nothing for two minutes."""
+def ask(*command: str, patience: float = PATIENCE) -> str:
+    """What a command says. Raises SlurmError where it fails, or says nothing for so many seconds."""
     try:
         with outside_of_jobs():
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False)
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience, check=False)
     except FileNotFoundError:
-        cure = "run this on a machine of the cluster, or use --executor local"
-        raise SlurmError(f"no {command[0]} here: {cure}") from None
+        raise SlurmError(f"no {command[0]} here: {ELSEWHERE}") from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"Slurm does not answer within two minutes: {' '.join(command)}; try again later") from None
+        raise SlurmError(f"Slurm does not answer within {patience:g} s: {' '.join(command)}; try again later") from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()
         raise SlurmError(f"`{' '.join(command)}` failed: {said}; repair what Slurm names, and try again")
@@ -98,3 +105,46 @@ def outside_of_jobs() -> Iterator[None]:
         yield
     finally:
         os.environ.update(before)
+
+
+# What submitit keeps to itself, or how it calls its files: a release may move it, and a test says so
+
+
+def submit(logs: Path, python: str, parameters: dict[str, Any], do: Callable[[Any], None], tasks: Sequence[Any]) -> str:
+    """Submit an array that does each of the tasks, or a job for the only one. Returns its id. Raises Refusal."""
+    import submitit
+    from submitit.core.utils import FailedJobError
+
+    try:
+        executor = submitit.SlurmExecutor(logs, python=python)
+    except RuntimeError:
+        raise SlurmError(f"no srun here: {ELSEWHERE}") from None
+    executor.update_parameters(**parameters, stderr_to_stdout=True)
+    try:
+        with outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
+            jobs = executor.map_array(do, tasks)
+    except FailedJobError as error:
+        raise Refusal(str(error).strip()) from None
+    return str(jobs[0].job_id).partition("_")[0]
+
+
+def write_script(folder: Path, parameters: dict[str, Any], command: str) -> Path:
+    """A batch script as submitit writes those of jobs; what its first process says goes to `find_log`."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    path = folder / "job.sh"
+    path.write_text(_make_sbatch_string(command, folder, stderr_to_stdout=True, **parameters))
+    return path
+
+
+def find_log(folder: Path, job: str) -> Path:
+    """What a job says."""
+    return folder / f"{job}_0_log.out"
+
+
+def read_result(log: Path) -> str:
+    """How a job ended, by what it wrote at its end, if it came to that: COMPLETED, FAILED, or nothing."""
+    path = log.with_name(log.name.replace("log.out", "result.pkl"))
+    if not path.exists():
+        return ""
+    return "COMPLETED" if b"success" in path.read_bytes()[:32] else "FAILED"  # first of all whether by an exception
