@@ -62,19 +62,24 @@ def say(lines: Iterable[str]) -> int:
 
 def survey_of(options: argparse.Namespace) -> Survey:
     import methods
+    import paper_tables
     from benchmark.jobs.state import Survey
     from benchmark.store import Store
 
-    return Survey(*read_suite(options, options.suite), methods.build, Store(options.runs))
+    suite, configs = read_suite(options, options.suite)
+    return Survey(suite, configs, methods.build, Store(options.runs), paper_tables.measures(suite))
 
 
 def run(options: argparse.Namespace) -> int:
     import paper_tables
-    from benchmark.jobs.waves import Tables, execute
+    from benchmark.jobs.status import describe, watch
+    from benchmark.jobs.waves import Tables, execute, make_plan
 
-    survey = survey_of(options)
-    tables = Tables(paper_tables.measures(survey.suite), paper_tables.write_report, options.out)
-    return execute(survey, tables, options)
+    survey, tables = survey_of(options), Tables(paper_tables.write_report, options.out)
+    if options.dry_run:
+        return say(describe(make_plan(survey, tables, options), executors.find(options.executor)))
+    code = execute(survey, tables, options)
+    return (watch(survey) or code) if options.wait else code
 
 
 def tune(options: argparse.Namespace) -> int:

@@ -141,7 +141,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     monkeypatch.setattr(local, "Lease", lambda path: lock)
     monkeypatch.setattr(local, "do_in_turns", lambda units, *_: held.append(lock.number > 0) or [])
     monkeypatch.setattr(local, "work_through", lambda units, *_, **__: held.append(lock.number > 0) or [])
-    tables = Tables((), lambda *_: None, tmp_path)
+    tables = Tables(lambda *_: None, tmp_path)
     local.execute(Plan(survey, survey.states(), tables, parallel=1, share_machine=bool(share)))
     assert set(held) == {bool(taken)} and not lock.number
 

@@ -141,7 +141,7 @@ def survey(tmp_path) -> Survey:
         RunState(run, "running", planned=tuple(survey.keys(run)), stages=done)
         for run, done in zip(survey.configs, stages, strict=True)
     ]
-    survey.states = lambda: known  # type: ignore[method-assign]
+    survey.states, survey.examples = lambda: known, {}  # type: ignore[method-assign]
     return survey
 
 
@@ -180,21 +180,17 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
 
 
 @pytest.mark.parametrize(
-    ("kinds", "scored", "does"),
+    ("kinds", "does"),
     [
-        (("done", "done"), (), "report"),
-        (("done", "failed"), (), "--retry-failed` tries"),
-        (("todo", "failed"), (), "` does what is missing, with --retry-failed also"),
-        (("interrupted", "done"), (), "` does what is missing"),
-        (("done", "done"), (Scored("m1", 0, 2, failed="diverged"),), "--retry-failed` tries"),
-        (("done", "done"), (Scored("m1", 0, 2),), "` does what is missing"),
+        (("done", "done"), "report"),
+        (("done", "failed"), "--retry-failed` tries"),
+        (("todo", "failed"), "` does what is missing, with --retry-failed also"),
+        (("interrupted", "done"), "` does what is missing"),
     ],
 )
-def test_what_is_next_does_something(
-    survey: Survey, kinds: tuple[Any, Any], scored: tuple[Scored, ...], does: str
-) -> None:
-    """Oracle: the rule: `run` leaves out what failed, of runs and of scores, unless --retry-failed asks for it."""
-    runs = [replace(run, state=kind, scored=scored) for run, kind in zip(survey.states(), kinds, strict=True)]
+def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], does: str) -> None:
+    """Oracle: the rule: `run` leaves out what failed, unless --retry-failed asks for it."""
+    runs = [replace(run, state=kind, prepared=True) for run, kind in zip(survey.states(), kinds, strict=True)]
     assert does in next_step(survey, runs)
 
 

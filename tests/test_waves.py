@@ -306,6 +306,11 @@ def test_what_is_next_does_jobs_again_that_are_no_runs(tiny: SuiteFolder, slurm:
             assert tiny.submit("--set", TABLES, *more) == 0
             assert [wave["kind"] for wave in tiny.waves()[before:]] == kinds
         assert tiny.call("run", "--set", TABLES) == 0  # which measures here what is missing
+        failed = next(wave["id"] for wave in reversed(tiny.waves()) if wave["kind"] == "measure")
+        slurm.ended |= dict.fromkeys(slurm.jobs, "COMPLETED") | {failed: "FAILED"}
+        capsys.readouterr()
+        assert tiny.call("status", "--set", TABLES) == 0, "what failed was done elsewhere"
+        assert "!" not in capsys.readouterr().out
 
 
 def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
@@ -323,21 +328,6 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     assert "its job failed: UserError: torch finds none on n1; 0 of 2 stages done" in told and "srun" not in told
     assert "its job was cancelled; 0 of 2" in told and "job 103 to report was started 3 times" in told
     assert told.count(str(log.parent)) == 1 and log.name in told and Path(tiny.jobs()[-2].log).name not in told
-
-
-def test_a_report_that_was_refused_or_lost_is_submitted_alone(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: by hand: of five jobs four are taken, and the report is left for the next `run`, once; killed, it goes
-    again by --retry-failed."""
-    slurm.most = 4
-    assert tiny.submit() == 3 and [wave["kind"] for wave in tiny.waves()][-1] == "train"
-    slurm.most = 100
-    for kinds in (["report"], []):
-        before = len(tiny.waves())
-        assert tiny.submit() == 0 and [wave["kind"] for wave in tiny.waves()[before:]] == kinds
-    slurm.ended[tiny.waves()[-1]["id"]] = "FAILED"
-    for more, kinds in (([], []), (["--retry-failed"], ["report"]), (["--retry-failed"], [])):
-        before = len(tiny.waves())
-        assert tiny.submit(*more) == 0 and [wave["kind"] for wave in tiny.waves()[before:]] == kinds
 
 
 @pytest.mark.parametrize(

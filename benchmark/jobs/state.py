@@ -18,6 +18,7 @@ from benchmark.downstream.tasks import examples_here, scored_stages, scores_of, 
 from benchmark.downstream.zero_shot import ZERO_SHOT, zero_shot_scores
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
+from benchmark.jobs.work import Measure
 from benchmark.locks import Lease
 from benchmark.records import (
     DoneLine,
@@ -90,13 +91,20 @@ class RunState:
 
 
 class Survey:
-    """The states of a suite's runs.
+    """The states of a suite's runs; `measures` are what its tables want of models besides the records of training.
 
     Raises ConfigError for a run whose batches cannot hold the share of memory that its method asks for.
     """
 
-    def __init__(self, suite: Suite, configs: Sequence[RunConfig], build: Build, store: Store) -> None:
-        self.suite, self.configs, self.build, self.store = suite, configs, build, store
+    def __init__(
+        self,
+        suite: Suite,
+        configs: Sequence[RunConfig],
+        build: Build,
+        store: Store,
+        measures: tuple[Measure, ...] = (),
+    ) -> None:
+        self.suite, self.configs, self.build, self.store, self.measures = suite, configs, build, store, measures
         self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")  # whoever does what is missing has it
         self.jobs: list[Job] = []
         of_rows = {(config.row, str(config.options)): config for config in configs}  # seeds are alike

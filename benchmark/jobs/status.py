@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmark.jobs.executors import Job
+from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.state import RunState, Scored, Survey
-from benchmark.settings.suite import per_stage
+from benchmark.jobs.waves import Plan
+from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
 from benchmark.training.identity import name_further_seeds
 
@@ -46,34 +47,37 @@ def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
 
 
 def exit_status(survey: Survey, states: Sequence[RunState]) -> int:
+    if _has_failed(survey, states):
+        return FAILED
     words = {state.state for state in states} | {job.state for job in survey.jobs if job.is_under_way}
-    failed = (
-        "failed" in words
-        or find_lost_jobs(survey, states)
-        or any(model.failed for model in _find_scored_models(states))
-    )
-    return FAILED if failed else UNKNOWN if "unknown" in words else 0
+    return UNKNOWN if "unknown" in words else 0
+
+
+def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
+    """Whether a run, a score or another job has failed, whose work nobody has done since."""
+    scores = any(model.failed for model in _find_scored_models(states))
+    return scores or any(state.state == "failed" for state in states) or bool(find_lost_jobs(survey, states))
 
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     """The jobs that failed and are no run's, without those whose work others have done."""
-    trained = all(state.state == "done" for state in states)
-    over = ("train", "prepare", "stages") if trained else ("train",)
-    return [job for job in survey.jobs if job.state == "failed" and job.kind not in over]
+    failed = [job for job in survey.jobs if job.state == "failed" and job.kind != "train"]
+    waves = Plan(survey, states, retry_failed=True).waves if failed else []
+    missing = {unit.id for wave in waves for unit in wave.units}
+    return [job for job in failed if job.kind == "report" or missing & {*job.units}]
 
 
 def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
-    words, called = {state.state for state in states}, survey.suite.called
-    words |= {job.state for job in survey.jobs if job.kind in ("measure", "report")}  # which no run or score tells of
+    called = survey.suite.called
     if is_under_way(survey, states):
         return f"next: `python run_all.py status {called} --watch` shows it again and again until nothing is under way"
-    scores = _find_scored_models(states)
-    failed = "failed" in words or any(model.failed for model in scores)
-    if not (failed or words - {"done"} or any(model.missing for model in scores)):
+    lacks_report = any(job.kind == "report" and job.state == "interrupted" for job in survey.jobs)
+    is_missing, failed = Plan(survey, states).waves or lacks_report, _has_failed(survey, states)
+    if not (is_missing or failed):
         return f"next: `python run_all.py report {called}` renders tables and figures"
     alike = " (with --executor as before)" * bool(survey.jobs)
-    if not words & {"todo", "interrupted"} and all(model.failed for model in scores if model.missing):
+    if not is_missing:
         return f"next: `python run_all.py run {called} --retry-failed`{alike} tries what failed again, from checkpoints"
     also = ", with --retry-failed also what failed, from its checkpoints" if failed else ""
     return f"next: `python run_all.py run {called}`{alike} does what is missing{also}"
@@ -211,3 +215,49 @@ def _stages(state: RunState) -> list[tuple[str, float, float]]:
     return [
         (key, per_stage(state.config.budget.amount, i), shares[i]) for i, key in enumerate(state.keys or state.planned)
     ]
+
+
+def describe(plan: Plan, executor: Executor) -> list[str]:
+    """The text of --dry-run: the runs with their budgets and states, what the executor does, and what is left."""
+    lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
+    for state in plan.states:
+        budget, amounts = UNITS[state.config.budget.unit], _list_budgets(state.config)
+        stages = f"{len(state.finished)} of {len(amounts)} stages done"
+        lines.append(
+            f"  {state.config.row}, seed {state.config.seed}: {budget.text(sum(amounts))}; {state.state}, {stages}"
+        )
+    does = executor.describe(plan)
+    units = dict.fromkeys(state.config.budget.unit for state in plan.states)
+    missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
+    left = seconds_left(plan.states) if any(state.finished for state in plan.states) else None
+    pace = f"; about {duration(left)} at the pace of what has run" if left else ""
+    lines += [*does, f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}"]
+    notes = [note for state in plan.states for note in (state.config.start_note, state.config.tokenizer_note)]
+    notes += [state.config.passes_note(state.tokens) for state in plan.states]
+    if not all(state.prepared for state in plan.wanted):
+        notes.append("How often domains are read, and the memory's share of them, is known once text is prepared.")
+    lines += filter(None, dict.fromkeys(notes))
+    if plan.wanted or does:
+        return [*lines, "next: the same command without --dry-run does that, then renders the report"]
+    return [*lines, next_step(plan.survey, plan.states)]
+
+
+def _list_budgets(config: RunConfig) -> list[float]:
+    """The budget of each stage."""
+    return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
+
+
+def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
+    """The budgets in a unit of what is missing; what runs share counts once, and how much that saves is said."""
+    stages: dict[str, tuple[float, RunConfig]] = {}
+    every = 0.0
+    for state in plan.wanted:
+        if state.config.budget.unit == unit:
+            amounts = zip(plan.keys[state.config.id], _list_budgets(state.config), strict=True)
+            for key, amount in list(amounts)[len(state.finished) :]:
+                stages.setdefault(key, (amount, state.config))
+                every += amount
+    once = sum(amount for amount, _ in stages.values())
+    gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
+    saves = f"; that stages are shared saves {UNITS[unit].text(every - once)}" if every > once else ""
+    return UNITS[unit].text(once, gpu_seconds) + saves

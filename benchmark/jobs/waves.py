@@ -19,12 +19,9 @@ from benchmark.downstream.tasks import missing_baselines, scored_stages
 from benchmark.downstream.zero_shot import check_before_training
 from benchmark.errors import UserError
 from benchmark.jobs import executors
-from benchmark.jobs.executors import Executor
 from benchmark.jobs.state import RunState, Survey
-from benchmark.jobs.status import next_step, seconds_left, sweep_line, watch
 from benchmark.jobs.work import (
     Kind,
-    Measure,
     MeasureModels,
     Prepare,
     PrepareTasks,
@@ -34,15 +31,13 @@ from benchmark.jobs.work import (
     Train,
     Unit,
 )
-from benchmark.settings.suite import RunConfig, Suite, per_stage
-from benchmark.settings.units import UNITS, duration
+from benchmark.settings.suite import Suite
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What a suite's tables want besides training; handed in, because jobs must not import the rooms of tables."""
+    """How a suite's tables are rendered, and where to; handed in, because jobs must not import the rooms of tables."""
 
-    measures: tuple[Measure, ...]
     render: RenderReport
     out: Path
 
@@ -57,11 +52,11 @@ class Wave:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an executor is given. `states` are those of all runs that the tables show."""
+    """What is missing, for executors and for `status`. `states` are those of all runs that the tables show."""
 
     survey: Survey
     states: Sequence[RunState]
-    tables: Tables
+    tables: Tables | None = None  # of who renders them
     retry_failed: bool = False
     parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
     share_machine: bool = False  # do not wait for other runs under a budget of wall time here
@@ -102,6 +97,7 @@ class Plan:
     @property
     def report(self) -> Wave:
         """The last one."""
+        assert self.tables
         configs = tuple(state.config for state in self.states)
         own = (self.suite, configs, self.tables.render, self.tables.out.absolute())
         return Wave("report", [Report(self.runs, configs[0], "all", *own)])
@@ -151,84 +147,36 @@ class Plan:
     def _measure(self) -> list[Unit]:
         """One for the models of each run that has been or will be trained."""
         units: dict[str, Unit] = {}
-        for state in self.states if self.tables.measures else []:
+        for state in self.states if self.survey.measures else []:
             trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
-            missing = not all(measure.done(store, key) for measure in self.tables.measures for key in trained)
+            missing = not all(measure.done(store, key) for measure in self.survey.measures for key in trained)
             if missing if state.state in ("done", "failed") and trained else state not in self.left_out:
                 key = self.keys[state.config.id][-1]
-                units.setdefault(key, MeasureModels(self.runs, state.config, key, self.tables.measures))
+                units.setdefault(key, MeasureModels(self.runs, state.config, key, self.survey.measures))
         return list(units.values())
 
 
-def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
-    """Train what is missing, and render; with --dry-run only say what that is. Returns an exit status."""
+def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Plan:
+    """What `run` with these options does. Raises ConfigError for what could not be done after training."""
     if survey.suite.evaluate.tasks:
         check_before_training(survey.configs)
-    if not options.dry_run:
-        try:
-            survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
-            survey.in_progress.path.parent.mkdir(exist_ok=True)
-            survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
-        except OSError as error:
-            said = f"{error}: nothing was begun or submitted; make room there, or repair it, and call `run` again"
-            raise UserError(said) from None
     asked = (options.retry_failed, options.parallel, options.share_machine, options.processes, options.program)
-    plan = Plan(survey, survey.states(), tables, *asked)
-    executor = executors.find(options.executor)
-    if options.dry_run:
-        print("\n".join(describe(plan, executor)))
-        return 0
+    return Plan(survey, survey.states(), tables, *asked)
+
+
+def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
+    """Do what is missing, and render, or have it done. Returns an exit status."""
     try:
-        code = executor.execute(plan)
+        survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
+        survey.in_progress.path.parent.mkdir(exist_ok=True)
+        survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
+    except OSError as error:
+        said = f"{error}: nothing was begun or submitted; make room there, or repair it, and call `run` again"
+        raise UserError(said) from None
+    try:
+        return executors.find(options.executor).execute(make_plan(survey, tables, options))
     finally:
         survey.in_progress.release()
-    return (watch(survey) or code) if options.wait else code
-
-
-def describe(plan: Plan, executor: Executor) -> list[str]:
-    """The text of --dry-run: the runs with their budgets and states, what the executor does, and what is left."""
-    lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
-    for state in plan.states:
-        budget, amounts = UNITS[state.config.budget.unit], _list_budgets(state.config)
-        stages = f"{len(state.finished)} of {len(amounts)} stages done"
-        lines.append(
-            f"  {state.config.row}, seed {state.config.seed}: {budget.text(sum(amounts))}; {state.state}, {stages}"
-        )
-    does = executor.describe(plan)
-    units = dict.fromkeys(state.config.budget.unit for state in plan.states)
-    missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
-    left = seconds_left(plan.states) if any(state.finished for state in plan.states) else None
-    pace = f"; about {duration(left)} at the pace of what has run" if left else ""
-    lines += [*does, f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}"]
-    notes = [note for state in plan.states for note in (state.config.start_note, state.config.tokenizer_note)]
-    notes += [state.config.passes_note(state.tokens) for state in plan.states]
-    if not all(state.prepared for state in plan.wanted):
-        notes.append("How often domains are read, and the memory's share of them, is known once text is prepared.")
-    lines += filter(None, dict.fromkeys(notes))
-    if plan.wanted or does:
-        return [*lines, "next: the same command without --dry-run does that, then renders the report"]
-    return [*lines, next_step(plan.survey, plan.states)]
-
-
-def _list_budgets(config: RunConfig) -> list[float]:
-    """The budget of each stage."""
-    return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
-
-
-def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
-    """The budgets in a unit of what is missing; what runs share counts once, and how much that saves is said."""
-    stages: dict[str, tuple[float, RunConfig]] = {}
-    every = 0.0
-    for state in plan.wanted:
-        if state.config.budget.unit == unit:
-            amounts = zip(plan.keys[state.config.id], _list_budgets(state.config), strict=True)
-            for key, amount in list(amounts)[len(state.finished) :]:
-                stages.setdefault(key, (amount, state.config))
-                every += amount
-    once = sum(amount for amount, _ in stages.values())
-    gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
-    saves = f"; that stages are shared saves {UNITS[unit].text(every - once)}" if every > once else ""
-    return UNITS[unit].text(once, gpu_seconds) + saves
 
 
 def count_by_kind(units: Iterable[Unit]) -> str:
