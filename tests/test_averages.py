@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from dataclasses import dataclass, field
 
-import pytest
 import torch
 
-from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import load
@@ -93,27 +90,3 @@ def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
         kept, moments = (checkpoint.load(path / "optimizer.pt") for path in (folder, expected))
         for name, state in moments.items():
             assert all(torch.equal(kept[name][key], state[key]) for key in state)
-
-
-@pytest.mark.parametrize("name", ["trained", "model"])
-def test_no_stage_goes_on_from_another_model(name: str, tmp_path) -> None:
-    """Oracle: the weights of an undisturbed run. A model that is gone, or is another stage's, is refused with its name;
-    put back, the run comes to the same."""
-    tiny = TinyRuns("averages", lambda name, options: Averages(), tmp_path)
-    expected = tiny.undisturbed()[1]
-    run = tiny.run(tiny.config(), "disturbed")
-    run.train(last_stage=0)
-    folder = run.store.stage(run.keys[0])
-    (folder / name).rename(tmp_path / "kept")
-    other = "model" if name == "trained" else "trained"  # of the same shapes
-    with pytest.raises(UserError, match=rf"{name} is missing: restore it from a copy"):
-        run.train(last_stage=1)
-    shutil.copytree(folder / other, folder / name)
-    with pytest.raises(UserError, match=rf"{name} is not the model that .*records.jsonl names by its hash"):
-        run.train(last_stage=1)
-    assert not (run.store.stage(run.keys[1]) / "records.jsonl").exists()
-    shutil.rmtree(folder / name)
-    (tmp_path / "kept").rename(folder / name)
-    run.train(last_stage=1)
-    weights = load(run.store.stage(run.keys[1]) / "model").state_dict()
-    assert all(torch.equal(weights[key], value) for key, value in expected.items())

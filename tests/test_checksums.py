@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.discriminator import Discriminator
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
-from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.instruments.export import export_model
 from benchmark.models import load
 from benchmark.store import Store
 from benchmark.training import checkpoint
@@ -144,30 +141,6 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage
     finally:
         (folder / name).write_bytes(whole)
     load(folder)
-
-
-def test_another_stages_model_is_not_exported_evaluated_or_grown(tiny: TinyRuns, tmp_path: Path) -> None:
-    """Oracle: one bit of one weight, of which the checksums know, and the hash in the stage's record does not. A copy
-    of the folder is nobody's, and is taken as it is."""
-    run = tiny.run(tiny.config(), "run")
-    folder, text = tmp_path / "stage" / "model", tmp_path / "text.txt"
-    shutil.copytree(run.store.stage(run.keys[0]), folder.parent)
-    text.write_text("red green blue " * 100)
-    ways = (
-        lambda model: evaluate_text(model, text),
-        lambda model: export_model(model, tmp_path / "plain"),
-        lambda model: grow_checkpoint(model, 2, 32, tmp_path / "large"),
-        lambda model: grow_checkpoint(model, 2, 32, tmp_path / "larger", text=text),
-    )
-    model = load(folder)
-    [*model.parameters()][-1].data.view(torch.int32)[0] ^= 1
-    model.save(folder, run.corpus.tokenizer)
-    for way in ways:
-        with pytest.raises(DamagedFile, match=f"{folder} is not the model that .*records.jsonl names by its hash"):
-            way(folder)
-    shutil.copytree(folder, tmp_path / "copy")
-    for way in ways:
-        way(tmp_path / "copy")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

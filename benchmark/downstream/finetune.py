@@ -27,7 +27,6 @@ from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_window_baseline, result_of, score_key
 from benchmark.errors import UserError
 from benchmark.locks import Lease
-from benchmark.models import load_verified
 from benchmark.models.devices import autocast, is_out_of_memory, keep_random_numbers, own_device, precision_of
 from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, select_kind
 from benchmark.settings.schedules import schedule_of
@@ -368,7 +367,6 @@ def score_stage(
 
     def make_ready(checkpoint: SavedModel) -> None:
         nonlocal told
-        load_verified(folder)  # which holds it against its record
         if checkpoint.config.prompts and final:
             stream = stream_of(config, corpus_of(config, store))
             share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]

@@ -27,7 +27,7 @@ from benchmark.data.tokenizer import ids_of
 from benchmark.downstream.finetune import Asked, NotScored, trained_stage
 from benchmark.downstream.zero_shot import ZERO_SHOT, content_of, score_key, zero_shot_scores
 from benchmark.locks import Lease
-from benchmark.models import LanguageModel, load_verified
+from benchmark.models import LanguageModel, load
 from benchmark.models.devices import keep_random_numbers, own_device
 from benchmark.models.transformer import read_tokenizer
 from benchmark.records import UnscoredLine, ZeroShotLine
@@ -158,7 +158,7 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
         if not missing:
             return f"nothing to evaluate after {place}"
         try:
-            model = load_verified(folder).to(own_device()).eval()
+            model = load(folder).to(own_device()).eval()
             told = ask(model, read_tokenizer(folder, model.vocabulary), missing, settings, asked_to_stop)
         except Stopped:
             raise

@@ -25,7 +25,7 @@ from benchmark.data.tokenizer import TextTokenizer, Vocabulary, ids_of, load_tok
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
-from benchmark.models import LanguageModel, growth, load_verified
+from benchmark.models import LanguageModel, growth, load
 from benchmark.models.devices import own_device
 from benchmark.models.transformer import configuration, kind_name, load_network, read_tokenizer
 from benchmark.settings.base import ConfigError
@@ -138,7 +138,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
                 f"{folder}: texts begin with {' '.join(begin)}, a prompt: evaluate the stage that it was exported from"
             )
         return model, tokenizer
-    model = load_verified(folder)
+    model = load(folder)
     bpe = read_tokenizer(folder, model.vocabulary)
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 
@@ -200,12 +200,7 @@ def grow_checkpoint(
     if kind := kind_name(checkpoint):
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
     opened = open_text(*open_folder(checkpoint), text) if text else None
-    if opened:
-        network = opened.model.network
-    else:
-        if "text_vocabulary" in configuration(checkpoint):
-            load_verified(checkpoint)  # which holds the model of a stage against its records
-        network = load_network(checkpoint)
+    network = opened.model.network if opened else load_network(checkpoint)
     rows = _rows(network, opened, seed)
     before = _measure(network, rows, opened)
     with whole_folder(out) as folder:

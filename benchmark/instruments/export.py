@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from benchmark import records
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import whole_folder, write_checksums
-from benchmark.models import LanguageModel, load_verified
+from benchmark.models import LanguageModel, load
 from benchmark.models.kinds import lora
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
@@ -75,7 +75,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
     folder = _model_folder(stage)
     if (kind := kind_name(folder)) in ("progressive", "experts"):
         raise ConfigError(f"cannot export {stage}: transformers has no model of the kind {kind!r}")
-    model = load_verified(folder)
+    model = load(folder)
     domain = _domain(model, stage, prompt)
     card = model_card(out.name, folder.absolute().parent, model, domain)
     network, saved = plain_model(model, read_tokenizer(folder, model.vocabulary), domain)

@@ -15,7 +15,7 @@ from msgspec import structs
 from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.locks import Lease
-from benchmark.models import LanguageModel, load_verified
+from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.records import DoneLine, EvaluationLine, GrowthRecord, LineOfMeasures, LineOfStage
 from benchmark.settings.base import digest
@@ -45,7 +45,7 @@ class RunModels:
     def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
-            self._models[index] = load_verified(self.store.stage(self.keys[index]) / "model").to(self.device)
+            self._models[index] = load(self.store.stage(self.keys[index]) / "model").to(self.device)
         return self._models[index]
 
     def up_to(self, last: int) -> list[LanguageModel]:

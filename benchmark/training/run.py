@@ -25,7 +25,7 @@ from benchmark.data.leaks import find_validation_leaks
 from benchmark.data.tokens import Corpus, corpus_of
 from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
-from benchmark.models import LanguageModel, architectures, load, load_trained, load_verified, weights_hash
+from benchmark.models import LanguageModel, architectures, load, load_trained, weights_hash
 from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
 from benchmark.records import DoneLine, EndedLine, EvaluationLine, FailedLine, Line, LineOfRun, RunLine, StageLine
 from benchmark.settings.base import ConfigError, digest
@@ -173,7 +173,7 @@ class Run:
                 elif self.world.leads:  # whoever was killed once the stage was done, and before it removed this
                     (folder / CHECKPOINT).unlink(missing_ok=True)
                 self.world.barrier()
-                model, file = partial(load_verified, folder / "model"), self.store.stage_file(self.keys[index])
+                model, file = partial(load, folder / "model"), self.store.stage_file(self.keys[index])
                 evaluate_missing(file, model, self.stream, self.world, self._precision())
         except LeaseLost as error:
             if self.world.size > 1:
