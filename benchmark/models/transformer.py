@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
@@ -45,11 +44,6 @@ KIND_FILES = {
 """The file by which the folder of a saved model is known to be of a kind."""
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
-# Tensors of published files that no network of today computes with: buffers that older versions saved, and the pooler,
-# which language models do without
-NEEDLESS = re.compile(
-    r"(^|\.)(rotary_emb|pooler)\.|(^|\.)(position_ids|token_type_ids)$|(^|\.)(attn|attention)\.(masked_)?bias$"
-)
 
 
 class LanguageModel(nn.Module):
@@ -346,8 +340,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     """
     folder = Path(folder)
     check_files(folder)
-    config = configuration(folder)
-    model_type = str(config.get("model_type"))
+    model_type = str(configuration(folder).get("model_type"))
     try:
         family: Any = architectures.of(model_type).family(model_type)
     except ConfigError as error:
@@ -361,21 +354,9 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-        unread = report["unexpected_keys"]
-        if "text_vocabulary" not in config:  # a published model may have heads that are not used here
-            unread = [name for name in unread if _is_of_body(network, name)]
-        for kind, names in (("missing", report["missing_keys"]), ("not described by config.json", unread)):
-            if names:
-                raise ValueError(f"{len(names)} tensors are {kind}, e.g. {min(names)}")
+        if missing := report["missing_keys"]:  # what a published file has beyond them is not used here
+            raise ValueError(f"{len(missing)} tensors are missing, e.g. {min(missing)}")
     return network
-
-
-def _is_of_body(network: PreTrainedModel, name: str) -> bool:
-    """Whether a tensor without a place in a network would change what the network computes, if it had one."""
-    parts = {name for name, _ in network.base_model.named_children()}
-    inside = name.startswith(f"{network.base_model_prefix}.") or name.partition(".")[0] in parts
-    modules = {name for name, _ in network.named_modules() if name}
-    return (inside or name.rpartition(".")[0] in modules) and not NEEDLESS.search(name)
 
 
 def configuration(folder: Path) -> dict[str, Any]:
@@ -385,12 +366,8 @@ def configuration(folder: Path) -> dict[str, Any]:
         inside = folder / "model"  # as in the folder of a stage
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error!s:.100}): restore it from a copy") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is damaged (it holds no object): restore it from a copy")
+    with naming_damage(folder):
+        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"{folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are not opened; "
