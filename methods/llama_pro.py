@@ -31,10 +31,6 @@ class LlamaPro(LifelongMethod):
 
     copied: Sequence[int] = field(default=(), init=False)  # blocks that were copied in earlier stages
 
-    def __post_init__(self) -> None:
-        if self.blocks < 1:
-            raise ValueError(f"blocks {self.blocks} must be at least 1")
-
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model

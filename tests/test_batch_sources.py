@@ -92,7 +92,6 @@ def test_losses_are_weighed() -> None:
             (Source("email"),),
             r"phase 'adapt' of stage 1: no source 'email' in this stage; there are new, .*memory, json$",
         ),
-        ((Source("new", 0.0),), "needs a share above 0"),
         (
             (Source("new", 0.5), Source("memory", 0.01)),
             "sources of phase 'adapt': a share of 0.01 of a batch of 8 rows",

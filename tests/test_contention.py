@@ -70,20 +70,6 @@ def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
     assert clock.cores.busy == pytest.approx(51 / tick)
 
 
-def test_a_quota_takes_cores_like_another_program(tmp_path, monkeypatch) -> None:
-    """Oracle: the kernel's documentation of cgroups, version 2: throttled time is in microseconds."""
-    stat, quota = tmp_path / "stat", tmp_path / "cpu.stat"
-    stat.write_text("cpu0 0 0 0 0 0 0 0 0 0 0\n")
-    monkeypatch.setattr(contention, "STAT", stat)
-    monkeypatch.setattr(contention, "QUOTA", quota)
-    clock = Clock(Budget(unit="seconds", amount=10.0), 0, ALONE)
-    quota.write_text("nr_periods 9\nthrottled_usec 5000000\n")
-    clock.start()
-    quota.write_text("nr_periods 9\nthrottled_usec 7500000\n")
-    clock.pause()
-    assert clock.cores.busy == pytest.approx(2.5)
-
-
 @pytest.mark.parametrize("missing", ["seconds", "counters"])
 def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch) -> None:
     """Oracle: a stage of a second, and a system without Linux's counters, have no share. CPU time is there."""

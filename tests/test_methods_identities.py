@@ -142,14 +142,6 @@ def test_scratch_spends_everything_in_its_last_stage(tiny) -> None:
     assert list(ends["stage"]) == [2] and np.isfinite(ends["ap"]).all()
 
 
-def test_er_large_has_the_final_size_from_the_start(tiny) -> None:
-    """Oracle: the top rung; a first stage that ER does not share."""
-    sizes = [(line["layers"], line["hidden_size"]) for (line,) in stage_lines(tiny, "er_large", "stage")]
-    assert sizes == [(2, 32)] * 3
-    keys = [tiny.run(tiny_config(method), "keys").keys[0] for method in ("er", "er_large", "scratch")]
-    assert len(set(keys)) == 3
-
-
 def with_options(options: dict[str, Any], name: str, given: dict[str, Any]):
     return methods.build(name, {**options, **given})
 

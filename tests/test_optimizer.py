@@ -136,12 +136,6 @@ def kill() -> bool:
     raise Killed
 
 
-def test_a_stage_cannot_carry_on_what_none_has_kept() -> None:
-    """Oracle: the message names the stages and the cure, before anything is trained."""
-    with pytest.raises(ConfigError, match=r"stage 1 carries .* stage 0 keeps none: let the first phase of every stage"):
-        stage_keys(tiny_config("naive"), Remembers(first=False), ["a", "b", "c"])
-
-
 def test_a_first_stage_that_is_kept_is_not_naives() -> None:
     """Oracle: the rule of stage keys: one key, one content of the folder."""
 

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
@@ -23,7 +21,7 @@ from benchmark.models.kinds.progressive import (
     ProgressiveModel,
 )
 from benchmark.settings.names import architecture_names
-from tests.support.small_models import VOCABULARY, plain, progressive, rows, tokenizer
+from tests.support.small_models import VOCABULARY, plain, progressive, rows
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "pnn.json"
 
@@ -195,16 +193,6 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
-def test_the_first_column_is_bitwise_the_model_that_it_was(architecture: str) -> None:
-    """Oracle: the plain language model, to the last bit, so that AP+ is exactly 0."""
-    model = plain(architecture).eval()
-    tokens, positions = rows()
-    before = model(tokens, torch.zeros(4, dtype=torch.long), positions)
-    grown = ProgressiveModel.add_column(model, plain(architecture))
-    assert torch.equal(grown(tokens, torch.zeros(4, dtype=torch.long), positions), before)
-
-
 @pytest.mark.parametrize("kind", ["linear", "adapter"])
 def test_only_the_newest_column_learns(kind: Kind) -> None:
     """Oracle: three steps of AdamW with weight decay leave every earlier tensor bitwise as it was, and move every
@@ -245,13 +233,3 @@ def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
         for _ in range(4):
             model = ProgressiveModel.add_column(model, build("bert", 6, 384, Vocabulary(50265), 512), kind)
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)
-
-
-def test_the_folder_of_each_column_is_a_hugging_face_model(tmp_path: Path) -> None:
-    """Oracle: transformers, and its tokenizer."""
-    model = progressive("bert").eval()
-    model.save(tmp_path / "model", tokenizer())
-    for index, column in enumerate(model.columns):
-        network = AutoModelForMaskedLM.from_pretrained(tmp_path / "model" / f"column_{index}")
-        assert all(torch.equal(t, network.state_dict()[name]) for name, t in column.network.state_dict().items())
-    assert Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json")).token_to_id("<domain:news>") == 41

@@ -10,24 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmark import records
-from benchmark.models.growth import grow
-from benchmark.models.growth.width import counts, expansion, plan_layers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite, parse_set
 from benchmark.settings.suite import Data
 from benchmark.training.method import Phase, Source
 from benchmark.training.processes import World
-from benchmark.training.random_numbers import shuffled
 from benchmark.training.step import Loader
 from benchmark.training.stream import Stream
-from tests.support.small_networks import RMS_FAMILIES, difference, exact_norms, network
 from tests.support.texts import tiny_corpus
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -72,13 +66,6 @@ def test_damaged_records_are_refused_or_read(place: int, damage: bytes) -> None:
             records.read(path, records.STAGE)
         except records.RecordsError as error:
             assert str(path) in str(error)
-
-
-@few
-@given(st.integers(1, 3000), st.lists(st.integers(0, 2**63), max_size=3))
-def test_a_shuffle_is_a_permutation(size: int, key: list[int]) -> None:
-    """Oracle: each index once."""
-    assert sorted(shuffled(np.arange(size), size, *key)) == list(range(size))
 
 
 def rows_of(
@@ -140,48 +127,3 @@ def test_a_stream_goes_on_at_any_step(
         new, earlier = of_domain[stage], sum(of_domain[domain] for domain in range(stage))
         assert len(rows) == new + earlier and abs(earlier - share * size * bool(stage)) <= 0.5
         assert abs(new - (1 - share) * size) <= 0.5 if apart else len(rows) == size
-
-
-@few
-@given(st.integers(1, 40), st.integers(0, 100), st.integers(0, 2**31))
-def test_units_are_copied_alike(old: int, more: int, seed: int) -> None:
-    """Oracle: the definition: the old units first, and copy counts that differ by one at most."""
-    index = expansion(old, old + more, torch.Generator().manual_seed(seed))
-    assert index[:old].tolist() == list(range(old))
-    assert counts(index).max() - counts(index).min() <= 1
-
-
-@few
-@given(st.integers(1, 12), st.integers(0, 12), st.sampled_from(["new", "first", "last"]), st.integers(0, 2**31))
-def test_a_copied_layer_follows_its_source(old: int, more: int, copy: str, seed: int) -> None:
-    """Oracle: the definition: sources in order, each old layer kept, as many copies as layers more."""
-    more = min(more, old)
-    plan = plan_layers(old, old + more, copy, (), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
-    assert plan.sources == sorted(plan.sources) and set(plan.sources) == set(range(old))
-    assert sum(plan.is_copy) == more and len(plan.sources) == old + more
-
-
-@settings(few, max_examples=25)
-@given(
-    st.sampled_from(["gpt2", "roberta-prelayernorm", "bert", "llama"]),
-    *(st.integers(1, 2), st.integers(1, 3), st.integers(-1, 2)),
-    st.integers(-1, 6).map(lambda groups: 4 * groups) | st.integers(-8, 24),
-)
-def test_a_network_grows_and_keeps_its_function_or_is_refused(
-    family: str, layers: int, groups: int, deeper: int, wider: int
-) -> None:
-    """Oracle: the definitions: no layer and no unit goes, heads of size 4, in pairs where two share a key, are copied
-    whole; growth that calls itself exact has the old network's logits, in float64, and GPT's always calls itself so."""
-    group = 8 if family in RMS_FAMILIES else 4
-    with exact_norms():
-        old = network(family, layers, group * groups)
-        target = layers + deeper, group * groups + wider
-        if deeper < 0 or wider < 0 or wider % group:
-            with pytest.raises(ConfigError, match="cannot (shrink|grow)"):
-                grow(old, *target)
-            return
-        new, record = grow(old, *target)
-        assert (new.config.num_hidden_layers, new.config.hidden_size) == target
-        if record.case == "exact":
-            assert difference(old, new) < 1e-9
-        assert record.case == "exact" or family in ("bert", "roberta-prelayernorm")

@@ -17,18 +17,12 @@ import torch
 from benchmark.instruments.conformance import STEPS, TinyRuns
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
-from benchmark.store import Heartbeat, load_runs, read_heartbeat
+from benchmark.store import load_runs, read_heartbeat
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import Stopped, World
 from benchmark.training.stage import NonFiniteLoss
 from methods.naive import Naive
 from tests.support.record_lines import last_line, read_lines
-
-ROOT = Path(__file__).parent.parent
-HEARTBEAT: dict[str, object] = {
-    **dict.fromkeys(Heartbeat.__annotations__, 0),
-    **{"domain": "json", "phase": "adapt"},
-}
 
 
 @dataclass
@@ -256,11 +250,3 @@ def test_an_unfinished_heartbeat_says_nothing(content: str | None, tmp_path: Pat
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     assert read_heartbeat(tmp_path / "run.json") is None
-
-
-def is_running(process: int) -> bool:
-    """A process that has ended and that nobody asked for is none any more."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

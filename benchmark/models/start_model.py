@@ -47,8 +47,6 @@ def set_start_model(config: RunConfig) -> RunConfig:
         )
     first = Size(layers=known.num_hidden_layers, hidden_size=known.hidden_size)
     ladder = _ladder(first, width_step(known), model, len(config.domains))
-    if ladder[-1].layers > first.layers and (reason := architecture.fixed_depth(known)):
-        raise ConfigError(f"model.start {model.start!r} cannot have more layers: {reason}; let it grow in width only")
     resolved = {
         "architecture": next(
             name for name in architecture_names() if known.model_type in architectures.load(name).model_types

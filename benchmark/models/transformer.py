@@ -160,9 +160,6 @@ class LanguageModel(nn.Module):
         softmax contains them.
         """
         before = self.vocabulary
-        known = min(len(before.domains), len(domains))
-        if before.domains[:known] != tuple(domains[:known]):
-            raise ValueError(f"a model that met {', '.join(before.domains)} cannot go on with {', '.join(domains)}")
         if before.domains == tuple(domains):
             return
         self.vocabulary = replace(before, domains=tuple(domains))

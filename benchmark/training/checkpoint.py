@@ -68,11 +68,8 @@ class Checkpoint:
         cure = f"remove {path}, and its stage begins again from the model before it"
         saved: Checkpoint | None = None
         if (content := load(path, world.device, cure)) is not None:
-            try:
-                parts = {"position": Position(**content["position"]), "cores": CoreTime(**content["cores"])}
-                saved = cls(**content | parts)
-            except (KeyError, TypeError) as error:
-                raise DamagedFile(f"{path} is no checkpoint ({type(error).__name__}: {error}): {cure}") from error
+            parts = {"position": Position(**content["position"]), "cores": CoreTime(**content["cores"])}
+            saved = cls(**content | parts)
         mine = (saved.position.phase, saved.position.step) if saved else None
         first = world.agree(mine)
         if mine != first:

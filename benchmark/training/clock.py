@@ -24,7 +24,6 @@ from benchmark.settings.units import UNITS, Work
 from benchmark.training.processes import World, node, own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
-QUOTA = Path("/sys/fs/cgroup/cpu.stat")  # where it counts how long a container's quota held its processes back
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
 STOP = 2.0  # seconds between two readings of the clock: shorter stops may be the system's own
 LOOK = 0.5  # seconds between two looks at the cores, each of which takes as long as fifty at the clock
@@ -36,7 +35,7 @@ class CoreTime:
 
     wall: float = 0.0
     cpu: float = 0.0  # of all threads of this process
-    busy: float = 0.0  # of all processes on these cores, added up over the cores, and what a quota kept from this one
+    busy: float = 0.0  # of all processes on these cores, added up over the cores
     stood_still: float = 0.0  # beside `wall`, in which the process was stopped
 
 
@@ -166,9 +165,6 @@ def measure_contention(uses: Sequence[CoreUse]) -> tuple[float, float]:
 def core_time() -> CoreTime:
     """What the clocks say now; only differences mean anything."""
     busy = _busy(own_cores()) if STAT.exists() else 0.0
-    if STAT.exists() and QUOTA.exists():  # core-seconds that a container's quota (cgroups 2) has kept from it
-        counts = dict(line.split() for line in QUOTA.read_text().splitlines())
-        busy += int(counts.get("throttled_usec", 0)) * 1e-6
     return CoreTime(time.perf_counter(), time.process_time(), busy)
 
 

@@ -92,8 +92,6 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
     for source in phase.sources:
         if source.domain not in known:
             raise ConfigError(f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}")
-        if source.share <= 0 or source.weight < 0:
-            raise ConfigError(f"{place}: source {source.domain!r} needs a share above 0 and a weight of 0 or more")
     shares = [source.from_memory for source in phase.sources] or [phase.memory == 1 and not stage.first]
     if not has_memory and all(shares):
         raise ConfigError(f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a row")
@@ -105,17 +103,9 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     `texts`: for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made them.
     """
     keys: list[str] = []
-    kept = False
     for index, parts in enumerate(_describe_settings(config, texts)):
         stage = stage_of(config, index)
         phases = list(method.phases(stage))
-        keeps = keeps_optimizer(phases)
-        if index and keeps and not kept:
-            raise ConfigError(
-                f"row {config.row!r}: stage {index} carries the optimizer on, but stage {index - 1} keeps none: let "
-                'the first phase of every stage have optimizer="carry"'
-            )
-        kept = keeps
         asked = _describe_method(config, method, stage, phases)
         keys.append(digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None}))
     return keys

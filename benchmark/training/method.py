@@ -95,12 +95,9 @@ def rows_of_share(share: float, batch_size: int) -> int:
     rows = round(share * batch_size)
     if not 0 < share < 1 or 0 < rows < batch_size:
         return rows
-    larger = batch_size + 1
-    while not 0 < round(share * larger) < larger:
-        larger += 1
     raise ConfigError(
         f"a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of them: "
-        f"choose another, or training.batch_size = {larger}"
+        "choose another, or a larger training.batch_size"
     )
 
 

@@ -70,14 +70,11 @@ class PhaseOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
-        first, *others = [part.state_dict() for part in self._parts]
-        return {**first, "others": others} if others else first
+        return {"parts": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        others = saved.get("others", [])
-        first = {key: value for key, value in saved.items() if key != "others"}
-        for part, state in zip(self._parts, (first, *others), strict=True):
+        for part, state in zip(self._parts, saved["parts"], strict=True):
             part.load_state_dict(state)
 
 

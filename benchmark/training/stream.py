@@ -167,8 +167,6 @@ class Stream:
         `phase_index` is that of the phase and SOURCES times the source's number: so the first one's rows are `batch`'s.
         """
         if own is not None:
-            if own.shape != (batch_size, self.length):
-                raise ValueError(f"make_rows gave ids of shape {tuple(own.shape)} for {(batch_size, self.length)}")
             text, domains = own.cpu().numpy()[rows], np.full(len(rows), stage)
             batch = self._to_batch(text, domains, self.seed, stage, phase_index, step, rows)
             return replace(batch, rows=batch_size, source=phase_index // SOURCES, weight=source.weight)

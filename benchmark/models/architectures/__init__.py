@@ -259,10 +259,6 @@ class Architecture:
         """How many columns of a row there are positions for."""
         return config.max_position_embeddings
 
-    def fixed_depth(self, config: Any) -> str:
-        """Why a network cannot have more layers; empty where it can."""
-        return ""
-
     @property
     def model_types(self) -> tuple[str, ...]:
         """transformers' names of its configurations."""

@@ -50,8 +50,5 @@ class Gpt(Architecture):
         norm, head = body.ln_f, network.lm_head
         return Network(tables=tables, layers=layers, final_norm=norm, decoder=head)
 
-    def fixed_depth(self, config: Any) -> str:
-        return "it divides attention by the layer's index" if config.scale_attn_by_inverse_layer_idx else ""
-
 
 ARCHITECTURE = Gpt()

@@ -136,9 +136,6 @@ def _check(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
             f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must be a multiple of "
             f"{step}, such as {below} or {below + step}"
         )
-    fixed_depth = architecture_of(network).fixed_depth(config)
-    if layers > config.num_hidden_layers and fixed_depth:
-        raise ConfigError(f"cannot insert layers into this network: {fixed_depth}; grow its width only")
 
 
 def architecture_of(network: PreTrainedModel) -> Architecture:
