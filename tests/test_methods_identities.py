@@ -17,8 +17,6 @@ from analysis.study import Study
 from benchmark.instruments.conformance import TinyRuns, resumes_identically_from_a_kill_in_each_phase, tiny_config
 from benchmark.settings.base import digest
 from benchmark.store import load_runs
-from benchmark.training.keys import stage_of
-from benchmark.training.method import Phase
 from tests.support import toy
 from tests.support.record_lines import read_stage_lines
 from tests.support.thorough import one_in
@@ -163,21 +161,3 @@ def test_variants_resume_identically(name: str, tmp_path) -> None:
     run = tiny.run(tiny.config(), "killed")
     state = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)
     assert len(state["before" if name == "adaptive replay" else "importance"]) > 1
-
-
-@pytest.mark.parametrize(
-    ("method", "phases"),
-    [
-        ("ewc", [Phase("importance", 0.05, domain="previous", trains=False), Phase("adapt", 0.95)]),
-        ("mas", [Phase("importance", 0.05, domain="previous", trains=False), Phase("adapt", 0.95)]),
-        ("agem", [Phase("adapt", memory_batch=1.0)]),
-        ("er", [Phase("adapt", memory=0.1)]),
-        ("logit_kd", [Phase("adapt", memory=0.1)]),
-        ("elle", [Phase("recover", 0.2, memory=1.0), Phase("adapt", 0.8, memory=0.1)]),
-        ("joint", [Phase("adapt", domain="seen")]),
-        ("rewarm", [Phase("adapt", memory=0.05, schedule="cosine")]),
-    ],
-)
-def test_phases_after_the_first_stage(method: str, phases: list[Phase]) -> None:
-    """Oracle: the papers: 9:1 replay, 5k of 25k steps to recover (ELLE); 5% and a cosine (Ibrahim et al. 2024)."""
-    assert methods.build(method).phases(stage_of(tiny_config(method), 1)) == phases
