@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 
 import methods
 import run_all
+from analysis.model_similarity import RunModels
 from benchmark.errors import UserError
-from benchmark.instruments.run_models import RunModels
 from benchmark.models import load as load_model
 from benchmark.records import append
 from benchmark.settings.load import load_suite

@@ -32,10 +32,10 @@ from typing import Any
 import analysis.figures  # noqa: F401  # which takes a second, and no copy of this process has to import then
 import paper_tables
 import run_all
+from analysis.model_similarity import RunModels
 from benchmark import records
 from benchmark.data import tokens
 from benchmark.downstream import finetune
-from benchmark.instruments.run_models import RunModels
 from benchmark.jobs.executors import local
 from benchmark.models import transformer
 from benchmark.training.checkpoint import Checkpoint
