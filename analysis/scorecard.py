@@ -90,7 +90,7 @@ def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tup
 
 
 def _row(verdict: Verdict, ours: Measurements) -> TableRow:
-    comparison, metric = verdict.weakest, METRICS[verdict.claim.criterion.metric]
+    comparison, metric = verdict.weakest, METRICS[verdict.claim.metric]
     state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
     from_ = verdict.decidable_from
     texts = (
@@ -110,7 +110,7 @@ def _details(verdicts: Sequence[tuple[Verdict, Measurements]]) -> Table:
     """Every comparison of the claims, a block a claim, and the same in the paper's numbers where it prints as many."""
     blocks = []
     for verdict, ours in verdicts:
-        show = METRICS[verdict.claim.criterion.metric].show
+        show = METRICS[verdict.claim.metric].show
         printed = (
             verdict.printed if len(verdict.printed) == len(verdict.comparisons) else [None] * len(verdict.comparisons)
         )

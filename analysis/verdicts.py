@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from analysis import metrics
-from analysis.claims import PAPER, ZERO, Claim, Criterion
+from analysis.claims import PAPER, ZERO, Claim
 from analysis.exhibits import PrintedValue
 from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
 from analysis.metrics import METRICS, Floats
@@ -127,27 +127,26 @@ def weakest(comparisons: Sequence[Comparison]) -> Comparison:
 
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     """All comparisons of a claim, each over the seeds that both of its rows have; none where none has any."""
-    criterion = claim.criterion
-    stages = range(1, len(values.stages)) if criterion.stages == "each" else [values.last]
-    tasks = list(values.tasks) if criterion.columns == "each" else [AVERAGE]
-    columns = tasks if criterion.metric == "score" else [""]
+    stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
+    tasks = list(values.tasks) if claim.columns == "each" else [AVERAGE]
+    columns = tasks if claim.metric == "score" else [""]
     than = claim.than or [row for row in PAPER if row not in claim.rows]
     pairs = product(claim.rows, than, stages, columns)
-    comparisons = tuple(_compare(criterion, values, *pair) for pair in pairs)
+    comparisons = tuple(_compare(claim, values, *pair) for pair in pairs)
     return comparisons if any(comparison.changes.size for comparison in comparisons) else ()
 
 
-def _compare(criterion: Criterion, values: Measurements, row: str, other: str, stage: int, column: str) -> Comparison:
-    name, metric = criterion.metric, METRICS[criterion.metric]
+def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str) -> Comparison:
+    name, metric = claim.metric, METRICS[claim.metric]
     ours = values.get(Key(name, slug(row), stage, column))
     theirs = values.get(Key(name, slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
     seeds = sorted(set(ours) & set(theirs))
     with np.errstate(invalid="ignore"):  # two runs that diverged
         changes = metric.change(*(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs)))
-    if criterion.within is not None:
-        excess = np.array([changes - metric.step(-criterion.within), metric.step(criterion.within) - changes])
+    if claim.within is not None:
+        excess = np.array([changes - metric.step(-claim.within), metric.step(claim.within) - changes])
     else:
-        excess = np.array([(-changes if metric.lower else changes) - metric.step(criterion.by)])
+        excess = np.array([(-changes if metric.lower else changes) - metric.step(claim.by)])
     return Comparison(row, other, stage, column, changes, excess)
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 import paper_tables
-from analysis.claims import CLAIMS, PAPER, Claim, Criterion
+from analysis.claims import CLAIMS, PAPER, Claim
 from analysis.inference import detectable
 from analysis.metrics import METRICS
 from analysis.scorecard import COLUMNS, scorecard
@@ -130,7 +130,7 @@ def p_of(changes) -> float:
 def test_sameness_has_a_margin_on_both_sides(mas, state):
     """Oracle: by hand; 3% above or below is the same up to 5%, 10% is not, and the margins are 9.5 and 10.5 exactly."""
     ours = numbers(MAS=[[1, mas]] * 4, Naive=[[1, 10]] * 4)
-    assert verdict(Claim("t", "", ("MAS",), ("Naive",), Criterion(within=0.05)), ours).state == state
+    assert verdict(Claim("t", "", ("MAS",), ("Naive",), within=0.05), ours).state == state
 
 
 def test_an_undecided_claim_says_what_could_have_been_decided():
@@ -160,10 +160,10 @@ def test_what_is_missing_is_not_decidable_but_can_be_refuted():
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
 def test_claims_are_about_rows_that_the_paper_has(claim):
     """Oracle: the transcribed tables hold every comparison of a claim, but for what the paper only draws or tells."""
-    only_drawn = claim.criterion.metric in ("area", "positive", "ARS", "fall", "attention")
+    only_drawn = claim.metric in ("area", "positive", "ARS", "fall", "attention")
     paper = convert_printed(EXHIBITS[claim.table].printed, next(iter(EXHIBITS[claim.table].blocks)))
     compared = compare(claim, paper)
-    assert claim.criterion.metric in METRICS
+    assert claim.metric in METRICS
     assert only_drawn or (compared and all(comparison.changes.size for comparison in compared))
 
 
@@ -286,7 +286,7 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
     )
     about = [claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}]
     held = [claim for claim in about if state_of(claim, demo) == "held"]
-    assert {claim.criterion.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}
+    assert {claim.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}
     assert any("right prompt" in claim.rows for claim in held)
     assert {state_of(claim, study) for claim in held} == {"not decidable"}
 

@@ -74,7 +74,7 @@ def main_card() -> Card:
         if compared and all(comparison.changes.size for comparison in compared):
             for comparison in compared:
                 keys: list[tuple[Any, ...]] = [
-                    (claim.criterion.metric, slug(row), comparison.stage, comparison.column)
+                    (claim.metric, slug(row), comparison.stage, comparison.column)
                     for row in (comparison.row, comparison.other)
                 ]
                 keys = [(keys[0], key) if key[1] == ZERO else key for key in keys]
