@@ -38,14 +38,8 @@ class PerplexityTable(TableExhibit):
         titles = study.column_titles(suites)
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
         columns = [Column(metric.name, titles[stage], metric.lower) for stage, metric in places]
-        of_suite = {suite: self._block(study, suite, places, view) for suite in suites}
-        blocks = [mark_best(block, columns, study.never_best(suite)) for suite, block in of_suite.items()]
-        below = [
-            *notes.note_missing_cells(study, columns, blocks, suites),
-            *notes.note_probes(study, suites),
-            *notes.notes(study, suites),
-        ]
-        return self.table(columns, blocks, below, view)
+        blocks = [self._block(study, suite, places, view) for suite in suites]
+        return self.measured(study, columns, blocks, notes.note_probes(study, suites), view)
 
     def _block(self, study: Study, suite: str, places: Sequence[Place], view: View) -> Block:
         ends = study.ends[study.ends["suite"] == suite].groupby(["row", "stage"])

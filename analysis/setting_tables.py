@@ -55,7 +55,7 @@ MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the sa
 class ArchitectureTable(TableExhibit):
     """The models of a ladder, one row a stage: sizes as built, training as recorded (mean over seeds).
 
-    `rows`: printed block to row of the suite, a block each; without it a block a suite, of the row that grows.
+    `rows`: printed block to row of the suite, a block each; without it a block a suite, of ELLE's row or the last.
     """
 
     properties: tuple[str, ...] = tuple(PROPERTIES)
@@ -78,12 +78,8 @@ class ArchitectureTable(TableExhibit):
     def _chosen(self, study: Study, suite: str) -> Mapping[str, str]:
         if self.rows:
             return self.rows
-        grown = [run.row for run in study.of(suite) if run.line.method == GROWING]
-        grown.sort(key=lambda row: slug(row) != GROWING)
-        stages = study.stages[study.stages["suite"] == suite]
-        sizes = stages.groupby("row", sort=False)[["layers", "hidden_size"]].nunique().sum(axis=1)
-        grown += [sizes.idxmax()] if len(sizes) and sizes.max() > 2 else [run.row for run in study.of(suite)[-1:]]
-        return {"": grown[0]}
+        runs = study.of(suite)
+        return {"": next((run.row for run in runs if run.line.method == GROWING), runs[-1].row)}
 
     def _models(self, study: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
         stages = study.stages[study.stages["run"].isin([run.id for run in runs])]
