@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import rel_entr
-from torch import Tensor, nn
 
 import methods
 from analysis import model_similarity
@@ -20,92 +18,11 @@ from benchmark.instruments.conformance import TinyRuns, tiny_config
 from benchmark.models import build, load
 from benchmark.models.growth import grow
 from benchmark.settings.suite import Data, RunConfig
-from benchmark.training.learner import Batch
 from benchmark.training.run import Run
 from benchmark.training.stream import Stream
 from tests.support import suite_folder
 from tests.support.record_lines import read_lines
 from tests.support.texts import tiny_corpus
-
-# three models' distributions over three classes at two positions
-P = [[[1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]], [[1 / 4, 1 / 2, 1 / 4]] * 2, [[1 / 4, 1 / 4, 1 / 2]] * 2]
-UNIFORM = math.log(2 / 3) - math.log(1 / 2) / 3 - math.log(1 / 4) * 2 / 3 - math.log(2)  # KL of 1/3 to 1/4, 1/4, 1/2
-ARS = {
-    2: -(math.log(2) / 4 + UNIFORM) / 2,
-    3: -((math.log(2) / 4 + UNIFORM) / 2 + math.log(2) / 4) / 2,
-}
-
-
-class Says(nn.Module):
-    """A model that puts out the same distributions (K, V) for every row."""
-
-    def __init__(self, p: Any) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.tensor(p, dtype=torch.float64).log())
-
-    def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
-        return self.logits.expand(len(tokens), -1, -1)
-
-
-def one_row(positions: int, classes: int) -> Any:
-    """A stream of one validation row whose every position is predicted."""
-    row = torch.zeros(1, positions, dtype=torch.long)
-    batch = Batch(
-        tokens=row,
-        domains=row[:, 0],
-        positions=row,
-        targets=row,
-        rows=1,
-        memory_share=0.0,
-        memory_rows=0,
-    )
-    corpus = SimpleNamespace(text_vocabulary=classes)
-    return SimpleNamespace(
-        masked=False, length=positions, valid_blocks=[1], corpus=corpus, validation=lambda *_: iter([batch])
-    )
-
-
-def ars(p: Any, j: int) -> float:
-    models: Any = [Says(model) for model in p[:j]]
-    kl, count = model_similarity.divergences(models, one_row(len(p[0]), len(p[0][0])), 0)
-    assert len(kl) == j - 1 and count == len(p[0])
-    return model_similarity.representational_similarity(kl)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("j", [2, 3])
-def test_ars_of_distributions(j: int) -> None:
-    """Oracle: by hand; KL(1/2, 1/4, 1/4 || 1/4, 1/2, 1/4) = ln 2 / 4. The other way round 1/3 would give another."""
-    assert pytest.approx(ARS[j], rel=1e-6) == ars(P, j)
-
-
-class Spy(nn.Module):
-    """Notes what it is asked."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.randn(vocabulary))
-        self.asked: list[tuple[Tensor, Tensor]] = []
-
-    def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
-        self.asked.append((tokens, positions))
-        return self.bias.expand(*positions.shape, -1)
-
-
-def test_all_models_are_asked_at_the_same_masks() -> None:
-    """Oracle: the validation rows of a plain loop: every fourth of 100, at the positions that hold <mask>; whatever
-    the model and the run's seed."""
-    corpus, seen = tiny_corpus(2, 2000, 100 * 20 + 5), []
-    data = Data(sequence_length=22)
-    for seed in (0, 1):
-        stream = Stream(corpus, data, masked=True, seed=seed)
-        models: Any = [Spy(stream.corpus.text_vocabulary) for _ in range(3)]
-        _, count = model_similarity.divergences(models, stream, 1)
-        seen += [torch.cat([part for call in model.asked for part in call], dim=1) for model in models]
-    assert all(torch.equal(masks, seen[0]) for masks in seen)
-    rows = list(Stream(corpus, data, True, 7).validation(1, 1))[::4]
-    assert torch.equal(torch.cat([row.tokens for row in rows]), seen[0][:, :21])
-    masks = sum(int((row.tokens == MASK).sum()) for row in rows)
-    assert len(rows) == 25 and count == masks < 25 * 3
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox", "modernbert"])
