@@ -1,22 +1,49 @@
-"""Pages name others as docs/NAME.md and figures as ../results/...png; on the site these are links and copies."""
+"""Pages name others as docs/NAME.md and figures as ../results/...png; on the site these are links and copies.
+
+The site has each study's reports too, which the repository keeps as tables alone.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
 
+ROOT = Path(__file__).parent.parent
 FIGURE = re.compile(r"\(\.\./(results/[\w/]+\.png)\)")
+REPORTS = tempfile.TemporaryDirectory()
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Called by mkdocs once: figures of studies lie outside its folder."""
+    """Called by mkdocs once: figures and reports of studies lie outside its folder."""
     named = {name for page in files.documentation_pages() for name in FIGURE.findall(page.content_string)}
     for name in sorted(named):
-        files.append(File.generated(config, name, abs_src_path=str(Path(config.docs_dir).parent / name)))
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    pages = {page.relative_to(REPORTS.name).as_posix(): page for page in render_reports()}
+    for name, page in pages.items():
+        files.append(File.generated(config, name, abs_src_path=str(page)))
+    lines = [f"- [{name.removesuffix('/index.html')}]({name})" for name in pages]
+    text = "\n".join(["# All tables and figures", "", *lines, "", "Rendered from the records in `results/`."])
+    files.append(File.generated(config, "reports.md", content=text))
     return files
+
+
+def render_reports() -> list[Path]:
+    """The page of each suite in results/ that has records."""
+    pages = []
+    for suite in sorted((ROOT / "results").glob("*/*.toml")):
+        study = suite.parent
+        if any((study / "records").glob(f"{suite.stem}-s*.tar.gz")):
+            out = Path(REPORTS.name, "results", study.name)
+            command = ["run_all.py", "report", str(suite), "--runs", str(study), "--out", str(out)]
+            subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            pages.append(out / suite.stem / "index.html")
+    return pages
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
