@@ -34,9 +34,9 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
     runs = argparse.ArgumentParser(add_help=False)
     runs.add_argument("--runs", type=path, default=Path("runs"), help="checkpoints and records (default: runs)")
     chosen = argparse.ArgumentParser(add_help=False)
-    chosen.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. budget.amount=60")
+    chosen.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override: budget.amount=60")
     chosen.add_argument("--methods", type=names, default=(), metavar="A,B", help="only rows of these methods")
-    chosen.add_argument("--seeds", type=different_seeds, default=(), metavar="0,1", help="instead of the suite's")
+    chosen.add_argument("--seeds", type=different_seeds, default=(), metavar="0,1", help="these instead of the suite's")
 
     _add_daily(add, suite, runs, chosen, executors, suites)
     _add_around_a_sweep(add, suite, runs, chosen)
@@ -130,10 +130,10 @@ def _add_daily(
     view = "tables with our numbers, or with the paper's beside them"
     sub.add_argument("--view", choices=("ours", "both"), default="ours", help=view)
     sub = add(DAILY, "check er", "does a method in methods/ keep the promises of the interface?")
-    sub.add_argument("method")
+    sub.add_argument("method", help="the name of a file in methods/")
     sub = add(DAILY, "new-suite mine --text FOLDER", "a suite for your own text, as large as text and machine allow")
-    sub.add_argument("name", help="of the file, NAME.toml; with a folder before it, if you like")
-    text = "one a domain, or one that holds these"
+    sub.add_argument("name", help="of the file, NAME.toml, perhaps with a folder before it")
+    text = "one for each domain, or one that holds these"
     sub.add_argument("--text", type=path, nargs="+", required=True, metavar="FOLDER", help=text)
 
 
@@ -148,25 +148,25 @@ def _add_around_a_sweep(
     sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
     sub = add(SWEEP, "speed demo", "what a step costs beside Naive's, and what its FLOPs predict", suite, runs, chosen)
     sub.add_argument("--reference", type=path, metavar="FILE", help="also write the table that unit 'reference' needs")
-    sub.add_argument("--pairs", type=at_least(1), default=7, help="of steps timed in turns with Naive's (default: 7)")
-    sub = add(SWEEP, "cancel bert_base", "end the jobs of a suite; what is trained stays", suite, runs, chosen)
+    sub.add_argument("--pairs", type=at_least(1), default=7, help="steps to time in turns with Naive's (default: 7)")
+    sub = add(SWEEP, "cancel bert_base", "end the jobs of a suite; trained stages stay", suite, runs, chosen)
     sub.add_argument("--dry-run", action="store_true", help="say which jobs; end none")
 
 
 def _add_records_and_studies(
     add: Add, suite: argparse.ArgumentParser, runs: argparse.ArgumentParser, chosen: argparse.ArgumentParser
 ) -> None:
-    sub = add(RECORDS, "track demo", "write what records say of runs for TensorBoard", suite, runs, chosen)
+    sub = add(RECORDS, "track demo", "write the records of runs for TensorBoard", suite, runs, chosen)
     sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
-    sub = add(RECORDS, "compare runs OTHER", "two folders of records: what came out, and what differs", chosen)
+    sub = add(RECORDS, "compare runs OTHER", "two folders of records: results and differences", chosen)
     sub.add_argument("a", metavar="A", help="a folder of --runs, or a study's")
     sub.add_argument("b", metavar="B", help="another")
     example = "collect demo --study results/NAME"
     sub = add(RECORDS, example, "add finished runs to a study's folder, and render its report", suite, runs, chosen)
     sub.add_argument("--study", type=path, required=True, metavar="FOLDER", help="with its suites, e.g. results/NAME")
-    sub = add(RECORDS, "verify results/NAME", "check a study: budgets, report, with --stage weights too", runs)
+    sub = add(RECORDS, "verify results/NAME", "check a study's budgets and report; with --stage weights, too", runs)
     sub.add_argument("study", type=path, metavar="FOLDER", help="e.g. results/NAME")
-    sub.add_argument("--stage", metavar="KEY", help="train it again in a --runs without it; compare weights")
+    sub.add_argument("--stage", metavar="KEY", help="also train it again below a --runs without it; compare weights")
 
 
 def _add_models(add: Add) -> None:
@@ -186,6 +186,6 @@ def _add_models(add: Add) -> None:
     sub.add_argument("--width", type=at_least(1), required=True, help="the new hidden size")
     sub.add_argument("--out", type=path, required=True)
     sub.add_argument("--mode", choices=("exact", "fpi"), default="exact", help="exact (default), or the paper's")
-    text = "measures the perplexity on this text, and fits what cannot be exact to it"
+    text = "measure the perplexity on this text, and fit to it what cannot be exact"
     sub.add_argument("--text", type=path, help=text)
     sub.add_argument("--seed", type=at_least(0), default=0)
