@@ -1,4 +1,4 @@
-"""Documents that are copies of each other but for a few words: they have long runs of words in common."""
+"""Near copies: documents that differ in a few words, so that they have long runs of words in common."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Documents of a domain, one after the other, whatever they come from: memory does not grow with the corpus.
 
-docs/data.md says which problems are errors and which are counted and skipped: what is broken stops, what is merely
-useless is skipped.
+docs/data.md says which problems are errors, and which texts are counted and skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which validation documents, and tests of tasks, nearly stand in the training text of a stream.
 
-They are looked for once: below `copies/` in the folder of prepared data stands what was found.
+They are looked for once; `copies/` in the folder of prepared data holds the answer.
 """
 
 from __future__ import annotations

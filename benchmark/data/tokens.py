@@ -2,11 +2,11 @@
 
 A folder of prepared data holds
 
-    texts/<names, sizes and times of files>.txt, the identity that their content came to
+    texts/<names, sizes and times of files>.txt, the identity of their content
     tokenizers/<identity>/tokenizer.json
     domains/<identity>/train.bin, valid.bin, fingerprints.bin, info.json
 
-each with checksums.json beside, which is held against the files when they are read.
+each with checksums.json beside; whoever reads the files compares it.
 
 An identity hashes what the content is made from: settings, and the content of files, which is only read where a file's
 name, size or time is new. The `key`s inside hash the content itself; runs are known by them, so a corpus that moved to
