@@ -1,1 +1,1 @@
-"""Fine-tuning on tasks, and what it is scored on."""
+"""Downstream tasks, models that are fine-tuned or probed on them, and scores."""

@@ -1,7 +1,7 @@
 """Our models in lm-evaluation-harness (Gao et al., the package lm_eval), which asks how likely they find a text.
 
 A model reads a text as in its own evaluation: `<s>`, the prompt of its newest domain if it has prompts, or the column,
-adapters or experts of that domain. A masked model finds no text likely, and nothing here writes text.
+adapters or experts of that domain. Masked models are left out, and nothing here writes text.
 """
 
 from __future__ import annotations

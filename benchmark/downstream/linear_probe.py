@@ -1,4 +1,4 @@
-"""Linear probes: logistic regression on the hidden states of a model of which nothing is trained. Seconds a model.
+"""Linear probes: logistic regression on the hidden states of a frozen model. Seconds a model.
 
 A text is read whole, in windows of as many tokens as a row holds, and its states are averaged over all its tokens. Of a
 pair the states u and v of both texts count, and |u - v| and u * v, as in SentEval (Conneau and Kiela 2018).

@@ -1,8 +1,8 @@
 """Classification tasks out of documents that no model was trained on: where is a passage from?
 
-From which part of a package, of documentation that a domain holds out for it (`Domain.hold_out`); or from which domain
-of the stream, of their validation text. The names of all classes are masked in all texts, so that the label cannot be
-read off. Classes are balanced, and no document gives passages to two splits.
+Either from a part of a package, in documentation that a domain holds out (`Domain.hold_out`); or from a domain of the
+stream, in validation text. The names of all classes are masked in all texts, so that nobody can read off the label.
+Classes are balanced, and no document gives passages to two splits.
 """
 
 from __future__ import annotations

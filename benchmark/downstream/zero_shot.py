@@ -1,4 +1,4 @@
-"""Scores of tasks of lm-evaluation-harness, without fine-tuning: which of them a record is of. No torch here."""
+"""Scores of lm-evaluation-harness's tasks, without fine-tuning: which records are of a suite. No torch here."""
 
 from __future__ import annotations
 
