@@ -1,4 +1,4 @@
-"""What is under way here, as one table on a terminal, which changes; elsewhere each unit says lines of its own."""
+"""Work in progress on this machine: one live table on a terminal; elsewhere each unit prints lines of its own."""
 
 from __future__ import annotations
 

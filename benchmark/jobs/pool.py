@@ -1,6 +1,6 @@
 """Units of work side by side on one machine: each in a process, with cores or a GPU that are its slot's.
 
-What runs here are the waves of a local sweep, and what a cluster has put into one job.
+They are the waves of a local sweep, or the runs that share a job of a cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `prepare` says of a suite's text and tasks, once they are tokenised and read, and what it warns of."""
+"""What `prepare` says and warns of, once a suite's text is tokenised and its tasks are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Equal tuning: as many configurations for each row, on the first two domains, judged by their validation text.
 
-A configuration is a learning rate and a method's options out of its `space`. A search is a suite of trials, which is
-run as any other; then the best trial of each row makes a suite of tuned rows, which is run as any other, too.
+A configuration is a learning rate and a method's options out of its `space`. A search is a suite of
+trials. The best trial of each row then makes a suite of tuned rows. Both run as any other suite.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The plan of a suite: the units of work that its tables still need, as a list of waves. No torch here.
 
 prepare -> stages that runs share -> runs -> scores -> measures -> report. A wave begins when the one before has ended,
-however that ended: what is missing then is made by who needs it. There is no other order.
+however that was: whoever needs a missing result makes it. There is no other order.
 """
 
 from __future__ import annotations

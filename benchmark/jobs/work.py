@@ -1,8 +1,8 @@
 """Units of work: what a worker does, on this machine or in a job of a cluster.
 
-Each may be done at any time, by anybody, twice: what is done already costs a look at the store, and what is missing
-before it, such as the stages that runs share, is trained first. So the order of waves is there to waste nothing.
-What a unit works with is imported when it begins: plans are made of units, and must not wait for torch.
+Anybody may do one, at any time, twice: a finished one costs a look at the store, and a missing stage before it is
+trained first. So the order of waves only saves work. A unit imports what it works with when it begins: plans are made
+of units, and must not wait for torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Slurm: each wave is an array of jobs, by submitit, that waits for the one before, however that ends.
 
-What is submitted is noted in the suite's folder, an array a line, under a lock; a call that comes later leaves out what
-is under way. Nothing depends on the process that submitted. Units that a request for resources of its own is for are an
-array of their own; an array has as many tasks as the cluster lets it, and a task as many runs as `runs_per_job`.
+The suite's folder has a line for each submitted array, written under a lock; a later call leaves out what is under way.
+Nothing depends on the process that submitted. Units with resources of their own are an array of their own. An array has
+as many tasks as the cluster allows, and a task as many runs as `runs_per_job`.
 """
 
 from __future__ import annotations

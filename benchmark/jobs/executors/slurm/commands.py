@@ -1,4 +1,4 @@
-"""Asking Slurm and telling it: thin functions over its commands, and over what is inside of submitit. No torch here."""
+"""Thin functions over Slurm's commands, and over the inside of submitit. No torch here."""
 
 from __future__ import annotations
 
