@@ -1,10 +1,9 @@
 """The gradient of each row of a batch, from one forward and one backward pass over all of them.
 
-A backward pass adds up the gradients of the rows, so that the square or magnitude of each can no longer be had. Here
-the parameters' own gradients are switched off instead, and each layer keeps its inputs x; when the backward pass brings
-d loss / d y of its outputs, a row's gradient is formed from its part of both. For y = x W^T that is (d loss / d y)^T x:
-the products of any backward pass, only not added up (Goodfellow 2015, "Efficient per-example gradient computations",
-arXiv 1510.01799).
+A backward pass adds up the gradients of the rows, so the square or magnitude of each is lost. Here the parameters' own
+gradients are switched off instead, and each layer keeps its inputs x; when the backward pass brings d loss / d y of its
+outputs, a row's gradient is formed from its part of both. For y = x W^T that is (d loss / d y)^T x: the products of any
+backward pass, only not added up (Goodfellow 2015, "Efficient per-example gradient computations", arXiv 1510.01799).
 """
 
 from __future__ import annotations

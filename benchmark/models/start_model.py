@@ -1,4 +1,4 @@
-"""Beginning a stream with a published model: what of a run follows from it, and the model itself.
+"""The published model that a stream begins with, and the settings of a run that follow from it.
 
 The model keeps its tokenizer, special tokens and positions; domains become further rows of its vocabulary.
 """

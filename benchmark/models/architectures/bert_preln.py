@@ -1,4 +1,4 @@
-"""Pre-LN BERT: as BERT, but what enters attention and feed-forward layers is normalised (Xiong et al. 2020)."""
+"""Pre-LN BERT: as BERT, but the inputs of attention and feed-forward layers are normalised (Xiong et al. 2020)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023, arXiv 2302.13971), and what differs from it by biases, windows or query and key norms.
+"""Llama (Touvron et al. 2023, arXiv 2302.13971), and three that add windows, biases or norms of queries and keys.
 
 Those are Mistral, Qwen2 and Qwen3. New networks have as many key heads as query heads and a feed-forward layer of four
 times the hidden size, as Llama 3.2's; a published checkpoint keeps what its configuration says.

@@ -1,8 +1,8 @@
 """Growth that keeps the function: LayerNorm average expansion for width, identity layers for depth.
 
 Width (LEMON, Wang et al. 2023, arXiv 2310.07999): S hidden units become T = k S + R. The residual stream holds its
-old units k times and then R times their mean, which changes a LayerNorm's mean not at all and its variance by the
-known factor eta^2 = k S / T. Copies share the outgoing weights of their original unequally, each share drawn on its
+old units k times and then R times their mean. That keeps a LayerNorm's mean, and multiplies its variance by the known
+factor eta^2 = k S / T. Copies share the outgoing weights of their original unequally, each share drawn on its
 own, so that the copies' gradients differ in direction.
 
 Depth: a new layer is a copy that adds nothing to the residual stream yet.
@@ -15,8 +15,9 @@ they are fitted to keep that LayerNorm's mean and variance.
 A network with RMSNorm (Llama) keeps its function at every size, by padding. RMSNorm divides S residual units by the
 root of their mean square. T - S further units that are zero make that mean S / T of what it was, so a gain of
 sqrt(S / T) and an epsilon of S / T undo them. Nothing writes into the new units, and new heads and feed-forward units,
-copies of old ones, write nothing. But what reads the new units and what the new heads and feed-forward units put out is
-not zero, so that the first gradient reaches the writing side of everything new, and the second one the rest. A norm
+copies of old ones, write nothing. But the weights that read
+the new units are not zero, nor are the outputs of new heads and feed-forward units. So the first gradient reaches the
+writing side of everything new, and the second one the rest. A norm
 over the units of a head (Qwen3) shares the epsilon: it is exact as well, since it ignores the scale of what it
 normalises. Queries and keys that are sqrt(S / T) times as large let it see the epsilon that it saw before.
 """

@@ -1,5 +1,5 @@
-"""Which old unit and layer each new one comes from, what every way of growing in width has in common, and two of them:
-the paper's (FPI), and AKI.
+"""Growth in width: from which old unit and layer each new one comes, what all ways have in common, and two of them, the
+paper's (FPI) and AKI.
 
 Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old ones.
 """

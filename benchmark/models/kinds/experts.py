@@ -1,4 +1,4 @@
-"""Experts: feed-forward networks beside each other, of which a router chooses some for each token; one more a domain.
+"""Experts: feed-forward networks side by side. A router chooses two for each token; each domain adds one.
 
 Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv 2305.12281, on GLaM's
 mixture (Du et al. 2022, arXiv 2112.06905). Every other layer has experts, and of E of them a token x goes to the two
@@ -7,8 +7,8 @@ with the highest logits w_e x,
     y = sum over these two of g_e FFN_e(x),    g = the softmax of their two logits.
 
 The first expert is the network's own feed-forward network, and a new one is a copy of the newest, in its weights and in
-its logits, so that two experts compute at first what the one did. (With three a token whose two best are now an expert
-and its copy loses what the other gave.)
+its logits, so that two experts compute at first what the one did. (With three this ends: where a token's two best are
+now an expert and its copy, it loses what the other expert gave.)
 
 Shapes: B rows, T columns of a row, D hidden size, F what goes into the activation, E experts, N = B T tokens.
 """
