@@ -1,4 +1,4 @@
-"""The base of everything that a suite can say, and what is said where it is wrong."""
+"""The base of all settings, and the messages for wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of optimizer, of which a suite names one (`training.optimizer`). All that differs between two is said here.
+"""Kinds of optimizer; a suite names one (`training.optimizer`). All differences between them are here.
 
 Another package offers its own by an entry point, a method's file by `LifelongMethod.optimizer`. No torch here until one
 is made.

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: all that differs between two of them is said here, and whoever needs a rate asks.
+"""Schedules of the learning rate. All differences between them are here; whoever needs a rate asks.
 
 A schedule is a value: pieces, one after the other, each of which leads to a share of the peak rate. A suite and a task
 name one of `SCHEDULES`, which begin with their warm-up; a method may also give a `Schedule` of its own to a phase.

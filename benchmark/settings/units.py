@@ -1,4 +1,4 @@
-"""Units of a budget: what may be held equal between methods. All that differs between two units is said here."""
+"""Units of a budget, of which methods get the same amount. All differences between them are here."""
 
 from __future__ import annotations
 
