@@ -1,4 +1,4 @@
-"""The sources of a mixed domain: which of its blocks are whose, and from which one a row comes."""
+"""The sources of a mixed domain: which blocks are of which source, and from which source a row comes."""
 
 from __future__ import annotations
 

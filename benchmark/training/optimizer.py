@@ -1,4 +1,4 @@
-"""The optimizer of a phase, of whatever kind, and what of it goes on into the next phase, stage or larger model.
+"""The optimizer of a phase, and which of its moments go on into the next phase, stage or larger model.
 
 Kinds are records in `benchmark/settings/optimizers.py`. Whole layers and new rows of an embedding have rules here.
 """
