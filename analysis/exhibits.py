@@ -1,4 +1,4 @@
-"""Exhibits, which is what journals call tables and figures together: each file of `paper_tables/` declares one."""
+"""Exhibits, as journals call tables and figures: each file of `paper_tables/` declares one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on a stream of domains, by formula, and what is known of each metric. Pure numpy.
+"""Metrics of a stream of domains, by formula, and the properties of each. Pure numpy.
 
 `perplexity` arrays end in a domain axis of length D, in the order of the stream; `stage` is the index (from 0) of
 the domain being learned, so domains 0..stage have been seen. `finished[..., i]` is the perplexity on domain i when

@@ -6,10 +6,9 @@ Average representational similarity of a stream of models (ARS; the paper's appe
 
 p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. What the paper leaves open:
 
-- Text. It samples masks "from the raw corpus D_j"; we take rows spread evenly over D_j's validation text. On text that
-  it was trained on M_j is sharper than on any other, by how often it saw it, which differs between methods under one
-  wall time; and validation has one set of masks for all models, methods and seeds, so all are compared at the same
-  positions.
+- Text. It samples masks "from the raw corpus D_j"; we take rows spread evenly over D_j's validation text. M_j is
+  sharper on text that it was trained on, the more often it saw it, and that differs between methods under one wall
+  time. Validation text also has one set of masks, so all models, methods and seeds are compared at the same positions.
 - Positions. BERT: those that hold <mask> (80% of the predicted ones). GPT: every text token.
 - Prompts, columns and adapters. Each model reads D_j as evaluation does: M_j with those of D_j, its ancestors, which
   have none for D_j, with their newest. So M_i's predictions are those whose perplexity its records hold.
@@ -23,8 +22,8 @@ with its prompt and masked as evaluation does. Which head came from which is wha
 its weights are those of the layer above.
 
 Two heads are as alike as their attention is on average over rows and queries: 1 minus the Jensen-Shannon divergence in
-bits of the two distributions over keys, so 1 for the same attention and 0 where none is shared. It is compared for a
-head and its own ancestor, and for a head and every other head of that ancestor's model, whose mean is what a random
+bits of the two distributions over keys, so 1 for the same attention and 0 where none is shared. A head is
+compared with its own ancestor, and with every other head of that ancestor's model: the mean of these is what a random
 head would give.
 
 Shapes: H heads of all layers, counted layer by layer, B rows, T columns of a row as the network sees it.
