@@ -5,7 +5,7 @@ over all budgets so far and its own would stand when it begins, with S_n = T_1 +
 
     eta_n = eta_min + (eta_max - eta_min) / 2 (1 + cos(pi S_n / (S_n + T_n))),
 
-and decays from there to eta_min along a cosine of its own: nothing of the stream's length need be known. TiC-LM has
+and decays from there to eta_min along a cosine of its own. It need not know the stream's length. TiC-LM has
 half of each batch from memory, which there comes close to training anew. The first stage is Naive's, with the suite's
 schedule, so that all methods start from the same model. eta_min is that of the schedule "cosine".
 """

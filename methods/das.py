@@ -1,6 +1,6 @@
 """DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023, arXiv 2302.03241).
 
-Unit j of a linear map y = W x + b matters to a domain as much as the domain's loss to a factor g_j = 1 on y_j,
+A unit j of a linear map y = W x + b matters to a domain as much as a factor g_j = 1 on y_j matters to its loss,
 
     I_j = |tanh(norm(dL / dg_j))|,    dL / dg_j = sum_i W_ji dL / dW_ji + b_j dL / db_j,
 

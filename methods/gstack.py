@@ -5,10 +5,10 @@ g = 4, once it has seen d tokens. For a model of N parameters when grown, and C 
 
     log10 d = 0.88 log10 N + 163.27 / log10 C - 5.74,
 
-which is a share 6 (N / g) d / C of the FLOPs. It was fitted to 0.4 to 3 billion parameters, and is no use far below:
-10^6 parameters and 6 x 10^13 FLOPs should grow after 2 x 10^11 tokens, where all are 10^7. Hence a share, by default
-that of the paper's 7B model: 10 billion tokens of the quarter of it before 300 billion. Domains begin with stages, and
-so does growth: with the first stage before which the share is spent. Beside it, `stack` climbs the ladder as ELLE.
+which is a share 6 (N / g) d / C of the FLOPs. It was fitted to 0.4 to 3 billion parameters. Far below it is no
+use: with 10^6 parameters and 6 x 10^13 FLOPs, 10^7 tokens in all, it says to grow after 2 x 10^11. Hence a share, by
+default that of the paper's 7B model, whose quarter saw 10 billion tokens before the whole saw 300 billion. The model
+grows at the beginning of the first stage before which the share is spent. `stack` climbs the ladder as ELLE instead.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ soups", arXiv 2203.05482),
 
     soup_n = 1/n (theta_1 + ... + theta_n) = soup_{n-1} + 1/n (theta_n - soup_{n-1}),
 
-so that none but the soup and the newest model need be kept. theta_1 is Naive's.
+so only the soup and the newest model are kept. theta_1 is Naive's.
 """
 
 from __future__ import annotations
