@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whatever ends the process, and are what was written."""
+"""Files and folders that appear whole or not at all, whatever ends the process, and whose checksums tell a change."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ A run folder holds
     RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
     RUNS/scores/baselines.jsonl          downstream scores that need no model
-    RUNS/similarity/<stage key>.jsonl    how like its ancestors the model is that a stage ended with
+    RUNS/similarity/<stage key>.jsonl    how like its ancestors a stage's last model is
 
 Every line is one JSON object: a class below, with its kind and time. A float that is not finite is written as null.
 Amounts in `charged` count from the start of the stage, `step` from that of the phase, `index` from 0. A second `stage`

@@ -1,6 +1,6 @@
 """`run_all.py new-suite`: a suite file for somebody's own text, with sizes and budgets that fit text and machine.
 
-What it writes is where to begin from, not a result: every choice stands in the file, with its reason.
+The suite is a beginning, not a result: its file gives reasons for its choices.
 """
 
 from __future__ import annotations
