@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,48 +94,6 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
     json_lines(tmp_path / "papers/raw/Books.jsonl", [{"text": "good", "images": []}, {"title": "no text"}])
     with pytest.raises(DataError, match=r"papers:1: no field 'text'; there are title"):
         read(HubDataset(path=str(papers), files=("raw/Books.jsonl",)))
-
-
-class Flaky:
-    """A stream whose connection fails after every third row, or for good."""
-
-    def __init__(self, rows: Any, broken: Exception | None = None) -> None:
-        self.rows, self.broken, self.given = rows, broken, 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in self.rows:
-            self.given += 1
-            yield row
-            if self.broken or self.given % 3 == 0:
-                raise self.broken or ConnectionResetError("lost")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rows, name)
-
-
-def test_a_lost_connection_goes_on_from_the_last_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the rows, each once and in order; what is wrong with the text is told at once."""
-    waits: list[float] = []
-    monkeypatch.setattr("benchmark.data.corpus.time.sleep", waits.append)
-    for part in range(3):
-        rows = [{"text": f"row {part} {i}"} for i in range(7)]
-        json_lines(tmp_path / f"lines/{part}.jsonl", rows)
-        parquet(tmp_path / f"tables/{part}.parquet", rows)
-    expected = [f"row {part} {i}" for part in range(3) for i in range(7)]
-    load, broken = datasets.load_dataset, None
-    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: Flaky(load(*a, **k), broken))
-    for dataset in (
-        HubDataset(path=str(tmp_path / "lines"), files=("*.jsonl",)),
-        HubDataset(path=str(tmp_path / "lines")),
-        HubDataset(path=str(tmp_path / "tables")),
-    ):
-        waits.clear()
-        assert read(dataset) == expected and waits == [corpus.WAIT] * 7
-    waits.clear()
-    broken = ValueError("damaged")
-    with pytest.raises(DataError, match="ValueError: damaged"):
-        read(HubDataset(path=str(tmp_path / "lines")))
-    assert not waits
 
 
 def test_the_suites_name_a_commit_of_each_data_set() -> None:

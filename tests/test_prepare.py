@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -168,20 +167,6 @@ def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, 
     assert_same(prepare(domains, bpe, DATA, folder), prepare(domains, bpe, DATA, tmp_path / "undisturbed"))
     assert tokenised > 600 if change == "before" else 450 < tokenised < 540
     assert [path.name for path in (folder / "domains").glob(".*")] == []
-
-
-def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monkeypatch) -> None:
-    """Oracle: a folder where nothing ended; no text is read for the sample again."""
-    domains = two_domains(tmp_path)
-    undisturbed = prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
-    for name, cause in (("train_bpe", Stopped), ("_sample", AssertionError)):
-        with monkeypatch.context() as patch:
-            patch.setattr(tokens, name, Mock(side_effect=cause))
-            if cause is Stopped:
-                with pytest.raises(Stopped):
-                    prepare(domains, SMALL, DATA, tmp_path / "data")
-            else:
-                assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), undisturbed)
 
 
 def test_who_polls_may_end_it(tmp_path) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import platform
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +35,6 @@ from benchmark.files import hash_of, whole_file
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain, HubDataset
 
-TRIES, WAIT = 30, 60.0  # how often a lost connection is tried again, and after how many seconds
 FORMAT = 2  # raised when the same files come to mean other documents
 
 
@@ -176,25 +174,5 @@ def _rows(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
         else:
             given = {"revision": dataset.revision} if dataset.revision else {}
             rows = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True, **given)
-        for number, row in enumerate(islice(_kept_on(rows), dataset.documents)):
+        for number, row in enumerate(islice(rows, dataset.documents)):
             yield f"{dataset.path}:{number}", row["text"].encode() if lines else row
-
-
-def _kept_on(rows: Any) -> Iterator[Any]:
-    """The rows of a stream. Where the connection fails it goes on from the last one, for half an hour; text that is
-    wrong is told at once."""
-    failed = TRIES
-    while True:
-        try:
-            for row in rows:
-                failed = 0
-                yield row
-            return
-        except (TypeError, ValueError, LookupError):
-            raise
-        except Exception:  # libraries of the Hub raise types of their own, few of them an OSError; raised after TRIES
-            failed += 1
-            if failed >= TRIES:  # or no row has come yet
-                raise
-            time.sleep(WAIT)
-            rows.load_state_dict(rows.state_dict())

@@ -25,8 +25,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
-from itertools import chain
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, TypedDict, cast
 
@@ -41,7 +40,7 @@ from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bp
 from benchmark.files import BEGUN, check_checksums, read_json, take_over, whole_folder, write_checksums, write_json
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data, RunConfig, Start
+from benchmark.settings.suite import Data, RunConfig
 from benchmark.settings.suite import Tokenizer as TokenizerConfig
 from benchmark.settings.texts import Domain, WeightedText
 from benchmark.store import Store
@@ -185,17 +184,9 @@ def _tokenizer(
 
         def make(unfinished: Path) -> None:
             into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
-            files = [unfinished / f"sample_{domain.name}.json" for domain in sampled]
-            for domain, file in zip(sampled, files, strict=True):
-                if not file.exists():
-                    size = config.sample_bytes // len(domain.parts)
-                    each = (_sample(part, data.valid_share, size, into.poll) for part in domain.parts)
-                    texts = list(chain.from_iterable(each))
-                    write_json(file, {"texts": texts})
-                    write_json(unfinished / BEGUN, {})
-            trained = train_bpe((text for file in files for text in _read_sample(file)), config.vocabulary)
-            for file in files:
-                file.unlink()
+            parts = [(part, config.sample_bytes // len(domain.parts)) for domain in sampled for part in domain.parts]
+            texts = [text for part, size in parts for text in _sample(part, data.valid_share, size, into.poll)]
+            trained = train_bpe(texts, config.vocabulary)
             if (size := trained.get_vocab_size()) < config.vocabulary:
                 into.report(
                     f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
@@ -212,7 +203,7 @@ def _trained(folder: Path) -> TextTokenizer:
     return TextTokenizer.of(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
-def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda waits: None) -> list[str]:
+def _sample(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[str]:
     """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
     sample: Sample[str] = Sample(size)
     seen = 0
@@ -225,11 +216,6 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll = lambda w
             if seen >= SAMPLED_FROM * size:
                 break
     return sample.items()
-
-
-def _read_sample(file: Path) -> list[str]:
-    texts: list[str] = read_json(file, f"remove {file.parent}")["texts"]
-    return texts
 
 
 # Domains
@@ -483,13 +469,4 @@ def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
 
 def data_key(config: RunConfig) -> str:
     """A hash of what a corpus is made from."""
-    return _data_key(config.domains, config.tokenizer, config.data, config.probes, config.start)
-
-
-@lru_cache(maxsize=1000)  # the runs of a row share their settings
-def _data_key(
-    domains: Sequence[Domain], tokenizer: TokenizerConfig, data: Data, probes: Sequence[Domain], start: Start | None
-) -> str:
-    texts = [[text.model_dump(mode="json") for text in each] for each in (domains, probes)]
-    begins = start.model_dump(mode="json") if start else None  # with a tokenizer of its own
-    return digest([texts, tokenizer.model_dump(mode="json"), data.model_dump(mode="json"), begins])
+    return digest(config.model_dump(mode="json", include={"domains", "tokenizer", "data", "probes", "start"}))
