@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models
 from torch import nn
 
-from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import (
@@ -21,7 +19,7 @@ from benchmark.downstream.classifier import (
     truncate,
     wrong_domain,
 )
-from benchmark.downstream.finetune import Trainer, score, score_all
+from benchmark.downstream.finetune import Trainer, score
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import build
 from benchmark.models.kinds.lora import LoraModel
@@ -46,13 +44,13 @@ def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
     bpe = tokenizer()
     single = TaskData(("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
     ids = bpe.encode("and bee").ids
-    plain = rows_of(checkpoint, TASK, single, prompt_domains(checkpoint, TASK, single, "none", 0))["train"]
+    plain = rows_of(checkpoint, single, prompt_domains(checkpoint, TASK, single, "none", 0))["train"]
     assert plain.tokens[0] == [BOS, *ids, EOS]
-    right = rows_of(checkpoint, TASK, single, prompt_domains(checkpoint, TASK, single, "right", 0))["test"]
+    right = rows_of(checkpoint, single, prompt_domains(checkpoint, TASK, single, "right", 0))["test"]
     assert right.tokens[0] == [BOS, bpe.get_vocab_size() + 1, *ids, EOS]
     assert right.targets == [0, 1]
     paired = TaskData(("l", "r"), *[(Example("and bee", "cat", 0, "-"), Example("cat", "and", 1, "-"))] * 3)
-    both = rows_of(checkpoint, TASK, paired, prompt_domains(checkpoint, TASK, paired, "none", 0))["dev"]
+    both = rows_of(checkpoint, paired, prompt_domains(checkpoint, TASK, paired, "none", 0))["dev"]
     assert both.tokens[0] == [BOS, *ids, EOS, *bpe.encode("cat").ids, EOS]
 
 
@@ -60,7 +58,7 @@ def test_special_tokens_in_a_text_are_text(folders):
     """Oracle: what a text says of padding must not become padding."""
     checkpoint = SavedModel(folders["gpt"])
     data = TaskData(("l", "r"), *[(Example("<s> <pad> </s>", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
-    (ids,) = checkpoint.texts("toy", data)["train"][0]
+    (ids,) = checkpoint.texts(data)["train"][0]
     assert min(ids) > 3
 
 
@@ -74,18 +72,8 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
     long = TaskData(("l", "r"), *[(Example("cat " * 50, None, 0, "-"), Example("and " * 50, "dog " * 50, 1, "-"))] * 3)
     for kind, folder in folders.items():
         checkpoint = SavedModel(folder)
-        rows = rows_of(checkpoint, TASK, long, prompt_domains(checkpoint, TASK, long, "right", 0))["train"]
+        rows = rows_of(checkpoint, long, prompt_domains(checkpoint, TASK, long, "right", 0))["train"]
         assert [len(row) for row in rows.tokens] == [LENGTH, LENGTH], kind
-
-
-def test_a_text_without_a_token_is_refused_with_its_row(tmp_path):
-    """Oracle: a vocabulary of one letter."""
-    bpe = Tokenizer(models.BPE({"<s>": 0, "<pad>": 1, "</s>": 2, "<mask>": 3, "c": 4}, []))
-    build("gpt", 1, 16, Vocabulary(5, DOMAINS), LENGTH, head_size=16).save(tmp_path / "model", bpe)
-    bad = Example("???", None, 1, "FILE:7")
-    data = TaskData(("l", "r"), *[(Example("c", None, 0, "-"), bad)] * 3)
-    with pytest.raises(DataError, match=r"FILE:7: '\?\?\?' has no token"):
-        score_all("stage", tmp_path / "model", [(TASK, data)], SETTINGS, tmp_path / "scores.jsonl")
 
 
 def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
@@ -107,7 +95,7 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monk
     domains = prompt_domains(checkpoint, TASK, data, "picked", 0)
     firsts = [tokenizer().encode(example.text).ids[0] for example in data.train]
     assert domains["train"] == [first % 3 for first in firsts]
-    rows = rows_of(checkpoint, TASK, data, domains)["train"]
+    rows = rows_of(checkpoint, data, domains)["train"]
     assert [row[1] - checkpoint.config.text_vocabulary for row in rows.tokens] == domains["train"]
 
 
@@ -129,7 +117,7 @@ def head_by_hand(model, encoded):
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
     """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
     checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
-    rows = rows_of(checkpoint, TASK, data, prompt_domains(checkpoint, TASK, data, "right", 0))["test"]
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, TASK, data, "right", 0))["test"]
     torch.manual_seed(1)
     model = checkpoint.classifier(data.labels, "two")
     trainer = Trainer(model, TASK, SETTINGS, 0)

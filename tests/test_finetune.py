@@ -53,7 +53,7 @@ def test_batches_hold_every_row_once_and_rows_of_like_length_together():
 def test_forward_passes_of_any_size_give_the_same_weights(folders):
     """Oracle: the gradient of a mean does not depend on how the sum is cut."""
     checkpoint, data = SavedModel(folders["bert"]), data_of(40, 8)
-    rows = rows_of(checkpoint, TASK, data, prompt_domains(checkpoint, TASK, data, "none", 0))
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, TASK, data, "none", 0))
     weights = []
     for columns in (10_000, 40):
         torch.manual_seed(0)
@@ -101,7 +101,7 @@ def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training
 def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes, rates):
     """Oracle: by hand. Three steps stand at a quarter, a half and three quarters of the way."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(48, 4)
-    rows = rows_of(checkpoint, TASK, data, prompt_domains(checkpoint, TASK, data, "none", 0))
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, TASK, data, "none", 0))
     task = TASK.model_copy(update={"max_epochs": 1, **changes})
     trainer = Trainer(checkpoint.classifier(data.labels, "two"), task, SETTINGS, 0)
     seen = []
@@ -125,7 +125,7 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
     task = TASK.model_copy(update={"max_epochs": 2})
 
-    rows = rows_of(checkpoint, task, data, prompt_domains(checkpoint, task, data, "right", 0))
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, task, data, "right", 0))
 
     def weights(seed: int) -> dict[str, torch.Tensor]:
         trainer, *_ = finetune._fine_tune(checkpoint, task, data, rows, seed, SETTINGS)
@@ -228,7 +228,7 @@ def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_pa
     splits = [tuple(replace(e, text="cat dog elk " * 6 + e.text) for e in getattr(whole, name)) for name in SPLITS]
     data = TaskData(("l", "r"), *splits)
     checkpoint = SavedModel(folders["gpt"])
-    window, ends = checkpoint.window("toy", data), []
+    window, ends = checkpoint.window(data), []
     for example, part in zip(data.test, window.test, strict=True):
         encoding = tokenizer().encode(example.text)
         ends.append(encoding.offsets[LENGTH - 2 - 1 - 1][1])

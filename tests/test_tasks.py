@@ -112,7 +112,6 @@ def test_files_become_examples_with_classes_in_order(tmp_path):
     [
         ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: unknown label 'z'; train has 'x', 'y': correct it"),
         ("dev", [], "dev is empty"),
-        ("train", [*GOOD, row("i", "z")], r"train\.jsonl:5: the only example of the class 'z'"),
         ("train", GOOD[:2], "all of train has the label 'x'"),
         (
             "train",

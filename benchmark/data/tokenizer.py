@@ -96,7 +96,7 @@ def load_bpe(folder: Path) -> Tokenizer:
         lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
         raise NotHere(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
-    if missing := _missing_bytes(published):
+    if missing := len(set(pre_tokenizers.ByteLevel.alphabet()).difference(published)):
         raise DataError(
             f"{folder / 'vocab.json'}: not byte-level: it lacks {missing} of the 256 bytes"
             ": take that of a byte-level BPE"
@@ -121,23 +121,15 @@ def _byte_level(model: models.BPE) -> Tokenizer:
     return bpe
 
 
-def _missing_bytes(vocabulary: Iterable[str]) -> int:
-    return len(set(pre_tokenizers.ByteLevel.alphabet()).difference(vocabulary))
+def set_plain_encoding(bpe: Tokenizer) -> None:
+    """Have a saved tokenizer cut whole texts, always alike, and fill none.
 
-
-def set_plain_encoding(bpe: Tokenizer) -> int:
-    """Have a saved tokenizer cut whole texts, always alike, and fill none. Returns how many of the 256 bytes it lacks.
-
-    A byte-level BPE has a token for each of them; of another kind nothing is said. A unigram model draws among ways to
-    cut only where its `alpha` is set, which no file holds.
+    A unigram model draws among ways to cut only where its `alpha` is set, which no file holds.
     """
     bpe.no_truncation()
     bpe.no_padding()
     if isinstance(bpe.model, models.BPE):
         bpe.model.dropout = None  # it draws which merges to leave out, for training
-    content = json.loads(bpe.to_str())
-    is_byte_level = content["model"]["type"] == "BPE" and '"ByteLevel"' in json.dumps(content["pre_tokenizer"])
-    return _missing_bytes(content["model"]["vocab"]) if is_byte_level else 0
 
 
 def ids_of(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -179,10 +171,7 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
     rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     bpe = wrapped.backend_tokenizer
-    if missing := set_plain_encoding(bpe):
-        raise DataError(
-            f"{folder}: its tokenizer lacks {missing} of the 256 bytes: copy the one that the model was trained with"
-        )
+    set_plain_encoding(bpe)
     largest = max(bpe.get_vocab().values())
     if largest >= rows:
         raise DataError(

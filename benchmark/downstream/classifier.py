@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import PAD, ids_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.tasks import Example, TaskData
@@ -70,22 +69,18 @@ class SavedModel:
             return ("none",)
         return tuple(prompt for prompt in asked if self.final or prompt == "right")
 
-    def texts(self, name: str, data: TaskData, whole: bool = False) -> dict[Split, list[list[list[int]]]]:
-        """Token ids of the text, or of text and pair, of each example, `whole` or cut so that a prompt finds room too.
-
-        Raises DataError for a text without a token.
-        """
+    def texts(self, data: TaskData, whole: bool = False) -> dict[Split, list[list[list[int]]]]:
+        """Token ids of the text, or of text and pair, of each example, `whole` or cut to leave room for a prompt."""
         if (data.key, whole) not in self._texts:
-            encoded: dict[Split, list[list[list[int]]]] = {}
-            for split in SPLITS:
-                encoded[split] = [self._encode(name, example, whole) for example in getattr(data, split)]
-            self._texts[data.key, whole] = encoded
+            self._texts[data.key, whole] = {
+                split: [self._encode(example, whole) for example in getattr(data, split)] for split in SPLITS
+            }
         return self._texts[data.key, whole]
 
-    def window(self, name: str, data: TaskData) -> TaskData:
+    def window(self, data: TaskData) -> TaskData:
         """The same task with that part of each text, or of text and pair, which a row holds."""
         splits: dict[Split, tuple[Example, ...]] = {}
-        for split, texts in self.texts(name, data).items():
+        for split, texts in self.texts(data).items():
             read = [self.tokenizer.decode_batch(parts, skip_special_tokens=False) for parts in texts]
             splits[split] = tuple(
                 replace(example, text=parts[0], text_pair=parts[1] if parts[1:] else None)
@@ -93,18 +88,11 @@ class SavedModel:
             )
         return replace(data, train=splits["train"], dev=splits["dev"], test=splits["test"])
 
-    def _encode(self, task: str, example: Example, whole: bool) -> list[list[int]]:
+    def _encode(self, example: Example, whole: bool) -> list[list[int]]:
         parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
         encoded = ids_of(self.tokenizer, parts)
-        for part, ids in zip(parts, encoded, strict=True):
-            if not ids:
-                raise DataError(
-                    f"task {task!r}, {example.place}: {part[:40]!r} has no token in this vocabulary"
-                    ": change or remove the example"
-                )
-        return (
-            encoded if whole else truncate(encoded, self.length - 2 - len(encoded))
-        )  # `<s>`, prompt, and a `</s>` after each
+        # beside them `<s>`, prompt, and a `</s>` after each
+        return encoded if whole else truncate(encoded, self.length - 2 - len(encoded))
 
     def classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
@@ -174,7 +162,7 @@ def prompt_domains(
 ) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
     if prompt == "picked":
-        texts = checkpoint.texts(task.name, data)
+        texts = checkpoint.texts(data)
         return {
             split: discriminator.pick(checkpoint.folder, [list(chain(*parts)) for parts in texts[split]]).tolist()
             for split in SPLITS
@@ -186,12 +174,12 @@ def prompt_domains(
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 
 
-def rows_of(checkpoint: SavedModel, task: Task, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
+def rows_of(checkpoint: SavedModel, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
     """`<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
     documents in pre-training."""
     splits: dict[Split, Rows] = {}
     special = checkpoint.special
-    for split, texts in checkpoint.texts(task.name, data).items():
+    for split, texts in checkpoint.texts(data).items():
         tokens = []
         for parts, domain in zip(texts, domains[split], strict=True):
             prompt = [] if domain < 0 else [checkpoint.config.text_vocabulary + domain]

@@ -184,7 +184,7 @@ def score(
     """
     began = time.monotonic()
     domains = prompt_domains(checkpoint, task, data, prompt, seed)
-    rows = rows_of(checkpoint, task, data, domains)
+    rows = rows_of(checkpoint, data, domains)
     longest = max(len(row) for split in rows.values() for row in split.tokens)
     columns = settings.forward_tokens
     while True:
@@ -250,7 +250,7 @@ class MissingScore:
             columns = settings.forward_tokens
             return score_probe(checkpoint, self.task, self.data, self.prompt, columns, asked_to_stop)
         line = score(checkpoint, self.task, self.data, self.prompt, self.seed, settings, asked_to_stop)
-        return structs.replace(line, window=checkpoint.window(self.task.name, self.data).key)
+        return structs.replace(line, window=checkpoint.window(self.data).key)
 
 
 def find_missing(
@@ -292,9 +292,10 @@ def score_all(
         if not cells:
             return False
         make_ready(checkpoint)
-        _read_texts(checkpoint, cells, path)
+        for task, data in {cell.task.name: (cell.task, cell.data) for cell in cells if cell.how == "finetune"}.values():
+            record_window_baseline(task, data, checkpoint.window(data), path.with_name("baselines.jsonl"))
         if any(cell.prompt == "picked" for cell in cells):
-            discriminator.read(checkpoint.folder)  # likewise, whether there is one
+            discriminator.read(checkpoint.folder)  # is there one?
         lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
             try:
@@ -324,15 +325,6 @@ def score_all(
     if lost:
         raise lost[0]
     return True
-
-
-def _read_texts(checkpoint: SavedModel, cells: Sequence[MissingScore], path: Path) -> None:
-    """Show what is wrong with a text before hours of training, and score word counts on what fine-tuning reads."""
-    for how, task, data in {(cell.how, cell.task.name): (cell.how, cell.task, cell.data) for cell in cells}.values():
-        if how == "finetune":
-            record_window_baseline(task, data, checkpoint.window(task.name, data), path.with_name("baselines.jsonl"))
-        else:
-            checkpoint.texts(task.name, data, whole=True)
 
 
 def trained_stage(store: Store, config: RunConfig, index: int) -> str:

@@ -63,7 +63,7 @@ def features_of(
     model = load(checkpoint.folder).to(own_device())
     model.prompts = prompt != "none"
     domains = prompt_domains(checkpoint, task, data, prompt, 0)
-    texts = checkpoint.texts(task.name, data, whole=True)
+    texts = checkpoint.texts(data, whole=True)
     for split in SPLITS:
         read_with = [own if domain < 0 else domain for domain in domains[split]]
         parts = zip(*texts[split], strict=True)

@@ -93,7 +93,7 @@ def check(task: str, raw: Mapping[Split, Sequence[RawExample]]) -> TaskData:
     """Examples with labels as numbers.
 
     Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some rows only, a
-    missing label, a class with one example in train, a single class, and a label of dev or test unknown in train.
+    missing label, a single class, and a label of dev or test unknown in train.
     """
     for split in SPLITS:
         if not raw[split]:
@@ -116,11 +116,6 @@ def check(task: str, raw: Mapping[Split, Sequence[RawExample]]) -> TaskData:
                 raise DataError(
                     f"task {task!r}, {row.place}: unknown label {label!r:.80}; train has {known}"
                     f"{', ...' * (len(labels) > SHOWN)}: correct it, or leave the row out"
-                )
-            if counts[label] == 1:
-                raise DataError(
-                    f"task {task!r}, {row.place}: the only example of the class {label!r:.80} in train; add some, or "
-                    "leave the class out"
                 )
         splits[split] = tuple(Example(r.text, r.text_pair, number[_label(r)], r.place) for r in raw[split])
     return TaskData(labels, splits["train"], splits["dev"], splits["test"])

@@ -174,8 +174,6 @@ def _read(name: str) -> dict[str, Any]:
     content[BUILT_IN] = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content
-    if not isinstance(base, str):
-        raise ConfigError(f"{path}: extends = {base!r} must be the name of a suite, or the path of a .toml file")
     beside = str(path.parent / base) if base.endswith(".toml") else base
     try:
         inherited = _read(beside)
