@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,9 @@ import methods
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import suite_names
-from benchmark.settings.suite import (
-    per_stage,
-)
+from benchmark.settings.suite import per_stage
 from benchmark.training.keys import stage_keys
 from tests.tools import suite_keys
-
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = """

@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import sys
-import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import zstandard
 
 from benchmark.data import corpus, docstrings, documents
 from benchmark.data.documents import DataError, Document
-from benchmark.settings.texts import Domain, HubDataset
+from benchmark.settings.texts import Domain
 
 
 def read(domain: Domain, valid_share: float = 0.1) -> tuple[list[Document], Counter[str]]:
@@ -66,15 +65,6 @@ def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packi
     for number, text in enumerate(TEXTS):
         write(tmp_path / f"folder/{number}.txt{packing}", text.encode())
     assert texts(read(domain(tmp_path / "folder"))[0]) == TEXTS
-
-
-def test_frames_and_members_that_follow_each_other_are_all_read(tmp_path) -> None:
-    """Oracle: gzip and zstd define a concatenation of files as the file of the concatenated content."""
-    first, second = json_lines({"text": "one"}), json_lines({"text": "two"})
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(first) + gzip.compress(second))
-    (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(first) + zstandard.compress(second))
-    for name in ("a.jsonl.gz", "b.jsonl.zst"):
-        assert texts(read(domain(tmp_path / name))[0]) == ["one", "two"]
 
 
 def test_byte_order_mark_crlf_and_another_field(tmp_path) -> None:
@@ -457,33 +447,3 @@ def test_a_package_that_is_not_installed_is_an_error() -> None:
     for name in ("not_installed_anywhere", "scikit-learn", "os.path"):
         with pytest.raises(DataError, match=f"no package '{name}' is installed"):
             read(Domain(name="docs", packages=(name,)))
-
-
-def hub(monkeypatch, rows: list[dict], calls: list) -> None:
-    def load_dataset(*args, **options):
-        calls.append((args, options))
-        if args[0] == "missing":
-            raise FileNotFoundError("it is not on the Hub")
-        return iter(rows)
-
-    module = types.ModuleType("datasets")
-    monkeypatch.setattr(module, "load_dataset", load_dataset, raising=False)
-    monkeypatch.setitem(sys.modules, "datasets", module)
-
-
-def test_hugging_face_datasets_are_streamed(monkeypatch) -> None:
-    """Oracle: a stand-in for the library that records how it was called."""
-    calls: list = []
-    hub(monkeypatch, [{"body": text} for text in ["a", None, "b", "c"]], calls)
-    dataset = HubDataset(path="some/where", name="en", split="train", text_field="body", documents=3)
-    docs, skipped = read(Domain(name="hub", datasets=(dataset,)))
-    assert calls == [(("some/where", "en"), {"split": "train", "streaming": True})]
-    assert [(document.text, document.source) for document in docs] == [
-        ("a", "some/where:0"),
-        ("b", "some/where:2"),
-    ]
-    assert skipped == {"blank": 1}
-    with pytest.raises(DataError, match="some/where:0: no field 'text'; there are body"):
-        read(Domain(name="hub", datasets=(HubDataset(path="some/where"),)))
-    with pytest.raises(DataError, match=r"dataset 'missing' .*: it is not on the Hub"):
-        read(Domain(name="hub", datasets=(HubDataset(path="missing"),)))

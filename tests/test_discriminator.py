@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from benchmark.data.tokenizer import BOS, Vocabulary, train_bpe
-from benchmark.data.tokens import Corpus
 from benchmark.downstream import discriminator
 from benchmark.downstream.discriminator import create, fit, mean_embeddings, pick
-from benchmark.models import LanguageModel, build
-from benchmark.models.fast_operators import cross_entropy
+from benchmark.models import build
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
-from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 from tests.support.texts import tiny_corpus
 
-PACKAGES = ("pydantic", "networkx", "matplotlib")  # torch needs networkx
 DATA = Data(sequence_length=34)
 VOCABULARY = Vocabulary(100, ("d0", "d1", "d2"))
 
@@ -72,33 +66,3 @@ def test_a_discriminator_is_kept_beside_its_model_and_made_once(tmp_path, monkey
     assert create(tmp_path / "model", Stream(corpus, DATA, masked=True, seed=0), seen=2) == made
     texts = [[4, 5, 6], [7, 8]]
     assert pick(tmp_path / "model", texts).tolist() == made.pick(mean_embeddings(model, texts)).tolist()
-
-
-def trained(corpus: Corpus, data: Data, hidden_size: int, steps: int) -> tuple[LanguageModel, Stream]:
-    torch.manual_seed(0)
-    stream = Stream(corpus, data, masked=False, seed=0)
-    model = build(
-        "gpt", 1, hidden_size, corpus.vocabulary, data.sequence_length, head_size=16, dropout=0.0, prompts=True
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for step in range(steps):
-        batch = stream.batch(2, Phase("all", domain="seen"), 0, step, 24, range(24))
-        optimizer.zero_grad()
-        cross_entropy(model(batch.tokens, batch.domains, batch.positions), batch.targets).backward()
-        optimizer.step()
-    return model, stream
-
-
-def test_domains_of_other_words_are_told_apart(tmp_path):
-    """Oracle: made-up domains that share half of their words: 32 words of a text leave no doubt."""
-    draw = np.random.default_rng(0)
-    bpe = train_bpe(["text"], 260)
-    whole = tiny_corpus(3, 0, 0, vocabulary=bpe.get_vocab_size())
-
-    def ids(domain: int, count: int) -> np.ndarray:
-        return draw.integers(10 + 40 * domain, 90 + 40 * domain, count).astype(np.uint16)
-
-    domains = [replace(d, train=ids(i, 20_000), valid=ids(i, 2_000)) for i, d in enumerate(whole.domains)]
-    model, stream = trained(replace(whole, domains=tuple(domains)), DATA, 16, 150)
-    model.save(tmp_path / "model", bpe)
-    assert min(create(tmp_path / "model", stream, seen=3).accuracy.values()) > 0.95

@@ -15,8 +15,7 @@ from tests.support import malformed
 from tests.support.malformed import Case, unclear
 
 GROUPS: tuple[Callable[[], Iterable[Case]], ...] = (
-    *(malformed.keys, malformed.options, malformed.rules, malformed.files),
-    *(malformed.command_lines, malformed.tables, malformed.texts, malformed.tasks),
+    *(malformed.rules, malformed.files, malformed.command_lines, malformed.tables, malformed.texts, malformed.tasks),
 )
 OF_WHAT_IS_TRAINED = (malformed.models, malformed.records, malformed.studies)
 
