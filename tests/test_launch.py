@@ -63,36 +63,6 @@ def test_parameters_make_a_batch_script(tmp_path, monkeypatch) -> None:
     assert "gres" not in script and "exclusive" not in script and "#SBATCH --nodes=1\n" in script
 
 
-def test_each_kind_of_job_asks_for_its_own(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: what a section says holds for its jobs, the rest as for all; one process has one GPU."""
-    sections = """partition = "gpu"
-gpus_per_node = "a100:4"
-time = 600
-[slurm.prepare]
-partition = "cpu"
-mem = "64GB"
-[slurm.train]
-time = 1200
-[slurm.score]
-gpus_per_node = "mig:1"
-"""
-    slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
-    train = slurm.parameters("train", ["steps"])
-    assert (train["partition"], train["time"], train["gres"], train["ntasks_per_node"]) == (
-        *("gpu", 1200),
-        *("gpu:a100:4", 4),
-    )
-    told = {kind: slurm.parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
-    assert {kind: (a["partition"], a["time"], a.get("gres"), a.get("mem")) for kind, a in told.items()} == {
-        "prepare": ("cpu", 600, None, "64GB"),
-        "score": ("gpu", 1200, "gpu:mig:1", None),
-        "measure": ("gpu", 1200, "gpu:a100:1", None),
-        "report": ("gpu", 600, None, None),
-    }
-    with pytest.raises(ConfigError, match="slurm.score.tiem: no such key"):
-        load_suite(str(tiny.file), {"slurm.score.tiem": 5})
-
-
 def test_a_section_takes_every_key(tiny: SuiteFolder) -> None:
     """Oracle: the keys of `[slurm]` but its sections; those of centres by the words of the batch script. A job that is
     one process says so of keys that are for several."""
@@ -266,12 +236,6 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
         load_suite(str(tiny.file))
 
 
-def test_settings_change_no_result(tiny: SuiteFolder) -> None:
-    ids = [config.id for config in tiny.configs()]
-    tiny.write(NAIVE, ER, slurm="nodes = 2")
-    assert [config.id for config in tiny.configs()] == ids
-
-
 # States
 
 
@@ -294,14 +258,6 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     assert "and 1 runs before; tracebacks" in capsys.readouterr().err
     assert tiny.call("run", "--retry-failed", "--parallel", "1") == 1
     assert [line["kind"] for line in tiny.run_lines("hot")] == ["run", "failed"] * 2
-
-
-def test_bad_text_is_said_at_once(tiny: SuiteFolder, capsys) -> None:
-    """Oracle: the contract: file and line, whatever the command; nothing is trained."""
-    texts = next(Path(domain.train[0]) for domain in tiny.configs()[0].domains)
-    texts.write_text(texts.read_text() + '{"text": 5}\n')
-    assert tiny.call("run", "--parallel", "1") == 2
-    assert f"{texts}:" in capsys.readouterr().err and not (tiny.runs / "stages").exists()
 
 
 def test_without_slurm_the_error_says_so(tiny: SuiteFolder, monkeypatch, capsys) -> None:

@@ -168,11 +168,9 @@ def test_under_seconds_only_when_asked_and_apart(tiny: SuiteFolder, monkeypatch)
         slots_for(timed, 3)
 
 
-def test_torchrun_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, monkeypatch) -> None:
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "here")):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="--parallel 2 and torchrun"):
-        slots_for(tiny.configs(), 2)
+def test_several_processes_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, capsys) -> None:
+    assert tiny.call("run", "--processes", "3", "--parallel", "2") == 2
+    assert "--parallel 2: 3 processes train one run at a time" in capsys.readouterr().err
 
 
 def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -> None:
@@ -286,29 +284,20 @@ def paced(tiny: SuiteFolder) -> Iterator[SuiteFolder]:
         yield tiny
 
 
-def start(tiny: SuiteFolder) -> subprocess.Popen[str]:
+def start(tiny: SuiteFolder) -> subprocess.Popen[bytes]:
     """Two runs at a time, in a process group of their own."""
     return subprocess.Popen(
         [sys.executable, "run_all.py", *tiny.arguments("run", "--parallel", "2")],
         cwd=tiny.folder / "code",
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
     )
 
 
-def finish(tiny: SuiteFolder) -> tuple[int, str]:
-    """The exit status of a call that nobody disturbs, and what it said."""
-    process = start(tiny)
-    _, said = process.communicate(timeout=120)
-    return process.returncode, said
-
-
 @only_thorough
-@pytest.mark.parametrize("how", ["SIGKILL to the parent"])
-def test_all_stop_after_a_checkpoint(paced: SuiteFolder, how: str) -> None:
+def test_all_stop_after_a_checkpoint_when_the_parent_is_killed(paced: SuiteFolder) -> None:
     """Oracle: undisturbed runs, bit for bit; no process is left."""
     tiny = paced.write("x", "y", NAIVE)
     tiny.tell("x", "slow")
@@ -317,35 +306,15 @@ def test_all_stop_after_a_checkpoint(paced: SuiteFolder, how: str) -> None:
     wait_until(lambda: tiny.run_lines("x") and tiny.run_lines("y"))
     tiny.wait_for_mid_stage("x", "y")
     below = processes.descendants(process.pid)
-    name = how.partition(" ")[0]
-    (os.killpg if "all" in how else os.kill)(process.pid, getattr(signal, name))
-    _, said = process.communicate(timeout=60)
+    process.kill()
+    process.communicate(timeout=60)
     wait_until(lambda: not below & set(processes.everyone()))
-    assert process.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130)
-    assert name == "SIGKILL" or said.count("stopped; goes on from what it has kept") == 2
-    assert "Traceback" not in said
     assert tiny.count("x", "done") == tiny.count("y", "done") == 0 and not tiny.run_lines("Naive")
     for row in ("x", "y"):
         assert (Store(tiny.runs).stage(tiny.keys(row)[1]) / "checkpoint.pt").exists()
         tiny.let_go(row)
-    assert finish(tiny)[0] == 0
+    assert start(tiny).wait(timeout=120) == 0
     assert [tiny.count(row, "resumed") for row in ("x", "y")] == [1, 1]
     for row in ("x", "y", "Naive"):
         expected = tiny.undisturbed(row).weights(row)
         assert all(torch.equal(tensor, tiny.weights(row)[name]) for name, tensor in expected.items())
-
-
-@only_thorough
-def test_one_failure_stops_no_other(paced: SuiteFolder) -> None:
-    """Oracle: the states: one run fails with its error, one whose process is killed goes on with the next call."""
-    tiny = paced.write("trips", "dies", NAIVE, ER)
-    tiny.tell("trips", "trip 0")
-    tiny.tell("dies", "die")
-    code, said = finish(tiny)
-    assert code == 1 and "2 failed" in said
-    assert "tiny:dies-s0  its process died, exit status -9; `run` goes on" in said
-    states = {row: state.state for row, state in tiny.states().items()}
-    assert states == {"trips": "failed", "dies": "interrupted", "Naive": "done", "ER": "done"}
-    tiny.let_go("dies")
-    assert finish(tiny)[0] == 1
-    assert tiny.states()["dies"].state == "done"

@@ -39,7 +39,6 @@ from tests.support.suite_folder import (
     wait_until,
     write_task,
 )
-from tests.support.thorough import only_thorough
 
 pytestmark = needs_slurm
 
@@ -174,44 +173,6 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
     assert commands.endings([job]) == {job: "COMPLETED"}
 
 
-@only_thorough
-def test_preemption_that_cancels_at_once(tiny: SuiteFolder) -> None:
-    """A job without a grace time (PreemptMode=CANCEL, GraceTime=0) has Slurm's KillWait, here five seconds, to save and
-    to queue itself again; Python runs in something like a container. Oracle: an undisturbed run, bit for bit."""
-    tiny.write("x", slurm=f'{tiny.runtime()}partition = "preemptible"').tell("x", "slow")
-    scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL", "GraceTime=0")
-    try:
-        tiny.submit()
-        tiny.wait_for_mid_stage("x")
-        job = tiny.job("x")
-        preempt(tiny)
-        wait_until(lambda: queue()[job].waits)
-    finally:
-        scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE", "GraceTime=10")
-    tiny.let_go("x")
-    tiny.wait_for("x", "done")
-    assert tiny.job("x") == job and "DUE TO PREEMPTION" in tiny.log(job).read_text()
-    assert_as_if_undisturbed(tiny, "x", resumed=1)
-
-
-@only_thorough
-def test_a_lost_node(tiny: SuiteFolder, cluster: SlurmCluster) -> None:
-    """It dies with all that runs on it; Slurm starts the run elsewhere. Oracle: an undisturbed run."""
-    tiny.write("x").tell("x", "slow")
-    tiny.submit()
-    tiny.wait_for_mid_stage("x")
-    node = tiny.states()["x"].job.node
-    cluster.kill_node(node)
-    try:
-        scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=test")
-        tiny.let_go("x")
-        tiny.wait_for("x", "done")
-    finally:
-        cluster.start_node(node)
-        scontrol("update", f"NodeName={node}", "State=RESUME")
-    assert_as_if_undisturbed(tiny, "x", resumed=1)
-
-
 def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
     """Equal to one process, up to rounding. One process that fails ends the job, and says why in the records.
 
@@ -262,26 +223,6 @@ def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster
     tiny.submit()
     tiny.wait_for("x", "done")
     assert tiny.job("x") != job
-    assert_as_if_undisturbed(tiny, "x", resumed=1)
-
-
-@only_thorough
-def test_a_controller_that_is_silent_when_a_job_is_to_be_queued_again(tiny: SuiteFolder, cluster: SlurmCluster) -> None:
-    """The job gets the signal of its time limit by `kill`, asks twice in vain, and then is heard. Oracle: its log, and
-    an undisturbed run, bit for bit; it is queued again once."""
-    tiny.write("x").tell("x", "slow")
-    tiny.submit()
-    tiny.wait_for_mid_stage("x")
-    job = tiny.job("x")
-    log = tiny.log(job)
-    with silent(cluster):
-        for pid in tasks_of(job):
-            os.kill(pid, TIME_OVER)
-        wait_until(lambda: log.read_text().count("asking again in 5 s") == 2)
-    wait_until(lambda: job in queue() and queue()[job].waits)
-    tiny.let_go("x")
-    tiny.wait_for("x", "done")
-    assert tiny.job("x") == job
     assert_as_if_undisturbed(tiny, "x", resumed=1)
 
 

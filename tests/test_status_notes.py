@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 
-from benchmark import records
 from benchmark.locks import LeaseLost
 from tests.support.suite_folder import SuiteFolder
 
@@ -55,25 +52,6 @@ def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(tiny: Suit
     monkeypatch.setattr("benchmark.training.run.Run.__init__", loses)
     assert tiny.call("run") == 1
     assert tiny.states()["Naive"].state == "todo"
-
-
-def test_what_fails_before_a_first_stage_is_told_where_no_record_can_be_written(
-    tiny: SuiteFolder, monkeypatch, capsys
-) -> None:
-    """Oracle: the failure's own words, in the line of the run; a full disk took their place, and the line."""
-
-    def fails(*_: object, **__: object) -> None:
-        raise MemoryError("no room")
-
-    def full(path: Path, *_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    tiny.write('{ method = "naive" }')
-    shutil.copytree(tiny.texts / "prepared" / "runs" / "data", tiny.runs / "data")
-    monkeypatch.setattr("benchmark.training.run.Run.__init__", fails)
-    monkeypatch.setattr(records, "append", full)
-    assert tiny.call("run") == 1
-    assert "failed: no room" in capsys.readouterr().err
 
 
 def test_braces_on_the_command_line_are_text(tiny: SuiteFolder, capsys) -> None:

@@ -55,13 +55,8 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     Raises ConfigError where so many cannot be.
     """
     from benchmark.models.devices import accelerators
-    from benchmark.training.processes import launched
 
     timed, cores = any(map(is_timed, runs)), physical_cores()
-    if launched()[1] > 1:
-        if parallel not in (None, 1):
-            raise ConfigError(f"--parallel {parallel} and torchrun: several processes train a run already; choose one")
-        parallel = 1
     fitting = 1 if timed else len(cores)
     count = min(fitting if parallel is None else parallel, len(runs))
     if count <= 1:

@@ -26,7 +26,6 @@ from benchmark.records import (
     EvaluationLine,
     FailedLine,
     LineOfRun,
-    RecordsError,
     ScoreLine,
     StageLine,
     UnscoredLine,
@@ -223,11 +222,7 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
 def _has_prompts(store: Store, key: str) -> bool:
     """Whether a stage ended with a model that has domain prompts."""
     path = store.stage(key) / "model" / "config.json"
-    try:
-        return path.exists() and bool(json.loads(path.read_bytes()).get("prompts"))
-    except ValueError as error:
-        cure = f"restore it from a copy, or delete {store.stage(key)} to train that stage again"
-        raise RecordsError(f"{path} is damaged ({error}): {cure}") from None
+    return path.exists() and bool(json.loads(path.read_bytes()).get("prompts"))
 
 
 def describe_progress(beat: Heartbeat, config: RunConfig) -> str:

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.files import whole_file
-from benchmark.records import EvaluationLine
+from benchmark.jobs.state import Survey
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, per_stage
-from benchmark.store import Store, load_runs
-from benchmark.training.identity import Identities
+from benchmark.store import Store
 from benchmark.training.keys import check_memory_shares
 from benchmark.training.method import Build
 
@@ -59,7 +58,7 @@ def tune(
         yield f"next: `python run_all.py run {trials}` trains them, here or with --executor; then {again}"
         return
     searching = load_suite(str(trials))
-    perplexities = judge(searching, runs_of(searching), Identities(Store(runs), build))
+    perplexities = judge(Survey(searching, runs_of(searching), build, Store(runs)))
     left = len(searching.rows) - len(perplexities)
     if left:
         yield f"{left} of the {len(searching.rows)} trials in {trials} have not ended below {runs}"
@@ -116,20 +115,14 @@ def _configurations(suite: Suite, row: Row, run: RunConfig, space: Space, count:
     return [row, *random.Random(digest([row.name, names])).sample(others, count - 1)]
 
 
-def judge(searching: Suite, configs: Sequence[RunConfig], identities: Identities) -> dict[str, float]:
+def judge(survey: Survey) -> dict[str, float]:
     """The average perplexity (AP) over the domains of each trial that has ended, by its name; infinite if it failed."""
     perplexities = {}
-    trials = {config.id: config for config in configs}
-    for run in load_runs(identities.store.root, searching.name):
-        if run.id not in trials or identities.of(trials[run.id], run.lines).why:
-            continue
-        if run.finished == len(searching.domains):
-            last = [line for line in run.stages[-1] if isinstance(line, EvaluationLine)][-1].perplexity
-            values = [last[domain.name] or math.inf for domain in searching.domains]
-            perplexities[run.row] = math.exp(sum(map(math.log, values)) / len(values))
-        elif run.failure:
-            perplexities[run.row] = math.inf
-    return {row.name: perplexities[row.name] for row in searching.rows if row.name in perplexities}
+    for run in survey.states():
+        if run.state in ("done", "failed"):
+            ap = run.stages[-1].ap if run.state == "done" else None
+            perplexities[run.config.row] = math.inf if ap is None else ap
+    return perplexities
 
 
 def pick(suite: Suite, rows: Sequence[Row], searching: Suite, perplexities: Mapping[str, float]) -> Suite:

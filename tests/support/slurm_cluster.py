@@ -126,7 +126,7 @@ def missing_programs() -> list[str]:
 class SlurmCluster:
     """The cluster, as its users see it. Configuration, with lines `more`, and logs are in `folder` and stay there."""
 
-    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int | str = 0, more: str = "") -> None:
+    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 0, more: str = "") -> None:
         self.folder, self._options = folder, [more, str(gpus), str(nodes), str(cpus)]
         self.nodes = [f"127.0.0.{number + 1}" for number in range(nodes)]
 
@@ -193,9 +193,8 @@ class SlurmCluster:
 class Supervisor:
     """Parent of the daemons and, as a subreaper, ancestor of all jobs."""
 
-    def __init__(self, folder: Path, more: str, gpus: str, nodes: int, cpus: int) -> None:
-        self.folder, self.logs, self.more, self.cpus = folder, folder / "logs", more, cpus
-        self.gpu_type, self.gpus = gpus.rpartition(":")[0], int(gpus.rpartition(":")[2])  # of "a100:2", or "2"
+    def __init__(self, folder: Path, more: str, gpus: int, nodes: int, cpus: int) -> None:
+        self.folder, self.logs, self.more, self.gpus, self.cpus = folder, folder / "logs", more, gpus, cpus
         # short: a Unix socket's path has at most 107 characters
         self.run = Path(tempfile.mkdtemp(prefix="slurm-"))
         memory = Path("/dev/shm")  # the database writes a lot before it is up
@@ -230,7 +229,7 @@ class Supervisor:
         processes.prctl(processes.SET_CHILD_SUBREAPER, 1)
         self.run.chmod(0o755)
         controller_port, accounting_port, *node_ports = free_ports(2 + len(self.nodes))
-        gres = f" Gres=gpu:{self.gpu_type}:{self.gpus}".replace("::", ":") if self.gpus else ""
+        gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         values = {
             "user": pwd.getpwuid(os.getuid()).pw_name,
             "run": self.run,
@@ -271,8 +270,7 @@ class Supervisor:
         for number in range(self.gpus):
             (self.run / f"gpu{number}").symlink_to("/dev/null")
         if self.gpus:
-            kind = self.gpu_type and f" Type={self.gpu_type}"
-            (self.folder / "gres.conf").write_text(f"Name=gpu{kind} File={self.run}/gpu[0-{self.gpus - 1}]\n")
+            (self.folder / "gres.conf").write_text(f"Name=gpu File={self.run}/gpu[0-{self.gpus - 1}]\n")
 
     def _munged(self) -> None:
         key = self.run / "munge.key"
@@ -382,4 +380,4 @@ def is_listening(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    Supervisor(Path(sys.argv[1]), sys.argv[2], sys.argv[3], *map(int, sys.argv[4:])).serve()
+    Supervisor(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])).serve()

@@ -23,7 +23,6 @@ from safetensors.torch import load_file
 import methods
 import paper_tables
 import run_all
-from benchmark.downstream.tasks import load_tasks, record_baselines
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.executors.local import train_here
@@ -191,11 +190,6 @@ class SuiteFolder:
 
     def survey(self) -> Survey:
         return Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))
-
-    def record_baselines(self) -> None:
-        """Of its tasks, so that nothing is left to prepare."""
-        survey = self.survey()
-        record_baselines(load_tasks(survey.suite, survey.store), survey.store.scores_file("baselines"))
 
     def states(self) -> dict[str, RunState]:
         """The state of each row."""

@@ -45,11 +45,14 @@ def execute(plan: Plan) -> int:
 
     (rank, together), wanted = launched(), [state.config for state in plan.wanted]
     leads = rank == 0
-    if plan.processes and together == 1 and wanted and (count := count_processes(plan.processes)) > 1:
-        if plan.parallel not in (None, 1):
-            raise ConfigError(f"--processes {count} train one run at a time: leave --parallel {plan.parallel} out")
+    count = count_processes(plan.processes) if plan.processes and wanted and together == 1 else together
+    if count > 1 and plan.parallel not in (None, 1):
+        raise ConfigError(
+            f"--parallel {plan.parallel}: {count} processes train one run at a time: leave one of both out"
+        )
+    if count > together:
         return launch(count, plan.program)
-    slots = slots_for(wanted, plan.parallel)
+    slots = slots_for(wanted, plan.parallel) if count == 1 else []
     if leads:
         print(_describe_start(plan), file=sys.stderr)
         if wanted and (idle := accelerators()[1] - max(together, len(slots))) > 0:

@@ -15,9 +15,8 @@ from benchmark.errors import UserError
 
 PATIENCE = 120.0  # seconds for an answer
 # A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change Slurm's answers.
-OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI", "OMPI_", "TORCHELASTIC_")
+OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI")
 FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")
-OF_TORCHRUN = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
 COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
@@ -99,7 +98,7 @@ def outside_of_jobs() -> Iterator[None]:
     """Without what belongs to a job that this process may itself run in, and what changes Slurm's answers."""
     before = dict(os.environ)
     for key in before:
-        if (key in OF_TORCHRUN or key.startswith((*OUTER, *FILTERS))) and key not in WHERE:
+        if key.startswith((*OUTER, *FILTERS)) and key not in WHERE:
             del os.environ[key]
     try:
         yield
