@@ -188,6 +188,7 @@ def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[st
         "code": lambda provenance: [provenance.code],
         "packages": lambda provenance: [f"{name} {version}" for name, version in provenance.packages.items()],
         "hardware": lambda provenance: [describe_hardware(provenance)],
+        "vector instructions": lambda provenance: [provenance.hardware.instructions],
     }
     for what, of in ways.items():
         ours, theirs = (list(dict.fromkeys(value for provenance in side for value in of(provenance))) for side in made)

@@ -24,10 +24,12 @@ from tests.support.tiny_suite import write as write_suite
 
 ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {})]
 
+INSTRUCTIONS = "vector instructions: nothing that the other lacks → AVX2"  # records made up name none
+
 
 @pytest.fixture
 def sides(tmp_path) -> tuple[Path, Path]:
-    """The same suite twice: in the second ER has other options and numbers, a package is newer, and ELLE is missing."""
+    """The same suite twice: in the second ER has other options and numbers, package and CPU differ, ELLE is missing."""
     a, b = tmp_path / "a", tmp_path / "b"
     synthetic.write(a, "demo", rows=ROWS, seeds=3, scores=False)
     synthetic.write(b, "demo", rows=[ROWS[0], ("ER", "er", {"replay": 0.2})], seeds=3, scores=False)
@@ -36,6 +38,7 @@ def sides(tmp_path) -> tuple[Path, Path]:
         for line in lines:
             if line["kind"] == "stage":
                 line["provenance"]["packages"]["torch"] = "2.14.0"
+                line["provenance"]["hardware"]["instructions"] = "AVX2"
             if line["kind"] == "evaluation":
                 line["perplexity"] = {name: 1.1 * value for name, value in line["perplexity"].items()}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -101,7 +104,7 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
 def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
     """Oracle: what the second was given. Records that are the same differ in nothing."""
     changes = list(differences(*(load_runs(side, "demo") for side in sides)))
-    assert changes == ["options.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0"]
+    assert changes == ["options.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0", INSTRUCTIONS]
     assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
 
 
