@@ -32,7 +32,6 @@ from benchmark.settings.names import slug
 
 NAME = "scorecard"
 COLUMNS = ("Verdict", "Weakest comparison", "Effect", "95% interval", "Seeds", "p", "Decidable from", "Paper")
-DETAILS = ("Effect", "95% interval", "Seeds", "p, on its own", "Paper")
 
 
 def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
@@ -52,7 +51,7 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     judged = [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
     seeds = max((verdict.seeds for verdict in verdicts), default=0)
     if seeds < fewest_seeds(2 * len(verdicts) or 1):
-        blocks = _undecidable([(verdict, ours[suite]) for suite, verdict in judged], seeds)
+        blocks = [Block("", (TableRow((_describe_undecided(len(verdicts), seeds),), tuple(Cell() for _ in COLUMNS)),))]
         below = _describe_rules(ours, len(verdicts))[1:] if verdicts else []
     else:
         blocks, below = list(_blocks(study, ours, judged)), _describe_rules(ours, len(verdicts))
@@ -69,15 +68,13 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     )
 
 
-def _undecidable(verdicts: Sequence[tuple[Verdict, Measurements]], seeds: int) -> list[Block]:
-    """One line in the place of all claims; their comparisons can be opened below it."""
-    text, details = "No run has finished what a claim is about.", None
-    if verdicts:
-        fewest = fewest_seeds(2 * len(verdicts))
-        have = "one seed" if seeds == 1 else f"{seeds} seeds"
-        text = f"None of {len(verdicts)} claims can be decided with {have}; together they need at least {fewest}."
-        details = _details(verdicts)
-    return [Block("", (TableRow((text,), tuple(Cell() for _ in COLUMNS), details=details),))]
+def _describe_undecided(claims: int, seeds: int) -> str:
+    """What stands in the place of all claims where none can be decided."""
+    if not claims:
+        return "No run has finished what a claim is about."
+    have = "one seed" if seeds == 1 else f"{seeds} seeds"
+    needed = fewest_seeds(2 * claims)
+    return f"None of {claims} claims can be decided with {have}; together they need at least {needed}."
 
 
 def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tuple[str, Verdict]]) -> Iterator[Block]:
@@ -101,28 +98,7 @@ def _row(verdict: Verdict, ours: Measurements) -> TableRow:
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
         _format_printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
     )
-    return TableRow(
-        (verdict.claim.text,), tuple(Cell(text=text) for text in texts), details=_details([(verdict, ours)])
-    )
-
-
-def _details(verdicts: Sequence[tuple[Verdict, Measurements]]) -> Table:
-    """Every comparison of the claims, a block a claim, and the same in the paper's numbers where it prints as many."""
-    blocks = []
-    for verdict, ours in verdicts:
-        show = METRICS[verdict.claim.metric].show
-        printed = (
-            verdict.printed if len(verdict.printed) == len(verdict.comparisons) else [None] * len(verdict.comparisons)
-        )
-        rows = []
-        for comparison, theirs in zip(verdict.comparisons, printed, strict=True):
-            p = _format_p(min(comparison.p_values)) if len(comparison.changes) > 1 else ""
-            texts = (*_format_effect(comparison, show), p, _format_printed(theirs, show))
-            rows.append(TableRow((_name(comparison, ours),), tuple(Cell(text=text) for text in texts)))
-        blocks.append(Block(verdict.claim.text if len(verdicts) > 1 else "", tuple(rows)))
-    count = sum(len(block.rows) for block in blocks)
-    caption = f"{count} comparison{'s' * (count > 1)}"
-    return Table("", "", caption, ("Comparison",), tuple(map(Column, DETAILS)), tuple(blocks))
+    return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts))
 
 
 def _name(comparison: Comparison, ours: Measurements) -> str:

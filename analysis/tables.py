@@ -77,14 +77,12 @@ class Cell:
 class TableRow:
     """One line: `stub` names it (one text a stub column); one that does not compete is never the best.
 
-    `details` is a table that the page lets readers open below the row. `row` is the suite's whose runs the line is
-    about, where the stub says something else.
+    `row` is the suite's whose runs the line is about, where the stub says something else.
     """
 
     stub: tuple[str, ...]
     cells: tuple[Cell, ...]
     competes: bool = True
-    details: Table | None = None
     row: str = ""
 
 
