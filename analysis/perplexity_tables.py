@@ -286,7 +286,6 @@ class UnitTable(TableExhibit):
             rows = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row not in study.pooled]
             lines = [TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in rows]
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns, apart))
-            below += turning_points(ranks, study.of(suite)[0].line.config["budget"]["unit"])
             pooled = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row in study.pooled]
             below += (
                 [f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}."] if pooled else []
@@ -326,18 +325,6 @@ def compare_at_equal_cost(
             for key in timed:
                 values.loc[key, unit] = np.exp(np.interp(least, last[key][unit], np.log(last[key]["ap"]), right=np.nan))
     return values
-
-
-def turning_points(ranks: pd.DataFrame, unit: str) -> list[str]:
-    """Say of each unit which rows rank otherwise in it than in the budget's own, and how."""
-    lines = []
-    for other in ranks.columns.drop(unit) if unit in ranks else []:
-        both = ranks[[unit, other]].dropna().rank(method="min")
-        moved = both[both[other] != both[unit]]
-        if len(moved):
-            texts = (f"{row} from {line[unit]:.0f} to {line[other]:.0f}" for row, line in moved.iterrows())
-            lines.append(f"By {other} instead of {unit} the order turns: {', '.join(texts)}.")
-    return lines
 
 
 def _note_slowed_runs(study: Study, suite: str, finished: Collection[tuple[str, int]]) -> list[str]:
