@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,8 @@ class TinyRuns:
     def __init__(self, name: str, build: Build, folder: Path) -> None:
         self.name, self.build, self.folder = name, build, folder
 
-    def new_method(self, options: Mapping[str, Any] | None = None) -> LifelongMethod:
-        return self.build(self.name, options or {})
+    def new_method(self) -> LifelongMethod:
+        return self.build(self.name, {})
 
     def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
         """A tiny run of the method: 8 rows a batch, or more where 8 cannot hold its share of memory."""
@@ -154,7 +154,7 @@ def train_through_kills(start: Callable[[Callable[[], bool]], Run], kills: Seque
 
 
 def options_are_documented(tiny: TinyRuns) -> None:
-    """Every option has a comment on its line, and a misspelt one is refused."""
+    """Every option has a comment on its line."""
     method = type(tiny.new_method())
     source = "".join(inspect.getsource(base) for base in method.__mro__ if issubclass(base, LifelongMethod))
     for field in fields(method):  # type: ignore[arg-type]
@@ -164,12 +164,6 @@ def options_are_documented(tiny: TinyRuns) -> None:
     both = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
     assert not both, f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its predecessor's"
     assert inspect.getdoc(inspect.getmodule(method)), "the module has no docstring that cites the method's source"
-    try:
-        tiny.new_method({"no_such_option": 1})
-    except ConfigError as error:
-        assert "no_such_option" in str(error)
-    else:
-        raise AssertionError("an unknown option was accepted")
 
 
 def phases_fill_each_stage(tiny: TinyRuns) -> None:
