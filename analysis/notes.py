@@ -1,4 +1,4 @@
-"""Footnotes that a table needs so that nobody is misled: what is unequal between rows, missing cells, failures."""
+"""Footnotes so that a table misleads nobody: differences between rows, missing cells, failures."""
 
 from __future__ import annotations
 

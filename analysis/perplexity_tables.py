@@ -1,4 +1,4 @@
-"""Tables of perplexities: AP and AP+ after each domain, and what the paper does not measure.
+"""Tables of perplexities: AP and AP+ after each domain, and measures beyond the paper.
 
 The latter are forgetting in nats, transfer, efficiency, regrets against an oracle, and costs in other units.
 """

@@ -1,4 +1,4 @@
-"""Tables of what was trained and how: ladders of sizes with their training settings, and the fine-tuning's settings."""
+"""Tables of models and settings: ladders of sizes with their training settings, and the fine-tuning's settings."""
 
 from __future__ import annotations
 

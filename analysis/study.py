@@ -1,7 +1,7 @@
 """Records to tidy tables: one row an evaluation, a finished stage, or a downstream score.
 
-All frames share the columns suite, row (label), row_index, method, run, seed, stage (index from 0). An amount that
-is charged counts from the start of the run, in the budget's unit.
+All frames share the columns suite, row (label), row_index, method, run, seed, stage (index from 0). A charged
+amount counts from the start of the run, in the budget's unit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a suite's runs came to, in three sentences: the best row, what growth gained, what was forgotten."""
+"""The result of a suite's runs in three sentences: the best row, what growth gained, what was forgotten."""
 
 from __future__ import annotations
 

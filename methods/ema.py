@@ -5,8 +5,8 @@ and Valpola 2017, "Mean teachers are better role models", arXiv 1703.01780, equa
 
     mean_t = alpha mean_{t-1} + (1 - alpha) theta_t
 
-The average goes on over stages. A budget does not know how many steps it has, so alpha is given by a half-life h, as a
-share of a stage's budget: a step after which the share d more is over has alpha = 2^(-d / h).
+The average goes on over stages. A budget does not know how many steps it has, so alpha comes from a half-life h, a
+share of a stage's budget: a step that takes the share d of the budget has alpha = 2^(-d / h).
 """
 
 from __future__ import annotations

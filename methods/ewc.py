@@ -1,7 +1,7 @@
 """EWC: elastic weight consolidation, online (Schwarz et al. 2018, "Progress & compress"; Kirkpatrick et al. 2017).
 
-Weights are held near theta*, which the previous stage left, as firmly as the diagonal Fisher information F* of all
-earlier domains says: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of domain i = gamma F* of domain i-1 + F_i.
+A penalty holds weights near theta*, those of the previous stage's end, by the diagonal Fisher information F* of all
+earlier domains: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of domain i = gamma F* of domain i-1 + F_i.
 
 F_i is the empirical Fisher information, at the true targets. "per_sample" is its definition, the mean over rows of the
 squared gradient of the row's loss (the mean cross-entropy of its predictions). "batched" squares the gradient of the

@@ -1,4 +1,4 @@
-"""LLaMA Pro: new blocks, which write nothing at first, are trained on a new domain while all others stay frozen.
+"""LLaMA Pro: new blocks, which write nothing at first, learn a new domain while all others stay frozen.
 
 Wu et al. 2024, "LLaMA Pro: progressive LLaMA with block expansion", arXiv 2401.02415, section 3.2. A block computes
 x' = x + A(norm(x)), y = x' + F(norm(x')); a copy of it whose output projections of attention A and feed-forward F are

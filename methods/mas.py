@@ -1,6 +1,6 @@
 """MAS: memory aware synapses (Aljundi et al. 2018).
 
-Like EWC, but a weight matters as much as it moves the model's output, whatever the targets. The importance of a domain
+Like EWC, but a weight matters as much as it moves the model's output; targets play no part. The importance of a domain
 is the mean over rows of |d ||F(x)||^2 / d theta|, where F(x) are the logits at the row's predicted positions and the
 squared L2 norm is averaged over these positions. Importances of domains are summed; the penalty is
 lambda sum_k Omega_k (theta_k - theta*_k)^2, without 1/2, as in the paper and the authors' code.

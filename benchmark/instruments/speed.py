@@ -1,4 +1,4 @@
-"""How fast a step of each method is: tokens and FLOPs a second, over a step of Naive.
+"""How fast a step of each method is: tokens and FLOPs a second, beside a step of Naive.
 
 A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in turns, and ratios are
 medians over the turns. Nothing is trained: the learning rate is 0, and each stage starts from what `start_stage` makes

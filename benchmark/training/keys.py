@@ -1,8 +1,8 @@
 """What a stage may see, and its key: a hash of everything that its weights depend on.
 
 A stage depends on the text of its domain, on its settings and on the stage before, never on what comes later in the
-stream. So a domain more, or later ones in another order, leave the stages before as they are. No torch here: plans are
-made of keys.
+stream. So a further domain, or another order of later ones, leaves the stages before as they are. No torch here: plans
+are made of keys.
 """
 
 from __future__ import annotations

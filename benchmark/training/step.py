@@ -1,4 +1,4 @@
-"""What a stage is trained from, and its steps: the same in the loop, in its warm-up and where they are timed."""
+"""The steps of a stage, and all that they need: the same in the loop, in its warm-up and where they are timed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How long a step takes on a named machine: the table behind budgets of the unit `reference`.
 
-Steps times these seconds replay a comparison under equal wall time on any other machine. `run_all.py speed` measures
-the table: JSON, with what was measured (`machine`) and one entry a row of the suite (`rows`).
+Steps times these seconds replay a comparison under equal wall time on any other machine. `run_all.py speed` writes the
+table: JSON, with the machine that was measured (`machine`) and each row of the suite (`rows`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The file's name is the architecture's name, and its `ARCHITECTURE` the record. N
 a model type by name: it asks the record. A file in another folder counts too, once that folder is appended to
 `benchmark.settings.names.ARCHITECTURE_FOLDERS`.
 
-A `Network` is one view of the weights of every architecture, so that what works on them is written once. Its matrices
+A `Network` is one view of the weights of every architecture, so that whoever works on them does it once. Its matrices
 are (out, in), as in nn.Linear, whatever the architecture stores: GPT-2's Conv1D is transposed, and a matrix that
 several maps share counts as several.
 

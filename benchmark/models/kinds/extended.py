@@ -1,7 +1,7 @@
 """Models with modules that a method's file defines: adapters, a side network, whatever its author writes.
 
-A subclass makes them beside the network, and lets what the network computes go through them: by hooks on its layers, or
-by a `hidden` of its own. They are in checkpoints, and are saved and loaded with the model.
+A subclass makes them beside the network, and puts them into its computation: by hooks on its layers, or by a `hidden`
+of its own. They are in checkpoints, and are saved and loaded with the model.
 """
 
 from __future__ import annotations

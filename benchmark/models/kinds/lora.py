@@ -1,8 +1,8 @@
 """Low-rank adapters on a frozen language model, one set a domain (Hu et al. 2021, "LoRA", arXiv 2106.09685).
 
 y = W x + B A x at every linear map of the transformer layers, A (r, inputs) and B (outputs, r), B zero at first. (The
-paper adapts those of queries and values only. Here that is too little: with those of queries, keys and values alone,
-the demo's stream ends at an average perplexity of 113 instead of 90, rank 8, mean of two seeds at 800 steps a stage.)
+paper adapts those of queries and values only. That is too little here: with queries, keys and values alone the demo's
+stream ends at an average perplexity of 113 instead of 90, rank 8, mean of two seeds at 800 steps a stage.)
 The first domain is the model itself; each later one has its own A and B over it.
 
 Shapes: B rows, T columns of a row, K predicted positions a row, D hidden size, V_text vocabulary.
