@@ -193,3 +193,18 @@ def test_the_share_of_the_time_that_exact_growth_needs() -> None:
     assert script["estimate"](ap).endswith(expected)
     assert script["estimate"](ap.assign(ELLE=[values[0] for values in aps])).endswith("at most 70%: held.")
     assert script["estimate"](ap.drop(columns=rows[0])) == ""
+
+
+def test_the_maps_comparisons() -> None:
+    """Oracle: scipy's paired t test on logarithms; the other budget's one comparison doubles the smaller p (Holm)."""
+    compare_rows = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "claims.py"))["compare_rows"]
+    full, sixteenth = "ELLE (exact), to 57k", "ELLE, to 113k"
+    ap = pd.DataFrame({full: [50.0, 52.0, 51.0], "ER, 57k from the start": [55.0, 58.0, 55.5]})
+    other = pd.DataFrame({sixteenth: [90.0, 95.0], "ER, 113k from the start": [90.0, 94.0]})
+    lines = compare_rows({"map_full": ap, "map_sixteenth": other})
+    tests = [stats.ttest_1samp(np.log(frame.iloc[:, 0] / frame.iloc[:, 1]), 0.0) for frame in (ap, other)]
+    low, high = (f"{np.expm1(end):+.1%}".replace("-", "−") for end in tests[0].confidence_interval(0.95))
+    assert lines[0][:3] == ["C", "57k", f"{full} / ER, 57k from the start"]
+    assert low in lines[0][4] and high in lines[0][4] and lines[0][3] == "51.0 and 56.2"
+    assert lines[0][6] == f"{max(2 * tests[0].pvalue, 4 * 0.25**3):.2g}" and lines[0][7] == ""
+    assert lines[1][6] == f"{tests[1].pvalue:.2g}" and len(lines) == 2
