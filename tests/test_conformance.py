@@ -321,6 +321,20 @@ def test_a_method_that_remembers_does_something(tmp_path) -> None:
     conformance.is_naive_where_it_says(tiny_runs_of(Remembers, tmp_path))
 
 
+class OwnOptimizer(LifelongMethod):
+    """Naive by another optimizer, of which keys know without a word in `signature`."""
+
+    optimizer = "sgd"
+
+    def options(self):
+        return {}
+
+
+def test_a_method_with_an_optimizer_of_its_own_does_something(tmp_path) -> None:
+    """Oracle: the rule of stage keys: a first stage of another key need not be Naive's."""
+    conformance.is_naive_where_it_says(tiny_runs_of(OwnOptimizer, tmp_path))
+
+
 @dataclass
 class Foresees(LifelongMethod):
     """Takes its share of memory from what comes later."""
