@@ -125,6 +125,10 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     monkeypatch.setattr("benchmark.instruments.new_suite.PASSES", 1e9)
     write_suite("faster", [texts / "news", texts / "2024"], 1e15)
     assert list(map(str, load_suite("faster").model.ladder)) == ["L6_D256", "L6_D320"]
+    write_suite("many", [texts / "news"] * 60, 1e10)
+    assert list(tomllib.loads(Path("many.toml").read_text())["model"]["ladder"]) == [
+        {"layers": size.layers, "hidden_size": size.hidden_size} for size in RUNGS[:5] for _ in range(12)
+    ], "sixty domains: five sizes"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in th
 PASSES = 20  # over a domain's text in a stage, at most
 SWEEP = 600.0  # seconds of train time of all runs together, at most
 LEAST = 5.0  # seconds of a stage: in fewer, the number of steps is chance
+MOST_SIZES = 5  # of a ladder, as the paper's; in a longer stream each holds for several domains
 UTILISATION = 0.1  # of a large matrix product's speed, that training small models reaches
 RUNGS = [Size(layers=layers, hidden_size=width) for layers, width in (
     *((1, 32), (1, 48), (2, 48), (2, 64), (3, 64), (3, 96), (4, 96), (4, 128), (4, 160), (5, 192), (6, 224), (6, 256)),
@@ -150,9 +151,10 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
     most = min(affordable, read / TOKENS_PER_PARAMETER)
     first = max([i for i, size in enumerate(RUNGS) if _parameters(size, vocabulary) <= most], default=0)
-    stage = min(whole, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
-    minutes = stage * len(METHODS) * len(texts) / 60
-    ladder = [RUNGS[min(first + step, len(RUNGS) - 1)] for step in range(len(texts))]
+    seconds = min(whole, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
+    minutes = seconds * len(METHODS) * len(texts) / 60
+    sizes = min(len(texts), MOST_SIZES)
+    ladder = [RUNGS[min(first + stage * sizes // len(texts), len(RUNGS) - 1)] for stage in range(len(texts))]
     head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
     width = ladder[0].hidden_size
     longest = next((length for length, most in ((66, 64), (130, 256), (258, 512)) if width <= most), 514)
@@ -162,22 +164,24 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     longest_document = max(text.seen / text.documents for text in texts)
     measured = max(200_000, round(2 * FEW_DOCUMENTS * longest_document, -4))  # bytes, of documents enough
     held = f"valid_share = {share:g}, max_valid_bytes = {measured:_.0f}"
+    names = [text.domain.name for text in texts]
+    title = ", ".join(names) if len(names) <= MOST_SIZES else f"{len(names)} domains, {names[0]} to {names[-1]}"
     domains = "\n".join(f"  {_domain(text, file)}," for text in texts)
     rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
     lines = "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
     return f"""\
 # {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
-title = "{", ".join(text.domain.name for text in texts)}"
+title = "{title}"
 methods = [{", ".join(f'"{name}"' for name in METHODS)}]  # files in methods/, or "baselines" for all of the paper's
 domains = [  # the stream, in this order; paths are relative to this file
 {domains}
 ]
 # trained on the first domain alone: later ones come unseen, and more can be added
-tokenizer = {{ vocabulary = {vocabulary}, domains = ["{texts[0].domain.name}"] }}
+tokenizer = {{ vocabulary = {vocabulary}, domains = ["{names[0]}"] }}
 # valid_share of each domain's documents measures perplexity; memory_tokens of each are for methods that replay
 data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
 training = {{ batch_size = 20, learning_rate = {rate:g} }}
-budget = {{ amount = {stage:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
+budget = {{ amount = {seconds:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
 # a size for each domain; methods that do not grow stay on the first
 model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, init = "scaled", ladder = [
 {lines}
