@@ -23,6 +23,7 @@ class Consolidation(LifelongMethod):
     """
 
     state = ("importance", "total", "count")
+    holds_weights = True
     pull: ClassVar[float] = 1.0
     decay: Share = 1.0
     strength: float  # options of the subclasses

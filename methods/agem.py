@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @dataclass
 class AGEM(LifelongMethod):
     title = "A-GEM"
+    holds_weights = True
     may_be_naive = True  # where no gradients conflict
     space: ClassVar = {"reference": (0.25, 0.5, 1.0)}
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class DAS(LifelongMethod):
     title = "DAS (masks)"
     group = "controls"
+    holds_weights = True
     space: ClassVar = {"share": (0.02, 0.05, 0.1)}
     state = ("importance", "total")
 

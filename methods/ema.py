@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class EMA(LifelongMethod):
     title = "EMA"
     group = "controls"
+    holds_weights = True
     space: ClassVar = {"half_life": (0.1, 0.3, 1.0, 3.0)}
     state = ("before",)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class LoRA(LifelongMethod):
     title = "LoRA"
     group = "controls"
+    holds_weights = True
     space: ClassVar = {"rank": (16, 64, 256)}
 
     rank: AtLeastOne = 64  # of the adapters, at every linear map of the transformer layers

@@ -25,6 +25,7 @@ Ranks = Annotated[tuple[AtLeastOne, ...], Field(min_length=1)]
 class LoRAMerged(LifelongMethod):
     title = "LoRA (merged)"
     group = "controls"
+    holds_weights = True
     space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
 
     ranks: Ranks = (64,)  # of the second stage's adapters, the third's, ...; the last is that of all stages after

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class MER(ER):
     title = "MER"
     group = "controls"
+    holds_weights = True
     space: ClassVar = {"replay": (0.1, 0.25, 0.5), "gamma": (0.3, 0.5, 0.8), "steps": (5, 10, 20)}
     state = ("taken", "begin")
 

@@ -19,6 +19,7 @@ MOMENT = 1e-6  # of the budget; a phase takes at least one step, and merging nee
 class Merge(LifelongMethod):
     title = "Merge"
     group = "controls"
+    holds_weights = True
     space: ClassVar = {"weight": (0.25, 0.5, 0.75)}
     state = ("merged",)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @dataclass
 class PNN(LifelongMethod):
     title = "PNN"
+    holds_weights = True
     space: ClassVar = {"lateral": ("linear", "adapter")}
 
     lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or Rusu's nonlinear adapter

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class Soup(LifelongMethod):
     title = "Soup"
     group = "controls"
+    holds_weights = True
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:

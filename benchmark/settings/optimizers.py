@@ -42,6 +42,7 @@ class Optimizer:
     meaning: str
     parts: tuple[Part, ...]
     options: Options = field(default_factory=dict)  # with their values, where a suite says nothing else
+    holds_weights: bool = False  # whether a step looks at whole matrices, which `training.shard` spreads
 
     # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary, the state that it
     # goes on with; {}: with none. None: `benchmark.training.optimizer.fit_moments`. A layer that is a copy of another
@@ -100,6 +101,7 @@ OPTIMIZERS = {
             (Part(_muon, _is_matrix_of_a_layer), Part(_adamw)),
             # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu et al. 2025)
             {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "adjust_lr_fn": "match_rms_adamw"},
+            holds_weights=True,
         ),
         Optimizer(
             "sgd",

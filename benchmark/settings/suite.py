@@ -177,6 +177,12 @@ class Training(Settings):
         "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
     )
     compile: bool | str = Field(False, description="torch.compile; a string names its backend")
+    shard: bool = Field(
+        False,
+        exclude_if=not_,
+        description="spread weights, gradients and moments over the processes (FSDP2), and compute activations again "
+        "in the backward pass: for models that no GPU holds; docs/starting_from_a_model.md",
+    )
     checkpoint_seconds: float = Field(600, gt=0, description="at most so much training is lost by a kill")
     evaluations: int = Field(5, ge=1, description="of a stage, evenly over its budget, the last at its end")
     deterministic: bool = Field(
@@ -188,6 +194,8 @@ class Training(Settings):
     @model_validator(mode="after")
     def _optimizer(self) -> Training:
         find_optimizer(self.optimizer).of(self.optimizer_options)
+        if self.shard and (self.compile or self.precision == "fp16"):
+            raise ValueError("shard goes neither with compile nor with precision 'fp16': leave one of them out")
         return self
 
 

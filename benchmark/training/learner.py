@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from benchmark.models import LanguageModel
 from benchmark.models.devices import autocast, send
 from benchmark.settings.suite import Training
 from benchmark.training.processes import World
+from benchmark.training.shards import Shards
 
 
 @dataclass(kw_only=True)
@@ -86,7 +88,12 @@ class Learner:
     """
 
     def __init__(
-        self, model: LanguageModel, loss: Callable[[Learner, Batch], Tensor], training: Training, world: World
+        self,
+        model: LanguageModel,
+        loss: Callable[[Learner, Batch], Tensor],
+        training: Training,
+        world: World,
+        shards: Shards | None = None,
     ) -> None:
         self.model, self.world = model, world
         self.elapsed, self.learning_rate, self.overflowed = Elapsed(), 0.0, False
@@ -97,10 +104,14 @@ class Learner:
         self.autocast = autocast(world.device, "fp32" if self.in_fp16 else training.precision)
         in_training = autocast(world.device, training.precision)
         objective: nn.Module = Objective(lambda batch: loss(self, batch), model, in_training)
-        if world.size > 1:
+        if world.size > 1 and not shards:
             objective = DistributedDataParallel(objective)
         backend = training.compile if isinstance(training.compile, str) else "inductor"
-        self.objective = torch.compile(objective, backend=backend) if training.compile else objective
+        self.objective: Callable[[Batch], Tensor] = objective
+        if shards:
+            self.objective = lambda batch: shards(partial(objective, batch))
+        elif training.compile:
+            self.objective = torch.compile(objective, backend=backend)
         self._no_sync = objective.no_sync if isinstance(objective, DistributedDataParallel) else None
         self.begin()
 

@@ -158,6 +158,7 @@ class LifelongMethod:
     group: ClassVar[Group] = "baselines"  # controls and references run only where a suite names them
     version: ClassVar[int] = 1  # raised when the code comes to compute something else, so that stages are trained anew
     decoders_only: ClassVar[bool] = False  # whether models that predict masked tokens are none for it
+    holds_weights: ClassVar[bool] = False  # whether it keeps, adds or looks into weights and gradients: none to shard
     may_be_naive: ClassVar[bool] = False  # whether `check` may find Naive's weights: it acts seldom, or not at all
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # values of options that `run_all.py tune` may choose from
     state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from benchmark.settings.base import ConfigError
 from benchmark.settings.optimizers import Optimizer
 from benchmark.settings.suite import Training
+from benchmark.training.shards import gather, spread
 
 Moments = dict[str, dict[str, Any]]  # what torch's optimizer remembers of a parameter, by its name (`part_names`)
 Named = Sequence[tuple[str, nn.Parameter]]
@@ -55,27 +56,30 @@ class PhaseOptimizer:
             part.step()
 
     def moments(self) -> Moments:
-        """What is remembered; not copied."""
-        states = {name: self._of[parameter].state.get(parameter) for name, parameter in self._named}
+        """What is remembered; copied only where it is sharded, and gathered."""
+        states = {name: gather(self._of[parameter].state.get(parameter)) for name, parameter in self._named}
         return {name: state for name, state in states.items() if state}
 
     def carry_on(self, known: Moments, vocabulary: int) -> None:
         """Begin with a copy of what is known and fits; `vocabulary`: how many rows it has."""
         for name, parameter in self._named:
             if state := self._fit(known.get(name, {}), parameter, vocabulary):
-                self._of[parameter].state[parameter] = {
+                on_device = {
                     key: value.to(parameter.device, copy=True) if isinstance(value, Tensor) else value
                     for key, value in state.items()
                 }
+                self._of[parameter].state[parameter] = spread(on_device, parameter)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
-        return {"parts": [part.state_dict() for part in self._parts]}
+        """What a checkpoint holds of it. All processes must ask for it at once."""
+        return {"parts": [gather(part.state_dict()) for part in self._parts]}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         for part, state in zip(self._parts, saved["parts"], strict=True):
             part.load_state_dict(state)
+            for parameter, values in part.state.items():
+                part.state[parameter] = spread(values, parameter)
 
 
 def fit_moments(state: Mapping[str, Any], parameter: nn.Parameter, vocabulary: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from benchmark.store import Store
 from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
-from benchmark.training.method import LifelongMethod, code_of, get_state, keeps_optimizer, set_state
+from benchmark.training.method import LifelongMethod, choose_optimizer, code_of, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, in_main_memory
 from benchmark.training.processes import Stopped, Taken, World, polled, provenance
 from benchmark.training.progress import ProgressLine
@@ -87,6 +87,12 @@ class Run:
             raise ConfigError(
                 f"row {config.row!r} trains decoders only, and {config.model.architecture} predicts masked tokens: "
                 "leave the row out, or take another model.architecture"
+            )
+        optimizer = choose_optimizer(method, config.training)
+        if config.training.shard and (method.holds_weights or optimizer.holds_weights):
+            raise ConfigError(
+                f"row {config.row!r} needs whole weights, or its optimizer {optimizer.name!r} does, and training.shard "
+                "spreads them over processes: leave one of them out"
             )
         start, apart = config.start, ["document_mask"] * config.data.document_mask
         self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""

@@ -188,11 +188,12 @@ class StageRun:
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if self.progress:
                     self.progress.show(self.stage, stepper.phase, clock, loss)
-                if evaluate:
-                    self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
-                    self._record_metrics(stepper.phase.name, stepper.learner)
-                if save:
-                    self._save(stepper)
+                with stepper.whole(evaluate or save):
+                    if evaluate:
+                        self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
+                        self._record_metrics(stepper.phase.name, stepper.learner)
+                    if save:
+                        self._save(stepper)
                 if alarm == ASKED_TO_STOP:
                     raise Stopped
                 clock.start()
@@ -262,13 +263,14 @@ class StageRun:
     def _save(self, stepper: Stepper) -> None:
         self._check_weights()
         self._saved_at = self.clock.seconds
+        optimizer = stepper.optimizer.state_dict() if stepper.optimizer else None
         if self.world.leads:
             goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
             content = Checkpoint(
                 position=self.position,
                 charged=self.clock.charged(),
                 model=self.inputs.model.state_dict(),
-                optimizer=stepper.optimizer.state_dict() if stepper.optimizer else None,
+                optimizer=optimizer,
                 state=get_state(self.method),
                 metrics=stepper.learner.metrics,
                 scaler=stepper.learner.scaler.state_dict(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_
 from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import random_bits
+from benchmark.training.shards import Shards, local
 from benchmark.training.step_times import StageTimes
 from benchmark.training.stream import SOURCES, Stream
 
@@ -126,7 +128,7 @@ class Loader:
         each = zip(phase.sources, self._source_rows, strict=True)
         counts = {"memory": self._memory_rows, **{f"source {source.domain!r}": count for source, count in each}}
         for what, count in counts.items():
-            if 0 < count < world.size:
+            if 0 < count < world.size or (training.shard and count % world.size):  # shards take equally many passes
                 raise ConfigError(
                     f"{count} rows of {what} cannot be split over {world.size} processes: give more of them, or fewer "
                     "processes"
@@ -204,8 +206,10 @@ class Stepper:
         self.method, self.training = inputs.method, inputs.config.training
         if self.training.precision == "fp16" and not phase.trains:  # overflow would leave text unmeasured
             self.training = self.training.model_copy(update={"precision": "fp32"})
-        names = inputs.model.part_names()
-        learns = [(names[name], p) for name, p in inputs.model.named_parameters() if p.requires_grad]
+        self.shards = Shards(inputs.model, inputs.world) if self.training.shard else None
+        self.model = self.shards.model if self.shards else inputs.model
+        names = self.model.part_names()
+        learns = [(names[name], p) for name, p in self.model.named_parameters() if p.requires_grad]
         of_each = [1.0] * len(learns)
         if phase.rates:
             of_each = factors([name for name, _ in learns], phase.rates, phase.name)
@@ -218,7 +222,7 @@ class Stepper:
             raise ConfigError(
                 f"phase {phase.name!r} trains nothing: all parameters are frozen: free some, or declare trains=False"
             )
-        self.learner = Learner(inputs.model, self.method.loss, self.training, inputs.world)
+        self.learner = Learner(self.model, self.method.loss, self.training, inputs.world, self.shards)
         self._begin()
 
     def _begin(self) -> None:
@@ -257,14 +261,14 @@ class Stepper:
 
         Its rate is the peak, so that `check` sees what a method keeps of how far weights move.
         """
-        model, device = self.inputs.model, self.inputs.world.device
-        models = {model, self.inputs.evaluated}
+        device = self.inputs.world.device
+        models = {self.model, self.method.evaluated or self.model}
         tensors = [tensor for each in models for tensor in (*each.parameters(), *each.buffers())]
         for tensor in tensors:
             tensor.grad = None  # of the last step of the phase before
         with keep_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
-            saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+            saved = [local(tensor).to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))
             rate = self.inputs.stage.learning_rate
             flops = self.flops(rate)
@@ -273,7 +277,7 @@ class Stepper:
             set_state(self.method, state)
             with torch.no_grad():
                 for tensor, before in zip(tensors, saved, strict=True):
-                    tensor.copy_(before)
+                    local(tensor).copy_(before)
                     tensor.grad = None
             self.learner.begin()
         self.loader.close()
@@ -288,7 +292,7 @@ class Stepper:
         learner = self.learner
         if self.training.compile:
             eager = self.training.model_copy(update={"compile": False})
-            self.learner = Learner(self.inputs.model, self.method.loss, eager, self.inputs.world)
+            self.learner = Learner(self.model, self.method.loss, eager, self.inputs.world)
         flops = count_flops(lambda: self.step(0, learning_rate)) * self.inputs.world.size
         self.learner = learner
         return flops
@@ -297,8 +301,14 @@ class Stepper:
         """What the optimizer remembers, and of parameters that this phase froze what it had carried on."""
         return {**self._known, **(self.optimizer.moments() if self.optimizer else {})}
 
+    def whole(self, wanted: bool = True) -> AbstractContextManager[None]:
+        """Inside the block, where it is wanted, `inputs.model` is as trained so far, and on the device."""
+        return self.shards.whole() if self.shards and wanted else nullcontext()
+
     def close(self) -> None:
         """End the thread that makes batches, and let what the phase froze learn again."""
+        if self.shards:
+            self.shards.bring_back()
         for parameter in self._frozen:
             parameter.requires_grad_(True)
         self.loader.close()

@@ -49,9 +49,8 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
         "model": set(Model.model_fields) - {"init"},
         "tokenizer": {"folder", "vocabulary"},
         "data": {"sequence_length", "memory_tokens", "document_mask"},
-        "training": {
-            *("batch_size", "micro_batch_size", "clip", "precision", "compile", "optimizer", "optimizer_options"),
-        },
+        "training": {"batch_size", "micro_batch_size", "clip", "precision", "compile", "shard"}
+        | {"optimizer", "optimizer_options"},
     }
     content = config.model_dump(mode="json")
     return {f"{room}.{key}": content[room].get(key) for room, keys in relevant.items() for key in sorted(keys)}

@@ -1,0 +1,88 @@
+"""A model whose weights, gradients and moments are spread over the processes, for what no GPU holds whole.
+
+torch's `fully_shard` (FSDP2) gathers the weights of a block when it computes, and lets go of them. What blocks compute
+is not kept for the backward pass but computed again (Chen et al. 2016, "Training deep nets with sublinear memory cost",
+arXiv 1604.06174). Only the steps of a phase see any of it: between them the model is whole, in main memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.checkpoint import checkpoint
+
+from benchmark.models import LanguageModel
+from benchmark.training.processes import World
+
+
+class Shards(nn.Module):
+    """This process's part of a model, `model`, while a phase trains it; `whole` brings what it has learned back."""
+
+    def __init__(self, whole: LanguageModel, world: World) -> None:
+        super().__init__()
+        self._whole, self._device = [whole], world.device  # in a list it is no part of this module
+        self.model = copy.deepcopy(whole)
+        blocks = self.model.architecture.layers(self.model.network)
+        for block in blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        if world.size > 1:
+            mesh = init_device_mesh(world.device.type, (world.size,))
+            for part in (*blocks, self):
+                fully_shard(part, mesh=mesh)
+        whole.to("cpu")
+
+    def forward(self, compute: Callable[[], Tensor]) -> Tensor:
+        """What a function of the model computes, while embeddings and head are here as a block is when it is called."""
+        return compute()
+
+    def bring_back(self) -> None:
+        """Let the whole model be on the device, as trained so far. All processes must ask for it at once."""
+        [whole] = self._whole
+        with torch.no_grad():
+            for mine, part in zip(whole.parameters(), self.model.parameters(), strict=True):
+                mine.copy_(gather(part))
+        whole.to(self._device)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside the block the model is brought back, and afterwards it goes to main memory again."""
+        self.bring_back()
+        yield
+        self._whole[0].to("cpu")
+
+
+def gather(value: Any) -> Any:
+    """The whole of a sharded tensor, or of all in dicts and lists; all processes must ask for it at once."""
+    if isinstance(value, Mapping):
+        return {key: gather(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [gather(part) for part in value]
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor, without its history: to look at it and to change it."""
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def spread(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
+    """What an optimizer knows of a parameter, its tensors of the parameter's shape sharded as the parameter is."""
+    if not isinstance(parameter, DTensor):
+        return dict(state)
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return {
+        key: distribute_tensor(value, mesh, placements, src_data_rank=None)
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+        else value
+        for key, value in state.items()
+    }

@@ -1,0 +1,119 @@
+"""Models that are spread over processes (`training.shard`)."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import methods
+from benchmark.data.tokenizer import Vocabulary
+from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, free_port, tiny_config, weights_of
+from benchmark.models import LanguageModel, build
+from benchmark.settings.base import ConfigError
+from benchmark.training.processes import Stopped, join
+from benchmark.training.run import Run
+from benchmark.training.shards import Shards, local
+from tests.support.record_lines import read_stage_lines
+
+# of each the architecture and the training: growth and memory, moments and a branch, a teacher
+TRIED: dict[str, tuple[str, dict[str, Any]]] = {
+    "elle": ("llama", {"clip": 0.5}),
+    "infinite_lr": ("gpt", {"batch_size": 20}),
+    "logit_kd": ("bert", {"micro_batch_size": 3}),
+}
+
+
+def tiny_of(name: str, folder: Path) -> TinyRuns:
+    return TinyRuns(name, methods.build, folder / name)
+
+
+def perplexities(run: Run) -> list[dict[str, float]]:
+    lines = [line for key in run.keys for line in read_stage_lines(run.store.stage(key) / "records.jsonl")]
+    return [line["perplexity"] for line in lines if line["kind"] == "evaluation"]
+
+
+def _train_until_stopped_twice(rank: int, port: int, folder: Path) -> None:
+    be_one_of_two(rank, port)
+    torch.set_default_dtype(torch.float64)
+    with join() as world:
+        for name, (architecture, training) in TRIED.items():
+            tiny = tiny_of(name, folder)
+            for steps in (13, 10):  # in the middle of the second stage, and of the third
+                calls = count()
+                stop = lambda calls=calls, steps=steps: rank == 0 and next(calls) == steps  # noqa: E731
+                with pytest.raises(Stopped):
+                    tiny.run(tiny.config(architecture, shard=True, **training), "two", stop, world).train()
+
+
+def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
+    """Oracle: a process that shards nothing and is not stopped: the weights to 1e-6, in double precision.
+
+    Two processes are stopped in a stage and go on, are stopped in the next, and one ends it alone.
+    """
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected, tinies = {}, {name: tiny_of(name, tmp_path) for name in TRIED}
+        for name, (architecture, training) in TRIED.items():
+            run = tinies[name].run(tinies[name].config(architecture, **training), "one")
+            run.train()
+            expected[name] = weights_of(run), perplexities(run)
+        torch.multiprocessing.spawn(_train_until_stopped_twice, (free_port(), tmp_path), nprocs=2)  # type: ignore
+        for name, (architecture, training) in TRIED.items():
+            run = tinies[name].run(tinies[name].config(architecture, shard=True, **training), "two")
+            run.train()
+            weights, measured = expected[name]
+            for mine, theirs in zip(weights_of(run), weights, strict=True):
+                assert mine.keys() == theirs.keys()
+                for part, tensor in mine.items():
+                    torch.testing.assert_close(tensor, theirs[part], rtol=0, atol=1e-6, msg=f"{name}: {part}")
+            for one, other in zip(perplexities(run), measured, strict=True):
+                assert one == pytest.approx(other, rel=1e-5)  # sums of single precision
+            lines = [line for key in run.keys for line in read_stage_lines(run.store.stage(key) / "records.jsonl")]
+            assert [line["kind"] for line in lines].count("resumed") == 2, name
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def _hold_half(rank: int, port: int) -> None:
+    be_one_of_two(rank, port)
+    with join() as world:
+        whole = model()
+        shards = Shards(whole, world)
+        assert sum(local(parameter).numel() for parameter in shards.model.parameters()) < 0.6 * whole.parameters_count
+
+
+def model() -> LanguageModel:
+    return build("gpt", 2, 32, Vocabulary(100), sequence_length=18, head_size=16)
+
+
+def test_each_of_two_processes_holds_half_of_the_weights() -> None:
+    """Oracle: counting, in each of them; small tensors are padded."""
+    torch.multiprocessing.spawn(_hold_half, (free_port(),), nprocs=2)  # type: ignore
+
+
+def test_a_block_computes_again_in_the_backward_pass() -> None:
+    """Oracle: the calls of its feed-forward network; and the gradients of a model that keeps what it has computed."""
+    plain, calls = model(), []
+    shards = Shards(plain, ALONE)
+    shards.model.network.transformer.h[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    tokens, columns = torch.arange(4, 21).view(1, -1), torch.arange(16).view(1, -1)
+    for each in (plain, shards.model):
+        each.eval().mean_loss(tokens, torch.zeros(1).long(), columns, tokens[:, 1:]).backward()
+    assert len(calls) == 2
+    for mine, theirs in zip(shards.model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_what_needs_whole_weights_is_refused(tmp_path: Path) -> None:
+    """Oracle: the message names the row, or the settings, and the cure."""
+    with pytest.raises(ConfigError, match=r"row 'ewc' needs whole weights, .* training\.shard .*: leave"):
+        tiny_of("ewc", tmp_path).run(tiny_config("ewc", shard=True), "run")
+    with pytest.raises(ConfigError, match=r"row 'er' needs whole weights, or its optimizer 'muon' does"):
+        tiny_of("er", tmp_path).run(tiny_config("er", shard=True, optimizer="muon"), "run")
+    with pytest.raises(ValueError, match="shard goes neither with compile nor with precision 'fp16'"):
+        tiny_config("naive", shard=True, compile=True)
+    assert "shard" not in tiny_config("naive").training.model_dump()
