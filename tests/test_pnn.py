@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,6 @@ from benchmark.models.kinds.progressive import (
 )
 from benchmark.settings.names import architecture_names
 from tests.support.small_models import VOCABULARY, plain, progressive, rows
-
-ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "pnn.json"
 
 
 def doubles(values: list) -> nn.Parameter:
@@ -60,90 +56,6 @@ def test_linear_lateral_gives_rusus_hidden_units() -> None:
     torch.testing.assert_close(
         hidden, torch.tensor([-0.965973500154178, 0.41710954821680235], dtype=torch.float64), rtol=1e-9, atol=1e-12
     )
-
-
-class RusuColumn(nn.Module):
-    """The second column of the fixture's toy: token ids (B,) -> hidden (B, 8), logits (B, 13)."""
-
-    hidden_W: Tensor
-    hidden_b: Tensor
-    output_W: Tensor
-    output_b: Tensor
-    hidden: LinearLateral
-    output: LinearLateral
-
-    def __init__(self, first: dict, second: dict) -> None:
-        super().__init__()
-        self.first = {name: torch.tensor(values, dtype=torch.float64) for name, values in first.items()}
-        self.emb = doubles(second["emb"])
-        for level in ("hidden", "output"):
-            self.register_parameter(f"{level}_W", doubles(second[f"{level}.W"]))
-            self.register_parameter(f"{level}_b", doubles(second[f"{level}.b"]))
-            self.add_module(level, lateral(second[f"{level}.U"], second[f"{level}.c"]))
-
-    def heard(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        embedded = self.first["embedding.weight"][tokens]
-        return embedded, torch.tanh(F.linear(embedded, self.first["hidden.weight"], self.first["hidden.bias"]))
-
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        embedded, hidden = self.heard(tokens)
-        own = torch.tanh(F.linear(self.emb[tokens], self.hidden_W, self.hidden_b) + self.hidden([embedded]))
-        return own, F.linear(own, self.output_W, self.output_b) + self.output([hidden])
-
-    def named(self) -> dict[str, nn.Parameter]:
-        """Parameters under the fixture's names."""
-        laterals = {f"{level}.U": getattr(self, level).maps[0].weight for level in ("hidden", "output")}
-        laterals |= {f"{level}.c": getattr(self, level).maps[0].bias for level in ("hidden", "output")}
-        return laterals | {name.replace("_", "."): p for name, p in self.named_parameters(recurse=False)}
-
-
-@pytest.mark.skipif(not ORACLE.exists(), reason=f"needs {ORACLE.name}, which is not part of the project")
-def test_two_columns_of_the_fixture() -> None:
-    """Oracle: hidden states, logits, loss, gradients and three SGD steps in NumPy, agreed on by avalanche's layers; and
-    the logits of the form in ELLE's code."""
-    fixture = json.loads(ORACLE.read_text())
-    inputs, outputs = fixture["inputs"], fixture["outputs"]
-    tokens, targets = torch.tensor(inputs["tokens"]), torch.tensor(inputs["targets"])
-    model = RusuColumn(inputs["column1"], inputs["column2"])
-
-    def close(actual: Tensor, name: str, expected=None) -> None:
-        expected = torch.tensor(outputs[name] if expected is None else expected, dtype=torch.float64)
-        torch.testing.assert_close(actual.detach(), expected, **fixture["tolerance"]["float64"])
-
-    def first_logits() -> Tensor:
-        return F.linear(model.heard(tokens)[1], model.first["output.weight"], model.first["output.bias"])
-
-    close(model.heard(tokens)[1], "column1_hidden")
-    close(first_logits(), "column1_logits")
-    for step in range(inputs["steps"]):
-        hidden, logits = model(tokens)
-        loss = F.cross_entropy(logits, targets)
-        loss.backward()
-        if step == 0:
-            close(hidden, "column2_hidden")
-            close(logits, "column2_logits")
-            close(loss, "loss")
-            for name, parameter in model.named().items():
-                close(parameter.grad, f"gradient of {name}", outputs["gradient"][name])  # type: ignore[arg-type]
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= inputs["learning_rate"] * parameter.grad  # type: ignore[misc]
-                parameter.grad = None
-    for name, parameter in model.named().items():
-        close(parameter, f"{name} after", outputs["column2_after"][name])
-    close(model(tokens)[1], "column2_logits_after")
-    close(first_logits(), "column1_logits_after")
-    assert outputs["column1_max_change"] == 0.0 and outputs["column1_logits"] == outputs["column1_logits_after"]
-
-    fresh = RusuColumn(inputs["column1"], inputs["column2"])
-    levels = [
-        lateral(inputs["release_laterals"][f"level{i}.weight"], inputs["release_laterals"][f"level{i}.bias"])
-        for i in (0, 1)
-    ]
-    embedded, hidden = fresh.heard(tokens)
-    own = fresh.emb[tokens]
-    own = torch.tanh(F.linear(own + levels[0]([embedded]), fresh.hidden_W, fresh.hidden_b))
-    close(F.linear(own + levels[1]([hidden]), fresh.output_W, fresh.output_b), "release_logits")
 
 
 def test_adapter_lateral_is_rusus_equation_2() -> None:
