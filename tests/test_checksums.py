@@ -13,9 +13,7 @@ import torch
 
 import methods
 from benchmark.data.tokens import corpus_if_prepared, corpus_of
-from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
-from benchmark.downstream.discriminator import Discriminator
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import load
@@ -161,13 +159,3 @@ def test_a_damaged_tokenizer_is_not_used(tiny: TinyRuns) -> None:
             tiny.run(tiny.config(), "run")
     finally:
         path.write_bytes(whole)
-
-
-def test_a_damaged_discriminator_picks_no_prompt(tmp_path: Path) -> None:
-    """Oracle: the contract."""
-    made, path = Discriminator([0, 1], [[1.5], [2.5]], [0.25, 0.5], {"classifier": 0.75}), tmp_path / discriminator.FILE
-    made.save(tmp_path)
-    assert discriminator.read(tmp_path) == made
-    path.write_text(path.read_text()[:-1])
-    with pytest.raises(DamagedFile, match="scoring makes it again"):
-        discriminator.read(tmp_path)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary
-from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import (
     ColumnClassifier,
     SavedModel,
@@ -88,10 +87,10 @@ def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
     assert domains == {"train": [index] * 4, "dev": [index] * 40, "test": [index] * 2}
 
 
-def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders, monkeypatch):
+def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders):
     """Oracle: a discriminator that picks by the first token of the text."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(6, 4)
-    monkeypatch.setattr(discriminator, "pick", lambda folder, texts: np.array([text[0] % 3 for text in texts]))
+    checkpoint.pick = lambda texts: [text[0] % 3 for text in texts]
     domains = prompt_domains(checkpoint, TASK, data, "picked", 0)
     firsts = [tokenizer().encode(example.text).ids[0] for example in data.train]
     assert domains["train"] == [first % 3 for first in firsts]

@@ -22,7 +22,7 @@ from analysis import model_similarity
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.checkpoints import AUTO, evaluate_text
+from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.instruments.export import export_model
 from benchmark.models import devices, load
@@ -112,17 +112,19 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     shutil.copytree(run.store.root, store.root, symlinks=True)
     stage = store.stage(run.keys[1])
     model = stage / "model"
-    results: dict[str, Any] = {"discriminator": vars(discriminator.create(model, run.stream, 2))}
+    results: dict[str, Any] = {}
     loaded = load(model).to(devices.own_device())
     loaded.save(folder / "saved", read_tokenizer(model, loaded.vocabulary))
     export_model(stage, folder / "exported")
     for name in ("saved", "exported"):
         results[name] = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
     (folder / "text.txt").write_text("the model grows, and the text with it. " * 50, encoding="utf-8")
-    results["evaluate"] = evaluate_text(model, folder / "text.txt", AUTO)
+    results["evaluate"] = evaluate_text(model, folder / "text.txt")
     task = TASK.model_copy(update={"domain": run.config.domains[0].name, "max_epochs": 1})
     for prompt in ("right", "picked"):
-        scored = score(SavedModel(model), task, data_of(16, 16), prompt, 0, SETTINGS)
+        checkpoint = SavedModel(model)
+        checkpoint.pick = discriminator.fit(model, run.stream, 2)
+        scored = score(checkpoint, task, data_of(16, 16), prompt, 0, SETTINGS)
         results[f"score {prompt}"] = structs.asdict(structs.replace(scored, seconds=0.0))
     for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):
         measure(run.config, store)
@@ -155,7 +157,7 @@ def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
-    """Oracle: what the CPU makes of the same models. Saved and exported files are the same bytes; the discriminator,
+    """Oracle: what the CPU makes of the same models. Saved and exported files are the same bytes;
     perplexity, scores of fine-tuned models and what is measured for figures are the same numbers."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         cpu, elsewhere = process.submit(used_on_both, tmp_path).result()

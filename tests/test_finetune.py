@@ -20,7 +20,6 @@ from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
 from benchmark.downstream.tasks import IN_WINDOW, TaskData, baselines
-from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Finetuning
 from benchmark.training.processes import Stopped
 from tests.support.record_lines import read_lines
@@ -284,11 +283,3 @@ def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
     assert len({cell[0] for cell in values(killed)}) == 8
     grid(folders["gpt"], killed, lambda record, count: left.append(count))
     assert len(left) == 5
-
-
-def test_prompts_cannot_be_picked_without_a_discriminator_and_that_shows_at_once(folders, tmp_path):
-    """Oracle: the message, and that nothing was trained before it."""
-    settings = Finetuning(prompts=("right", "picked"), precision="fp32")
-    with pytest.raises(ConfigError, match=r"domain_discriminator\.json"):
-        score_all("a", folders["gpt"], [(TASK, data_of(4, 4))], settings, tmp_path / "a.jsonl")
-    assert not (tmp_path / "a.jsonl").exists()

@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.downstream import discriminator
 from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
 from benchmark.instruments.export import export_model
 from benchmark.models import LanguageModel, build
@@ -71,14 +70,12 @@ def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_the_perplexities_are_those_of_evaluate(architecture: str, tmp_path: Path) -> None:
-    """Oracle: `evaluate` on either folder; the model reads with prompts. Its discriminator stays behind."""
+    """Oracle: `evaluate` on either folder; the model reads with prompts."""
     small, large, text = save(tmp_path / "small", architecture), tmp_path / "large", tmp_path / "text.jsonl"
-    (small / discriminator.FILE).write_text("{}")
     text.write_text("".join(json.dumps({"text": " ".join(WORDS[i % 5 :])}) + "\n" for i in range(60)))
     facts = grow_checkpoint(small, layers=3, hidden_size=48, out=large, mode="fpi", text=text)
     before, after = (evaluate_text(folder, text)["perplexity"] for folder in (small, large))
     assert (facts["perplexity_before"], facts["perplexity_after"]) == (before, after) and before != after
-    assert not (large / discriminator.FILE).exists()
 
 
 def test_a_published_model_is_measured_as_evaluate_measures_it(tmp_path: Path) -> None:

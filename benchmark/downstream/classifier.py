@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmark.data.tokenizer import PAD, ids_of
-from benchmark.downstream import discriminator
+from benchmark.downstream.discriminator import Pick
 from benchmark.downstream.tasks import Example, TaskData
 from benchmark.models import architectures, kind_of
 from benchmark.models.fast_operators import use_fast_dropout
@@ -53,6 +53,7 @@ class SavedModel:
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
+        self.pick: Pick = lambda texts: [self.index(self.domains[-1])] * len(texts)  # `score_all` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
 
     def index(self, domain: str) -> int:
@@ -163,10 +164,7 @@ def prompt_domains(
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
     if prompt == "picked":
         texts = checkpoint.texts(data)
-        return {
-            split: discriminator.pick(checkpoint.folder, [list(chain(*parts)) for parts in texts[split]]).tolist()
-            for split in SPLITS
-        }
+        return {split: checkpoint.pick([list(chain(*parts)) for parts in texts[split]]) for split in SPLITS}
     index = -1
     if prompt != "none":
         name = task.domain if prompt == "right" else wrong_domain(task, seed, checkpoint.domains)

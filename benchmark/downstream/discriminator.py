@@ -2,116 +2,45 @@
 
 The paper leaves to future work that the prompt is picked automatically, "by training a domain discriminator" (its
 analysis of domain prompts). The classifier here is multinomial logistic regression on the mean of the model's own
-token embeddings, fitted to the memory of the domains seen.
+token embeddings, scaled to unit variance, and fitted to the memory of the domains seen.
 
-Shapes: R texts, D hidden size, C domains seen.
+Shapes: R texts, D hidden size.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from benchmark.files import DamagedFile, read_json, write_json
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import own_device
-from benchmark.settings.base import ConfigError
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 
-FILE = "domain_discriminator.json"  # beside the model in its checkpoint folder
-MEMORY_ROWS, VALIDATION_ROWS = 2000, 100  # of a domain
+MEMORY_ROWS = 2000  # of a domain
+Texts = Sequence[Sequence[int]]  # ids
+Pick = Callable[[Texts], list[int]]  # the domain of each of R texts without `<s>`, as an index of the stream
 
 
-@dataclass(frozen=True)
-class Discriminator:
-    """A linear classifier of mean token embeddings: argmax over C of embeddings @ weights.T + bias.
-
-    `accuracy` was measured on rows of validation text, in 0..1: {"classifier": ...}.
-    """
-
-    domains: list[int]  # (C,) indices of the stream
-    weights: list[list[float]]  # (C, D)
-    bias: list[float]  # (C,)
-    accuracy: dict[str, float] = field(default_factory=dict)
-
-    def pick(self, embeddings: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The domain, an index of the stream, of each mean embedding (R, D)."""
-        logits = embeddings @ np.array(self.weights).T + np.array(self.bias)
-        return np.array(self.domains)[logits.argmax(1)]
-
-    def save(self, folder: Path) -> None:
-        write_json(folder / FILE, asdict(self))
-
-
-def read(folder: Path) -> Discriminator:
-    """The discriminator of a checkpoint. Raises ConfigError when it has none, DamagedFile."""
-    if not (folder / FILE).is_file():
-        raise ConfigError(
-            f"{folder} has no {FILE}, which picks prompts: it is made when a suite with tasks scores its final models "
-            "that have prompts"
-        )
-    cure = "remove it, and scoring makes it again"
-    try:
-        return Discriminator(**read_json(folder / FILE, cure))
-    except TypeError as error:
-        raise DamagedFile(f"{folder / FILE} is damaged ({error}): {cure}") from None
-
-
-def create(folder: Path, stream: Stream, seen: int) -> Discriminator:
-    """Fit the discriminator of the checkpoint in `folder` on the memory of the first `seen` domains, and keep it there.
-
-    One that is there already is read. Raises ConfigError when there are fewer than two domains to tell apart.
-    """
-    if (folder / FILE).is_file():
-        return read(folder)
-    model = load(folder).to(own_device())
-    stream = copy.copy(stream)
-    stream.masked = False  # whole texts
-    rows = MEMORY_ROWS * seen
-    memory = stream.batch(seen, Phase("memory", memory=1.0, domain="previous"), 0, 0, rows, range(rows))
-    fitted = fit(model, memory.tokens.tolist(), memory.domains.numpy())
-    valid = [next(iter(stream.validation(domain, VALIDATION_ROWS))) for domain in range(seen)]
-    texts = [row for batch in valid for row in batch.tokens.tolist()]
-    truth = torch.cat([batch.domains for batch in valid]).numpy()
-    fitted.accuracy["classifier"] = float((fitted.pick(mean_embeddings(model, texts)) == truth).mean())
-    fitted.save(folder)
-    return fitted
-
-
-def pick(folder: Path, texts: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """The domain of each of R texts (ids without `<s>`), by the classifier of the checkpoint in `folder`.
-
-    Raises ConfigError when it has none.
-    """
-    return read(folder).pick(mean_embeddings(load(folder), texts))
-
-
-def fit(model: LanguageModel, texts: Sequence[Sequence[int]], domains: NDArray[np.int64]) -> Discriminator:
-    """Logistic regression on the mean embeddings, scaled to unit variance for the fit. Raises ConfigError."""
+def fit(folder: Path, stream: Stream, seen: int) -> Pick:
+    """What picks domains for the checkpoint in `folder`, fitted to the memory of the first `seen` of them."""
     from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    present = np.unique(domains)
-    if len(present) < 2:
-        raise ConfigError("a domain discriminator needs texts of two domains; the memory holds one or none")
-    embeddings = mean_embeddings(model, texts)
-    mean, scale = embeddings.mean(0), embeddings.std(0) + 1e-12
-    fitted = LogisticRegression(max_iter=1000).fit((embeddings - mean) / scale, domains)
-    weights, bias = fitted.coef_, fitted.intercept_
-    if len(present) == 2:  # scikit-learn then gives the logit of the second class only
-        weights, bias = np.concatenate([-weights, weights]) / 2, np.concatenate([-bias, bias]) / 2
-    weights = weights / scale
-    return Discriminator(present.tolist(), weights.tolist(), (bias - weights @ mean).tolist())
+    model, stream, rows = load(folder), copy.copy(stream), MEMORY_ROWS * seen
+    stream.masked = False  # whole texts
+    memory = stream.batch(seen, Phase("memory", memory=1.0, domain="previous"), 0, 0, rows, range(rows))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    classifier.fit(mean_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
+    return lambda texts: classifier.predict(mean_embeddings(model, texts)).tolist()  # type: ignore[no-any-return]
 
 
-def mean_embeddings(model: LanguageModel, texts: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+def mean_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64]:
     """The mean of the token embeddings of each text, (R, D), `<s>` left out. Needs no forward pass."""
     embedding: Any = model.network.get_input_embeddings()
     table = embedding.weight.detach().cpu().double().numpy()

@@ -23,6 +23,7 @@ from benchmark import records
 from benchmark.data.tokens import corpus_if_prepared, corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
+from benchmark.downstream.discriminator import Pick
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_window_baseline, result_of, score_key
 from benchmark.errors import UserError
@@ -276,14 +277,14 @@ def score_all(
     final: bool = True,
     progress: Callable[[ScoreLine, int], None] = lambda line, left: None,
     asked_to_stop: Asked = never_stop,
-    make_ready: Callable[[SavedModel], None] = lambda checkpoint: None,
+    fit_pick: Callable[[], Pick] | None = None,
 ) -> bool:
     """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
 
     Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
-    time waits and finds them. `progress` gets each new score and how many are still to come. `make_ready` is called
-    before the first. Returns whether any was lacking. Raises ConfigError and DataError before anything is trained,
-    NotScored for the first score that cannot be computed, after all others; why each could not is recorded.
+    time waits and finds them. `progress` gets each new score and how many are still to come. `fit_pick` is asked
+    where prompts are to be picked. Returns whether any was lacking. Raises ConfigError and DataError before anything is
+    trained, NotScored for the first score that cannot be computed, after all others; why each could not is recorded.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")) as lease:
@@ -291,11 +292,10 @@ def score_all(
         cells = find_missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         if not cells:
             return False
-        make_ready(checkpoint)
         for task, data in {cell.task.name: (cell.task, cell.data) for cell in cells if cell.how == "finetune"}.values():
             record_window_baseline(task, data, checkpoint.window(data), path.with_name("baselines.jsonl"))
-        if any(cell.prompt == "picked" for cell in cells):
-            discriminator.read(checkpoint.folder)  # is there one?
+        if fit_pick and any(cell.prompt == "picked" for cell in cells):
+            checkpoint.pick = fit_pick()
         lost: list[NotScored] = []
         for number, cell in enumerate(cells, start=1):
             try:
@@ -351,22 +351,18 @@ def score_stage(
     key = trained_stage(store, config, index)
     if not key:
         return f"nothing to score after {place}"
-    folder, told = store.stage(key) / "model", ""
+    folder = store.stage(key) / "model"
 
     def say(line: ScoreLine, left: int) -> None:
         score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
-    def make_ready(checkpoint: SavedModel) -> None:
-        nonlocal told
-        if checkpoint.config.prompts and final:
-            stream = stream_of(config, corpus_of(config, store))
-            share = discriminator.create(folder, stream, index + 1).accuracy["classifier"]
-            told = f"; domains told apart: {share:.1%}"
+    def fit_pick() -> Pick:
+        return discriminator.fit(folder, stream_of(config, corpus_of(config, store)), index + 1)
 
     if corpus := corpus_if_prepared(config, store):
         tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
     given = (key, folder, tasks, suite.finetuning, store.scores_file(key))
-    if not score_all(*given, final, say, asked_to_stop, make_ready):
+    if not score_all(*given, final, say, asked_to_stop, fit_pick):
         return f"nothing to score after {place}"
-    return f"scored after {place}{told}"
+    return f"scored after {place}"

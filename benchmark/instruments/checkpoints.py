@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 from benchmark.data import corpus
 from benchmark.data.tokenizer import TextTokenizer, Vocabulary, ids_of, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
-from benchmark.downstream import discriminator
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.models import LanguageModel, growth, load
 from benchmark.models.devices import own_device
@@ -171,7 +170,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Mod
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
-OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", discriminator.FILE, CHECKSUMS)  # no other is
+OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)  # no other is
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
     "experts": "experts (Lifelong-MoE): grow the model of another method",

@@ -309,7 +309,6 @@ def models(place: Path) -> Iterator[Case]:
         lambda here: (here / tokenizer).unlink(),
         write(tokenizer, b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'),
         write("model/progressive.json", b"{}"),
-        write("model/domain_discriminator.json", b"[]"),
     ):
         yield Case(f"{evaluate} --domain auto", "model", copied(place, "stage/model", damage))
     yield Case(f"{evaluate} --domain c", "--domain", copied(place, "stage/model"))
