@@ -123,15 +123,15 @@ def _add_daily(
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
     share = "do not wait for other local runs under a budget of wall time"
     sub.add_argument("--share-machine", action="store_true", help=share)
-    sub = add(DAILY, "status demo --watch", "the state of each run", suite, runs, chosen)
+    sub = add(DAILY, "status demo --watch", "show how far each run is", suite, runs, chosen)
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
-    sub = add(DAILY, "report demo", "tables and figures from the records that exist", runs, chosen, rendering)
+    sub = add(DAILY, "report demo", "render tables and figures from the records", runs, chosen, rendering)
     sub.add_argument("suites", nargs="*", default=["demo"], help=f"{suites}; several make tables with a block each")
     view = "tables with our numbers, or with the paper's beside them"
     sub.add_argument("--view", choices=("ours", "both"), default="ours", help=view)
-    sub = add(DAILY, "check er", "does a method in methods/ keep the promises of the interface?")
+    sub = add(DAILY, "check er", "try whether a method keeps the promises of the interface")
     sub.add_argument("method", help="the name of a file in methods/")
-    sub = add(DAILY, "new-suite mine --text FOLDER", "a suite for your own text, as large as text and machine allow")
+    sub = add(DAILY, "new-suite mine --text FOLDER", "write a suite that fits your text and this machine")
     sub.add_argument("name", help="of the file, NAME.toml, perhaps with a folder before it")
     text = "one for each domain, or one that holds these"
     sub.add_argument("--text", type=path, nargs="+", required=True, metavar="FOLDER", help=text)
@@ -140,13 +140,13 @@ def _add_daily(
 def _add_around_a_sweep(
     add: Add, suite: argparse.ArgumentParser, runs: argparse.ArgumentParser, chosen: argparse.ArgumentParser
 ) -> None:
-    sub = add(SWEEP, "list methods", f"the names of {', '.join(LISTS)}")
+    sub = add(SWEEP, "list methods", f"name the {', '.join(LISTS)}")
     sub.add_argument("kind", choices=LISTS)
-    add(SWEEP, "doctor bert_base", "are this machine and the nodes of its cluster fit for it?", suite, runs, chosen)
+    add(SWEEP, "doctor bert_base", "try whether this machine and its cluster are fit for it", suite, runs, chosen)
     add(SWEEP, "prepare bert_base", "tokenise a suite's domains, and read its tasks", suite, runs, chosen)
     sub = add(SWEEP, "tune demo", "write a suite that tries options; then one with the best", suite, runs, chosen)
     sub.add_argument("--configurations", type=at_least(1), default=5, metavar="N", help="for each row (default: 5)")
-    sub = add(SWEEP, "speed demo", "what a step costs beside Naive's, and what its FLOPs predict", suite, runs, chosen)
+    sub = add(SWEEP, "speed demo", "measure a step beside Naive's, and beside its FLOPs", suite, runs, chosen)
     sub.add_argument("--reference", type=path, metavar="FILE", help="also write the table that unit 'reference' needs")
     sub.add_argument("--pairs", type=at_least(1), default=7, help="steps to time in turns with Naive's (default: 7)")
     sub = add(SWEEP, "cancel bert_base", "end the jobs of a suite; trained stages stay", suite, runs, chosen)
@@ -158,7 +158,7 @@ def _add_records_and_studies(
 ) -> None:
     sub = add(RECORDS, "track demo", "write the records of runs for TensorBoard", suite, runs, chosen)
     sub.add_argument("--out", type=path, default=Path("tracked"), help="its event files (default: tracked)")
-    sub = add(RECORDS, "compare runs OTHER", "two folders of records: results and differences", chosen)
+    sub = add(RECORDS, "compare runs OTHER", "set two folders of records side by side", chosen)
     sub.add_argument("a", metavar="A", help="a folder of --runs, or a study's")
     sub.add_argument("b", metavar="B", help="another")
     example = "collect demo --study results/NAME"
@@ -170,17 +170,17 @@ def _add_records_and_studies(
 
 
 def _add_models(add: Add) -> None:
-    sub = add(MODELS, "evaluate FOLDER --text FILE", "perplexity of a model on your text")
+    sub = add(MODELS, "evaluate FOLDER --text FILE", "measure the perplexity of a model on your text")
     sub.add_argument("checkpoint", type=path, help="runs/stages/KEY/model, or the folder of a published model")
     sub.add_argument("--text", type=path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
     sub.add_argument("--domain", help="whose prompt or column to use (default: the last)")
     sub.add_argument("--json", action="store_true", help="print one JSON object")
-    sub = add(MODELS, "export runs/stages/KEY NEW", "a plain Hugging Face folder, with tokenizer and card")
+    sub = add(MODELS, "export runs/stages/KEY NEW", "write a plain Hugging Face folder, with tokenizer and card")
     sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last")
     sub.add_argument("out", type=path, metavar="DIR", help="the new folder")
     prompt = "whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt"
     sub.add_argument("--prompt", metavar="DOMAIN", help=prompt)
-    sub = add(MODELS, "grow OLD --layers 6 --width 384 --out NEW", "a larger model that computes the same")
+    sub = add(MODELS, "grow OLD --layers 6 --width 384 --out NEW", "make a larger model that computes the same")
     sub.add_argument("checkpoint", type=path, help="a Hugging Face folder of a known architecture")
     sub.add_argument("--layers", type=at_least(1), required=True)
     sub.add_argument("--width", type=at_least(1), required=True, help="the new hidden size")
