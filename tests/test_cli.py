@@ -212,7 +212,8 @@ def test_make_demo_says_how_many_runs_go_side_by_side() -> None:
         text=True,
         check=True,
     )
-    _, called, *words = shlex.split(told.stdout.splitlines()[-1])
+    [line] = [line for line in told.stdout.splitlines() if " run demo " in line]
+    _, called, *words = shlex.split(line)
     assert called == "run_all.py" and not told.stderr
     assert 1 <= command_line("", ["local"]).parse_args(words).parallel <= 4
 
