@@ -163,6 +163,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
+    import methods
     from analysis import comparison
     from benchmark.jobs.study import open_records, runs_by_suite
     from benchmark.settings.load import parse_set
@@ -174,7 +175,7 @@ def compare(options: argparse.Namespace) -> int:
     sides = []
     for place in (options.a, options.b):
         with open_records(place) as folder:
-            suites = {name: list(filter(is_asked, runs)) for name, runs in runs_by_suite(folder).items()}
+            suites = {name: list(filter(is_asked, runs)) for name, runs in runs_by_suite(folder, methods.build).items()}
         sides.append(comparison.Side(place, {name: runs for name, runs in suites.items() if runs}))
     return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
 
@@ -195,10 +196,11 @@ def list_names(options: argparse.Namespace) -> int:
 
 
 def track(options: argparse.Namespace) -> int:
+    import methods
     from benchmark.instruments.track import track
 
     suite, configs = read_suite(options, options.suite)
-    return say(track(suite.name, {config.id for config in configs}, options.runs, options.out))
+    return say(track(suite.name, configs, methods.build, options.runs, options.out))
 
 
 def open_suite(

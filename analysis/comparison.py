@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.inference import interval
 from analysis.metrics import AP, AP_PLUS, Floats
-from analysis.notes import note_probes
+from analysis.notes import note_left_out_runs, note_probes
 from analysis.study import Study, describe_hardware, header, other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
@@ -124,7 +124,7 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     notes += [
         f"{side}: {note}"
         for side, study in zip("AB", studies, strict=True)
-        for note in note_probes(study, study.suites)
+        for note in (*note_probes(study, study.suites), *note_left_out_runs(study, study.suites[0], None))
     ]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))

@@ -12,6 +12,7 @@ import pytest
 import scipy.stats
 from msgspec import structs
 
+import methods
 from analysis.comparison import ComparisonError, Side, compare, comparison, differences, furthest_apart, one_trial
 from analysis.study import Study
 from benchmark.jobs import study
@@ -136,6 +137,6 @@ def test_folders_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
     with pytest.raises(ResultsError, match="no records; give"), study.open_records(str(tmp_path)):
         pass
     with study.open_records(str(a)) as before:
-        runs = study.runs_by_suite(before)
+        runs = study.runs_by_suite(before, methods.build)
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
         list(compare(Side("x", runs), Side("y", {})))

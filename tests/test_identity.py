@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -125,6 +126,21 @@ def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, 
     assert "Records are left out of Naive, seed 0: what is recorded is of another text" in told
     said(capsys, "run", "tiny.toml", "--parallel", "1")
     assert shown(capsys) == old
+
+
+def test_records_of_another_text_are_neither_compared_nor_tracked(place: Path, capsys) -> None:
+    """Oracle: what is said before the text is edited, and why not after; of text that is not here all is believed."""
+    said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "own")
+    commands = ["compare", "own", "own"], ["track", "tiny.toml", "--runs", "own", "--out", "events"]
+    compared, tracked = (said(capsys, *command) for command in commands)
+    assert re.search("Naive +b +1 ", compared) and "evaluations written to" in tracked
+    edit(place)
+    compared, tracked = (said(capsys, *command) for command in commands)
+    assert re.search("Naive +-- +--", compared) and "Naive, seed 0: its text has changed" in compared
+    assert "is left out: its text has changed" in tracked and "evaluations written to" not in tracked
+    for name in "ab":
+        (place / f"{name}.jsonl").unlink()
+    assert re.search("Naive +b +1 ", said(capsys, *commands[0]))
 
 
 def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmark.errors import UserError
-from benchmark.instruments.track import track, write_events
+from benchmark.instruments.track import points, write_events
 from benchmark.records import EvaluationLine
 from benchmark.store import load_runs
 from tests.support import synthetic
@@ -24,19 +24,19 @@ def written(folder: Path, name: str) -> list[tuple[int, float]]:
 
 def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     """A run that has stopped in its third stage, and then ended: each evaluation is there once."""
-    runs, out = tmp_path / "runs", tmp_path / "out"
+    runs, out = tmp_path / "runs", tmp_path / "out" / "demo" / "0-0"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     for finished, count in ((2, 10), (None, 20), (None, 20)):
         synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False, finished=finished)
-        said = [*track("demo", {"0-0"}, runs, out)]
-        assert f"0-0: {count} evaluations written to {out / 'demo' / '0-0'}" in said
-    (run,) = load_runs(runs, "demo")
+        (run,) = load_runs(runs, "demo")
+        write_events(out, [*points(run)])
+        assert len(written(out, "AP")) == count
     lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
     expected = [line.perplexity["ns"] for line in lines]
-    values = written(out / "demo" / "0-0", "perplexity/ns")
+    values = written(out, "perplexity/ns")
     assert [value for _, value in values] == pytest.approx(expected)
     assert [step for step, _ in values] == [100 * stage + part for stage in range(5) for part in (25, 50, 75, 100)]
-    assert [value for _, value in written(out / "demo" / "0-0", "AP")][:4] == pytest.approx(
+    assert [value for _, value in written(out, "AP")][:4] == pytest.approx(
         [line.perplexity["wb"] for line in lines[:4]]
     )
 

@@ -8,25 +8,33 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.files import naming
 from benchmark.records import DoneLine, EvaluationLine
-from benchmark.store import RunRecords, load_runs
+from benchmark.settings.suite import RunConfig
+from benchmark.store import RunRecords, Store, load_runs
+from benchmark.training.identity import Identities
+from benchmark.training.method import Build
 
 Point = tuple[int, float, dict[str, float]]  # steps since the start of the run, time, and values by name
 
 
-def track(suite: str, ids: Collection[str], runs: Path, out: Path) -> Iterator[str]:
-    """Write the evaluations of those runs of a suite that have these ids, and say how many there are."""
-    folder = out / suite
+def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, out: Path) -> Iterator[str]:
+    """Write the evaluations of runs of a suite, and say how many there are, or why they are left out."""
+    folder, identities = out / suite, Identities(Store(runs), build)
+    wanted = {config.id: config for config in configs}
     for run in load_runs(runs, suite):
-        if run.id in ids:
-            evaluations = list(points(run))
-            write_events(folder / run.id, evaluations)
-            yield f"{run.id}: {len(evaluations)} evaluations written to {folder / run.id}"
+        if run.id not in wanted:
+            continue
+        if why := identities.of(wanted[run.id], run.lines).why:
+            yield f"! {run.id} is left out: {why}"
+            continue
+        evaluations = list(points(run))
+        write_events(folder / run.id, evaluations)
+        yield f"{run.id}: {len(evaluations)} evaluations written to {folder / run.id}"
     yield f"`tensorboard --logdir {shlex.quote(str(folder))}` shows what there is"
 
 

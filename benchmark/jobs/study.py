@@ -128,10 +128,12 @@ def open_records(place: str) -> Iterator[Path]:
         yield folder
 
 
-def runs_by_suite(folder: Path) -> dict[str, list[RunRecords]]:
-    """All runs in a folder of `--runs`, without suites that have none."""
+def runs_by_suite(folder: Path, build: Build) -> dict[str, list[RunRecords]]:
+    """All runs in a folder of `--runs`, without suites that have none; empty ones where records are not of them."""
+    identities = Identities(Store(folder), build)
     names = sorted(path.name for path in (folder / "suites").glob("*") if path.is_dir())
-    return {name: runs for name in names if (runs := load_runs(folder, name))}
+    loaded = {name: runs for name in names if (runs := load_runs(folder, name))}
+    return {name: list(map(identities.leave_out, runs)) for name, runs in loaded.items()}
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:

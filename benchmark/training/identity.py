@@ -5,6 +5,7 @@ docs/how_it_works.md has the list. A run's id says its settings and its seed; th
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from math import isclose
 from benchmark.data.documents import NotHere
 from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_here
 from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, last, select_kind
+from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
-from benchmark.store import Store
+from benchmark.store import RunRecords, Store, make_empty_run
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, code_of
 
@@ -80,6 +82,17 @@ class Identities:
             why,
             tuple(info["tokens"] for info in infos.values()),
         )
+
+    def leave_out(self, run: RunRecords) -> RunRecords:
+        """The run, or an empty one that says why what is recorded of it is not of it, by the settings recorded with it.
+
+        A method, a start model or a table of step times that is not here can tell nothing, as a text.
+        """
+        try:
+            why = self.of(RunConfig.model_validate(run.line.config), run.lines).why
+        except (ConfigError, ValueError):
+            return run
+        return dataclasses.replace(make_empty_run(run.line), why=why) if why else run
 
     def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is what is recorded of it."""
