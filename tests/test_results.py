@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec.structs import replace
+from tokenizers import Tokenizer
 
 import methods
 from benchmark.instruments.conformance import TinyRuns
@@ -127,6 +128,26 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
         studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
     assert main(["verify", str(study), "--stage", "nonsense", "--runs", str(study / "again")]) == 2
     assert "no run has a stage 'nonsense'" in capsys.readouterr().err
+
+
+def test_earlier_stages_that_are_there_are_taken_if_they_are_the_studys(trained: Path, study: Path, capsys) -> None:
+    """Oracle: by hand: the folder that the study was made in, without the second stage, and with one bit of the first
+    one's model changed, of which its checksums know."""
+    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
+    runs = Path(shutil.copytree(trained / "runs", study.parent / "taken"))
+    first, key = Store(runs).recorded_stages(er)
+    shutil.rmtree(Store(runs).stage(key))
+    arguments = ["verify", str(study), "--stage", key, "--runs", str(runs)]
+    assert main(arguments) == 0
+    shutil.rmtree(Store(runs).stage(key))
+    folder = Store(runs).stage(first) / "model"
+    model, bpe = load(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    [*model.parameters()][-1].data.view(torch.int32)[0] ^= 1
+    model.save(folder, bpe)
+    capsys.readouterr()
+    assert main(arguments) == 2
+    assert f"{first}: its model has weights {weights_hash(model)}, the study records others" in capsys.readouterr().err
+    assert not Store(runs).stage_done(key)
 
 
 def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, study: Path, capsys) -> None:

@@ -178,13 +178,15 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     """Train the stages of a run up to the one of `key` again below `runs`, compare weights and perplexities, and audit
     its method.
 
-    Raises ResultsError where they are others, where no run of the study has such a stage, or where the method works off
-    the clock.
+    Earlier stages that are there already are taken if their models are the recorded ones. Raises ResultsError where
+    weights or perplexities are others, where no run of the study has such a stage, or where the method works off the
+    clock.
     """
     from benchmark.instruments.conformance import (
         TinyRuns,
         works_on_the_clock_alone,  # torch: not for a report alone
     )
+    from benchmark.models import load, weights_hash
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -195,20 +197,29 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
             raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
         if store.stage_done(key):
             raise ResultsError(f"{runs} has stage {key} already, so nothing would be trained: give another --runs")
+        keys = recorded.recorded_stages(config)
+        last_stage = keys.index(key)
+        for taken in filter(store.stage_done, keys[:last_stage]):
+            if (there := weights_hash(load(store.stage(taken) / "model"))) != _read_training(recorded, taken)[1]:
+                raise ResultsError(
+                    f"{store.stage(taken)}: its model has weights {there}, the study records others of that stage: "
+                    "give another --runs"
+                )
         with join() as alone:
-            last_stage = recorded.recorded_stages(config).index(key)
             Train(runs, config, key, build, last_stage)(Worker(alone))
         if not store.stage_done(key):
             raise ResultsError(
                 f"{config.id}: that stage has another key here: text or settings differ; restore what the study "
                 "was made with"
             )
-        (there, expected), (here, actual) = (_read_training(where, key) for where in (recorded, store))
-        if actual != expected:
-            raise ResultsError(
-                f"stage {key} of {config.id} came to weights {actual} on {here}, recorded are {expected} on {there}: "
-                "run it with the code, packages and hardware that the record names, or collect what it is now"
-            )
+        for stage in keys[: last_stage + 1]:
+            (there, expected), (here, actual) = (_read_training(where, stage) for where in (recorded, store))
+            if actual != expected:
+                raise ResultsError(
+                    f"stage {stage} of {config.id} came to weights {actual} on {here}, recorded are {expected} on "
+                    f"{there}: run it with the code, packages and hardware that the record names, or collect what it "
+                    "is now"
+                )
         measured = _check_measured(recorded.stage_lines(key), store.stage_lines(key))
         yield f"stage {key} of {config.id}: the same weights, {expected}, and {measured} perplexities"
         with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
