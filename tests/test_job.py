@@ -177,3 +177,13 @@ def test_cores_of_a_job(monkeypatch) -> None:
         (0, 1, 2, 3),
         (4, 5, 6, 7),
     ]
+
+
+def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
+    for key in ("SLURM_MEM_PER_CPU", "SQUEUE_STATES", "SLURM_CONF", "SLURM_JOB_ID"):
+        monkeypatch.setenv(key, "x")
+    kept = commands.ask("sh", "-c", "env")
+    assert "SLURM_CONF=x" in kept and "SQUEUE_" not in kept and "MEM_PER_CPU" not in kept
+    assert os.environ["SLURM_JOB_ID"] == "x"
+    with pytest.raises(commands.SlurmError, match="no no-such-program here.*--executor local"):
+        commands.ask("no-such-program")

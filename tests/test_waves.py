@@ -8,6 +8,7 @@ import errno
 import os
 import pickletools
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,9 +26,11 @@ from benchmark.files import BEGUN
 from benchmark.jobs import executors
 from benchmark.jobs.executors import slurm as of_slurm
 from benchmark.jobs.executors.slurm import commands
-from benchmark.jobs.work import Train
+from benchmark.jobs.pool import outcome_of
+from benchmark.jobs.work import Train, Worker
 from benchmark.locks import JOB, Lease
 from benchmark.store import Store
+from benchmark.training.processes import join
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.suite_folder import SuiteFolder, write_task, write_texts
 
@@ -422,16 +425,6 @@ def test_logs_and_pickles_lie_where_others_do_not_write(tiny: SuiteFolder, slurm
     assert "may be written by others" in capsys.readouterr().err
 
 
-def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
-    for key in ("SLURM_MEM_PER_CPU", "SQUEUE_STATES", "SLURM_CONF", "SLURM_JOB_ID"):
-        monkeypatch.setenv(key, "x")
-    kept = commands.ask("sh", "-c", "env")
-    assert "SLURM_CONF=x" in kept and "SQUEUE_" not in kept and "MEM_PER_CPU" not in kept
-    assert os.environ["SLURM_JOB_ID"] == "x"
-    with pytest.raises(commands.SlurmError, match="no no-such-program here.*--executor local"):
-        commands.ask("no-such-program")
-
-
 def test_what_changes_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
     """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is half written."""
     config, store = tiny.config("ER"), Store(tiny.runs)
@@ -463,6 +456,20 @@ def test_what_changes_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) ->
     with Lease(store.stage("a") / "lock"):
         assert unit.find_owning_job() == "9_1"
     assert unit.find_owning_job() == ""
+
+
+def test_text_that_another_job_makes_is_not_waited_for(tiny: SuiteFolder, monkeypatch) -> None:
+    """Oracle: the lease of the text, which says whose it is; without it the text is made."""
+    assert tiny.call("prepare") == 0
+    [made] = [path for path in (tiny.runs / "data" / "tokenizers").iterdir() if path.is_dir()]
+    shutil.rmtree(made)
+    [unit] = tiny.plan(rows=["Naive"]).waves[0].units
+    monkeypatch.setenv(JOB, "9_1")
+    with join() as world:
+        worker = Worker(world, waits=False)
+        with Lease(made.with_name(f"{made.name}.lock")):
+            assert outcome_of(unit, worker) == "taken" and unit.find_owning_job() == "9_1"
+        assert outcome_of(unit, worker) == "done" and unit.find_owning_job() == ""
 
 
 def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path) -> None:

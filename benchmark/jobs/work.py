@@ -100,10 +100,12 @@ class Unit:
         return digest(sorted(kept))
 
     def find_owning_job(self) -> str:
-        """The job that trains its next stage; empty where none does."""
-        keys = [key for key in self.store.recorded_stages(self.config) if not self.store.stage_done(key)]
-        leases = [Lease(self.store.stage(key) / "lock") for key in keys[:1]]
-        return "".join(lease.read_job() for lease in leases if lease.is_taken())
+        """The job that trains its next stage, or makes text before it has stages; empty where none does."""
+        store = self.store
+        keys = [key for key in store.recorded_stages(self.config) if not store.stage_done(key)]
+        texts = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
+        leases = map(Lease, [store.stage(keys[0]) / "lock"] if keys else texts)
+        return next((lease.read_job() for lease in leases if lease.is_taken()), "")
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Prepare(Unit):
         from benchmark.training.processes import polled
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        corpus_of(self.config, self.store, say, poll=polled(worker.asked_to_stop))
+        corpus_of(self.config, self.store, say, poll=polled(worker.asked_to_stop, worker.waits))
 
 
 @dataclass(frozen=True)
