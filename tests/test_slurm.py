@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ import torch
 import run_all
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.job import TIME_OVER
-from tests.support import processes
 from tests.support.record_lines import read_lines
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.suite_folder import (
@@ -31,11 +29,9 @@ from tests.support.suite_folder import (
     assert_as_if_undisturbed,
     needs_slurm,
     new_suite_folder,
-    processes_of,
     queue,
     scontrol,
     silent,
-    tasks_of,
     wait_until,
     write_task,
 )
@@ -58,11 +54,11 @@ def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
 
 @pytest.fixture(scope="module")
 def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
-    """A whole suite, from text to tables, Python in something like a container. One run reaches its time limit, one
-    fails, one dies without a word."""
+    """A whole suite, from text to tables, Python in something like a container, and a teardown that succeeds. One run
+    reaches its time limit, one fails, one dies without a word."""
     with new_suite_folder(tmp_path_factory.mktemp("sweep"), texts, prepared=False) as tiny:
         rows = ('{ method = "naive" }', '{ method = "er" }', "limited", "trips", "dies")
-        tiny.write(*rows, slurm=f"{tiny.runtime()}signal_delay_s = 50")
+        tiny.write(*rows, slurm=f'{tiny.runtime()}signal_delay_s = 50\nteardown = ["true"]')
         for row, what in {"limited": "slow", "trips": "trip 0", "dies": "die"}.items():
             tiny.tell(row, what)
         tiny.submit()
@@ -232,27 +228,6 @@ def test_gpus_are_asked_for_and_seen(tiny: SuiteFolder) -> None:
     tiny.submit()
     job = tiny.wait_for("x", "failed").job
     assert job and "torch finds none" in Path(job.log).read_text()
-
-
-def test_killed_jobs_that_train_nothing_are_done_by_the_next(tiny: SuiteFolder, capsys) -> None:
-    """A score and a measure are killed, before a teardown that succeeds. Oracle: Slurm calls them failed, and the next
-    `run` with --retry-failed submits them alone, and a report."""
-    tiny.write('{ method = "naive" }', tasks=write_task(tiny.folder), slurm='teardown = ["true"]')
-    tiny.file.write_text(tiny.file.read_text().replace("main_pretraining", "representational_similarity"))
-    tiny.submit()
-    for kind in ("score", "measure"):
-        [job] = tiny.ids(kind).values()
-        wait_until(partial(tasks_of, job))
-        processes.kill(processes_of(job))
-    tiny.wait_for_endings()
-    assert tiny.call("status") == 1
-    assert capsys.readouterr().out.count("its job failed") == 2
-    before = len(tiny.waves())
-    tiny.submit("--retry-failed")
-    assert [wave["kind"] for wave in tiny.waves()[before:]] == ["score", "measure", "report"]
-    tiny.wait_for_endings()
-    assert tiny.call("status") == 0 and "1 of 1 scores" in capsys.readouterr().out
-    assert list((tiny.runs / "similarity").glob("*.jsonl"))
 
 
 def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path: Path, capsys) -> None:

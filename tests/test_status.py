@@ -95,19 +95,9 @@ def test_scores_are_counted_once_a_model() -> None:
     assert "; 3 of 8 scores" in sweep_line(runs)
 
 
-def test_nothing_is_said_of_what_nobody_knows() -> None:
-    """Oracle: by hand; a failed run has nothing left, and seconds of a budget are their own measure."""
-    every = states(Naive=("todo", 0.0, []), ER=("failed", 0.0, []))
-    assert seconds_left(every) is None
-    assert sweep_line(every) == "2 runs, 1 todo, 1 failed; 0% trained"
-    timed = [
-        replace(run, config=run.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))})) for run in every
-    ]
-    assert seconds_left(timed[:1]) == 40.0
-
-
 def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
-    """Oracle: by hand. One of four stages is trained; a step took 2 s. A dry run names each amount in its own unit."""
+    """Oracle: by hand. One of four stages is trained; a step took 2 s; seconds of a budget are their own measure, and
+    what was never timed is not said. A dry run names each amount in its own unit."""
     short = stage(50.0, 20.0)
     stepped, timed = states(Naive=("interrupted", 0.0, [short]), ELLE=("todo", 0.0, []))
     timed = replace(timed, config=timed.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))}))
@@ -115,6 +105,7 @@ def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
     assert seconds_left([stepped, timed]) == pytest.approx(30 * 2 + 40)
     untimed = replace(stepped, stages=())
     assert seconds_left([untimed, timed]) is None
+    assert sweep_line([replace(untimed, state="failed")]) == "1 runs, 1 failed; 0% trained"
     suite = tiny_suite.write(tmp_path)
     row = '[[rows]]\nmethod = "er"\n[rows.set]\n"budget.unit" = "seconds"\n"budget.amount" = 5.0\n'
     suite.write_text(suite.read_text().replace('["naive", "er"]', '["naive"]') + row)

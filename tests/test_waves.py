@@ -25,7 +25,6 @@ from benchmark import records
 from benchmark.files import BEGUN
 from benchmark.jobs import executors
 from benchmark.jobs.executors import slurm as of_slurm
-from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.pool import outcome_of
 from benchmark.jobs.work import Train, Worker
 from benchmark.locks import JOB, Lease
@@ -375,20 +374,6 @@ def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(tiny: SuiteFolder,
     assert tiny.submit("--methods", "er") == 2
     monkeypatch.undo()
     assert tiny.waves() == notes and slurm.jobs == queue
-
-
-def test_no_answer_is_no_end(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, caplog) -> None:
-    """Oracle: nothing is submitted or ended while nobody knows what is under way; `status` says what is recorded."""
-    assert tiny.submit() == 0
-    calls = slurm.calls["sbatch"]
-
-    def silent(*command: str) -> str:
-        raise commands.SlurmError(f"`{command[0]}` failed")
-
-    monkeypatch.setattr(commands, "ask", silent)
-    assert tiny.submit() == 2 and tiny.call("cancel") == 2 and slurm.calls["sbatch"] == calls
-    capsys.readouterr()
-    assert tiny.call("status") == 3 and "2 unknown" in capsys.readouterr().out and "`squeue` failed" in caplog.text
 
 
 def test_cancel_ends_the_jobs_of_a_suite(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:

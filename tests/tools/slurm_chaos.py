@@ -5,9 +5,9 @@
 Who submits is killed twice on its way, then two submit at once, and the cluster takes few jobs at a time: `run` is
 called again and again. What prepares is stopped in the middle of a text. Jobs are told that their time is over, killed,
 preempted, suspended, cancelled, or lose their node, nodes are drained, the controller falls silent, and so does who
-keeps accounts. One job each that prepares, scores, measures and reports is killed. With several runs a job what
-happens to one happens to its job: all of its runs stop, or its processes die. The largest array may be 0, which is a
-site without arrays.
+keeps accounts. One job each that prepares, scores and measures is killed, and one that reports reaches its limit in
+vain. Another suite asks for a run's stages while they are trained. With several runs a job what happens to one happens
+to its job: all of its runs stop, or its processes die. The largest array may be 0, which is a site without arrays.
 
 All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the training that was lost
 must stay within the checkpoint intervals and two percent.
@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import json
 import os
 import pwd
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -33,7 +35,7 @@ from pathlib import Path
 import torch
 
 from benchmark.jobs.executors import Job
-from benchmark.jobs.executors.slurm import PARTIAL
+from benchmark.jobs.executors.slurm import PARTIAL, commands
 from tests.support import processes
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.suite_folder import (
@@ -63,6 +65,18 @@ MOST = 20  # jobs of a user at a time
 LONG = 1500  # documents of a text that takes a while, and words of each
 AGAIN = 10.0  # seconds between two calls of `run`, while it is left with some
 OTHERS = ("prepare", "score", "measure", "report")  # kinds of jobs that do not train
+SLOW_REPORT = """
+
+write_at_once = write_report
+
+def write_report(suites, *more):
+    import os, time
+    gate = Path({gate!r})
+    while gate.exists() and suites[0][0].name == "tiny":
+        gate.with_suffix("." + os.environ["SLURM_JOB_ID"]).touch()
+        time.sleep(0.2)
+    write_at_once(suites, *more)
+"""
 
 
 class Chaos:
@@ -78,7 +92,7 @@ class Chaos:
         self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
         self.left = False  # whether `run` is to be called again
         self.kinds = [self.tell, self.kill, self.lose_node, self.drain, self.preempt, self.preempt_by_cancelling]
-        self.kinds += [self.suspend, self.silence, self.silence_of_accounts, self.cancel]
+        self.kinds += [self.suspend, self.silence, self.silence_of_accounts, self.cancel, self.share]
         self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "tiny" / "steps").mkdir()
         settings = 'partition = "preemptible"\naccount = "tiny"\narray_parallelism = 5'
@@ -96,6 +110,9 @@ class Chaos:
         self.plan = {row: (self.chosen.randrange(2, 18), kind) for row, kind in zip(rows, cycle(kinds), strict=False)}
         self.happened: Counter[str] = Counter()
         self.others, self.called = {*OTHERS}, 0.0
+        self.sharing: list[SuiteFolder] = []  # other suites, of one run each
+        self.slow_report = folder / "slow_report"  # a file: while it is there a report waits, and says so
+        self.slow_report.touch()
 
     def row(self, number: int) -> str:
         name, rate = self.rows[number], RATES[number % len(RATES)]
@@ -136,6 +153,7 @@ class Chaos:
         while before < len(self.tiny.waves()):  # with those whose process was killed, until nothing is submitted
             before = len(self.tiny.waves())
             assert (status := self.tiny.submit("--retry-failed")) in (0, PARTIAL), status
+            assert not any(other.submit("--retry-failed") for other in self.sharing)
             while queue():
                 self.kill_others()
                 time.sleep(0.2)
@@ -159,13 +177,32 @@ class Chaos:
         self.happened["two_submitters"] += 1
 
     def kill_others(self) -> None:
-        """The process of one job of each kind that trains nothing dies; it is tried again at the end, as runs are."""
+        """A job of each kind that trains nothing fails; it is tried again at the end, as runs are."""
         for job in self.tiny.jobs() if self.others else ():
-            if job.kind in self.others and job.state == "running" and (pids := processes_of(job.id)):
-                print(f"{job.kind}: kill", flush=True)
+            if job.kind not in self.others or job.state != "running":
+                continue
+            if job.kind == "report":
+                self.stop_in_vain(job)
+            elif pids := processes_of(job.id):
                 processes.kill(pids)
-                self.happened[f"kill_{job.kind}"] += 1
-                self.others.remove(job.kind)
+            else:
+                continue
+            print(f"{job.kind}: fails", flush=True)
+            self.happened[f"fail_{job.kind}"] += 1
+            self.others.remove(job.kind)
+
+    def stop_in_vain(self, job: Job) -> None:
+        """What reports is told twice that its time is over, having added nothing: queued again once, it fails."""
+        begun = self.slow_report.with_suffix(f".{job.id}")
+        for _ in range(2):
+            wait_until(begun.exists)
+            self.tell(job)
+            wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].waits)
+            begun.unlink()
+        self.tiny.wait_for_endings(job.id)
+        assert commands.endings([job.id])[job.id] == "FAILED"
+        assert "raise slurm.report.time" in self.tiny.log(job.id).read_text()
+        self.slow_report.unlink()
 
     def submitter(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -202,6 +239,24 @@ class Chaos:
         """All jobs are ended by `cancel`; the next `run` goes on."""
         assert self.tiny.call("cancel") == 0
         self.left = True
+
+    def share(self, job: Job) -> None:
+        """Another suite asks for a run's stages, which are trained: its job goes behind the one that does."""
+        rows = [config.row for config in self.tiny.configs() if config.id in job.units]
+        row = next(row for row in rows if self.tiny.count(row, "evaluation") and not self.tiny.count(row, "done"))
+        other = copy.copy(self.tiny)
+        other.file, other._configs = self.tiny.file.with_stem(f"other-{row}"), []
+        text = self.tiny.file.read_text().replace('account = "tiny"', 'account = "urgent"')
+        own = {"rows": self.row(self.rows.index(row)), "tasks": ""}
+        for key, value in own.items():
+            text = re.sub(rf"^{key} = .*$", lambda _, line=f"{key} = [{value}]": line, text, flags=re.MULTILINE)
+        other.file.write_text(text)
+        self.tiny.tell(row, "slow 5")
+        assert other.submit() == 0
+        logs = self.tiny.runs / "suites" / other.file.stem / "jobs" / "slurm"
+        wait_until(lambda: any("queued again behind job" in path.read_text() for path in logs.glob("*/*.out")))
+        self.tiny.tell(row, f"slow {STEP}")
+        self.sharing.append(other)
 
     def lose_node(self, job: Job) -> None:
         node = job.node
@@ -310,6 +365,8 @@ class Chaos:
             assert self.tiny.count(row, "done") == 1
             assert [line["kind"] for line in self.tiny.run_lines(row)].count("done") == 1
         assert self.made_before.items() <= self.made().items(), "a text that was there was made anew"
+        for other in self.sharing:
+            assert {state.state for state in other.states().values()} == {"done"}, other.states()
         assert not self.tiny.plan().waves and not self.others, (self.tiny.plan().waves, self.others)
         assert list(self.tiny.folder.rglob("representational_similarity.png")), "no report"
         for row, resumed in self.stood_still.items():
@@ -364,6 +421,8 @@ def main() -> None:
         ):
             subprocess.run(["sacctmgr", "-i", "add", *words], check=True, stdout=subprocess.DEVNULL)
         code = copy_code(folder / "code")
+        tables = code / "paper_tables" / "__init__.py"
+        tables.write_text(tables.read_text() + SLOW_REPORT.format(gate=str(folder / "slow_report")))
         with submitting(code):
             chaos = Chaos(folder, cluster, given.runs, given.runs_per_job, given.seed)
             chaos.run()
