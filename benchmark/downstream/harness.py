@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from benchmark import records
 from benchmark.data.tokenizer import ids_of
 from benchmark.downstream.finetune import Asked, NotScored, trained_stage
-from benchmark.downstream.zero_shot import ZERO_SHOT, content_of, score_key, zero_shot_scores
+from benchmark.downstream.zero_shot import ZERO_SHOT, content_of, missing_tasks, score_key
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import keep_random_numbers, own_device
@@ -153,8 +153,7 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
     path, folder, settings = store.scores_file(key), store.stage(key) / "model", suite.evaluate
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")) as lease:
-        there = zero_shot_scores(settings, key, records.read(path, records.SCORES))
-        missing, began = [task for task in settings.tasks if task not in there], time.monotonic()
+        missing, began = missing_tasks(settings, key, records.read(path, records.SCORES)), time.monotonic()
         if not missing:
             return f"nothing to evaluate after {place}"
         try:

@@ -51,3 +51,9 @@ def zero_shot_scores(settings: Evaluate, stage: str, lines: Iterable[LineOfScore
         if isinstance(line, ZeroShotLine) and line.task in settings.tasks
         if line.key == score_key(stage, line.task, settings) and content in ("", line.content)
     }
+
+
+def missing_tasks(settings: Evaluate, stage: str, lines: Iterable[LineOfScores]) -> list[str]:
+    """The tasks that a stage's model was not asked yet."""
+    there = zero_shot_scores(settings, stage, lines)
+    return [task for task in settings.tasks if task not in there]

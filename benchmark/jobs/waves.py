@@ -131,9 +131,9 @@ class Plan:
         runs = [Train(self.runs, state.config, state.config.id, self.survey.build) for state in self.wanted]
         return [*(Wave("stages", list(wave.values())) for wave in waves), Wave("train", runs)]
 
-    def _score(self) -> list[Unit]:
+    def _score(self) -> list[Score]:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
-        units: dict[str, Unit] = {}
+        units: dict[str, Score] = {}
         for state in self.states:
             models = {model.stage: model for model in state.scored}
             for stage in scored_stages(self.suite, state.config):
@@ -158,10 +158,11 @@ class Plan:
 
 def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Plan:
     """What `run` with these options does. Raises ConfigError for what could not be done after training."""
-    if survey.suite.evaluate.tasks:
-        check_before_training(survey.configs)
     asked = (options.retry_failed, options.parallel, options.share_machine, options.processes, options.program)
-    return Plan(survey, survey.states(), tables, *asked)
+    plan = Plan(survey, survey.states(), tables, *asked)
+    if any(unit.asks_harness() for unit in plan._score()):
+        check_before_training(survey.configs)
+    return plan
 
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:

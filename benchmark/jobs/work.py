@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark import records
+from benchmark.downstream.zero_shot import missing_tasks
 from benchmark.files import BEGUN
 from benchmark.locks import Lease, LeaseLost
 from benchmark.records import FailedLine
@@ -208,6 +209,11 @@ class Score(Unit):
     def name(self) -> str:
         return f"{self.suite.name}:score-{self.config.label}-{self.config.domains[self.stage].name}"
 
+    def asks_harness(self) -> bool:
+        """Whether tasks of lm-evaluation-harness are missing, which may not be installed where none are."""
+        lines = records.read(self.store.scores_file(self.id), records.SCORES)
+        return bool(missing_tasks(self.suite.evaluate, self.id, lines))
+
     def __call__(self, worker: Worker) -> None:
         from benchmark.downstream.finetune import NotScored, score_stage
         from benchmark.downstream.tasks import load_tasks, tasks_after
@@ -221,12 +227,12 @@ class Score(Unit):
             return score_stage(*given, tasks, self.store, line.passing, worker.asked_to_stop)
 
         def ask_harness() -> str:
-            from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval, which only it needs
+            from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval
 
             return evaluate_stage(*given, self.store, worker.asked_to_stop)
 
         lost = []
-        parts = [fine_tune] * bool(tasks_after(self.suite, final)) + [ask_harness] * bool(self.suite.evaluate.tasks)
+        parts = [fine_tune] * bool(tasks_after(self.suite, final)) + [ask_harness] * self.asks_harness()
         for part in parts:
             try:
                 line.finish(part(), is_news=False)
