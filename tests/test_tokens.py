@@ -17,7 +17,7 @@ import pytest
 import tokenizers
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast  # type: ignore[attr-defined]
 
-from benchmark.data import ids, tokens
+from benchmark.data import corpus, ids, tokens
 from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, ids_of, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
@@ -203,6 +203,27 @@ def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
     assert sum(sizes[:-1]) < 3000 <= sum(sizes)
     for prepared in domains:
         assert (prepared.info["valid_bytes"], prepared.info["valid_documents"]) == (sum(sizes), len(sizes))
+
+
+def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> None:
+    """Oracle: by hand, from the documents in their order: those for validation before so many bytes, and two a
+    document, of training text; and all of validation files."""
+    texts = [f"Document {i}: {'à la carte ' * (i % 7)}" for i in range(2000)]
+    place, data = str(write(tmp_path / "a.jsonl", texts)), DATA.model_copy(update={"max_train_tokens": 5000})
+    read = list(corpus.read(Domain(name="a", train=(place,)), DATA.valid_share, Counter()))
+    expected, size = [], 0
+    for document in read:
+        expected += [document.text] * (document.split == "valid" and size < 5000)
+        size += (len(document.text.encode()) + 2) * (document.split == "train")
+    held = write(tmp_path / "held.jsonl", texts[::-40])
+    for vocabulary in (300, 1500):
+        domains = [Domain(name="a", train=(place,)), Domain(name="b", train=(place,), valid=(str(held),))]
+        cut = prepare(domains, Tokenizer(vocabulary=vocabulary), data, tmp_path / "data")
+        assert decoded(cut, cut.domains[0].valid) == expected and 5 < len(expected) < 100
+        assert decoded(cut, cut.domains[1].valid) == texts[::-40]
+        assert [len(domain.train) for domain in cut.domains] == [5000] * 2
+    left = sum(document.split == "valid" for document in read) - len(expected)
+    assert 0 < cut.domains[0].info["skipped"][tokens.BEYOND] < left, "what was never read is not counted"
 
 
 def test_the_older_key_cuts_in_tokens(tmp_path) -> None:

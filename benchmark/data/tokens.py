@@ -223,7 +223,8 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[s
 
 def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: Place) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
-    identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit])
+    early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
+    identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit, *early])
     made = make_once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
     check_checksums(made, cure(made), sizes_alone=("train.bin", "valid.bin", "fingerprints.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
@@ -296,18 +297,19 @@ class _Begun:
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read.
 
-    What was begun is read again, but not tokenised. If it is no longer the same text, it is begun anew.
+    What was begun is read again, but not tokenised; another text is begun anew. With `max_train_tokens` documents are
+    for validation up to where no tokenizer has so many, with a token a byte, and two a document: the same for each.
     """
     begun = _Begun(**read_json(folder / BEGUN, cure(folder))) if (folder / BEGUN).exists() else _Begun()
     paths = folder / "train.bin", folder / "fingerprints.bin"
     for path, size in zip(paths, begun.sizes, strict=True):
         path.touch()
         os.truncate(path, size)
-    room = (data.max_train_tokens or sys.maxsize) - begun.sizes[0] // made_with.dtype.itemsize
+    early_end = data.max_train_tokens or sys.maxsize
+    room = early_end - begun.sizes[0] // made_with.dtype.itemsize
     valid: Sample[tuple[Ids, int, bytes]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
-    skipped: Counter[str] = Counter()
-    text_hash = hashlib.sha256()
-    count = read = reported = train_documents = train_bytes = 0
+    skipped, text_hash = Counter[str](), hashlib.sha256()
+    count = read = train_documents = train_bytes = 0
     complete, is_same = True, not begun.documents
     with paths[0].open("ab") as file, paths[1].open("ab") as fingerprints:
         documents = corpus.read(domain, data.valid_share, skipped)
@@ -317,10 +319,11 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
                 complete = False
                 break
             count += 1
-            text = document.text.encode()
-            hashed = document.hashed.to_bytes(8, "little")
+            text, hashed = document.text.encode(), document.hashed.to_bytes(8, "little")
             text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
-            if document.split == "valid":
+            if document.split == "valid" and not domain.valid and train_bytes + 2 * train_documents >= early_end:
+                skipped[BEYOND] += 1
+            elif document.split == "valid":
                 valid.add((ids, len(text), hashed), len(ids) if data.max_valid_tokens else len(text), zlib.crc32(text))
             else:
                 train_documents += 1
@@ -332,25 +335,23 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
             is_same = is_same or (count == begun.documents and text_hash.hexdigest() == begun.sha256)
             if count >= begun.documents and not is_same:
                 break
-            read += len(text)
-            if read - reported >= REPORT_EVERY:
-                reported = read
+            before, read = read, read + len(text)
+            if before // REPORT_EVERY < read // REPORT_EVERY:
                 if count > begun.documents:
                     _leave(folder, count, text_hash.hexdigest(), file, fingerprints)
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
     if not is_same:
         (folder / BEGUN).unlink()
         return _write_ids(domain, made_with, data, into, folder)
-    if valid.dropped:
-        skipped[BEYOND] = valid.dropped
-    kept, valid_bytes = valid.items(), _write_valid(valid.items(), made_with, data.max_valid_tokens, folder)
+    skipped[BEYOND] += valid.dropped
+    kept = valid.items()
     return {
         "documents": train_documents + len(kept),
         "valid_documents": len(kept),
-        "valid_bytes": valid_bytes,
+        "valid_bytes": _write_valid(kept, made_with, data.max_valid_tokens, folder),
         "bytes": train_bytes + sum(size for _, size, _ in kept),
         "sha256": text_hash.hexdigest(),
-        "skipped": dict(sorted(skipped.items())),
+        "skipped": dict(sorted((+skipped).items())),
         "complete": complete,
     }
 

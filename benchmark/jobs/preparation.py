@@ -40,7 +40,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     for folder in {config.start.folder for config in configs if config.start}:
         load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
     for task, data in (tasks := load_tasks(suite, store)):
-        leaks = f"; {sum(data.leaked):,} of test stand in train, too" if any(data.leaked) else ""
+        leaks = f"; {sum(data.leaked):,} of test stand in train, too, or nearly" if any(data.leaked) else ""
         yield (
             f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
             f"{len(data.labels)} classes{leaks}"
@@ -58,13 +58,12 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
     """What makes numbers on this text say less than they seem to. What is found of copies is kept in `folder`."""
     leaks = find_validation_leaks(corpus, config.learned, folder)
-    given = {text.name for text in (*config.domains, *config.probes) if all(part.valid for part in text.parts)}
     for domain in (*corpus.domains, *corpus.probes):
         held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)
         if held_out < FEW_DOCUMENTS:
             more = "Give more documents (a .txt file is one), its `valid` files, or a larger data.valid_share"
             if BEYOND in domain.info["skipped"]:
-                more = "Give a larger data.max_valid_bytes"
+                more = "Give a larger data.max_valid_bytes or data.max_train_tokens"
             yield (
                 f"{domain.name}: only {held_out} documents for validation, so its perplexity is theirs more than the "
                 f"domain's. {more}"
@@ -74,11 +73,6 @@ def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
             yield (
                 f"{domain.name}: {near:,} of {held_out:,} validation documents stand in {whose}, at least half of "
                 f"their runs of {RUN} words, so perplexity is lower for them. Take one of each pair out"
-            )
-        if domain.name not in given and not domain.info["complete"]:
-            yield (
-                f"{domain.name}: data.max_train_tokens ended the reading, so which documents are for validation "
-                "depends on the tokenizer. Give `valid` files, or compare models of one tokenizer alone"
             )
         if (length := domain.info["tokens"] / domain.info["documents"]) < SENTENCE:
             yield (

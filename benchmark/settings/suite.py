@@ -70,8 +70,7 @@ class Data(Settings):
     max_valid_bytes: int = Field(
         4_000_000,
         gt=0,
-        description="perplexity is measured on so many bytes of whole documents, the same for each tokenizer, "
-        "unless max_train_tokens cuts text without validation files",
+        description="perplexity is measured on so many bytes of whole documents, the same for each tokenizer",
     )
     max_valid_tokens: int | None = Field(
         None,
