@@ -19,8 +19,10 @@ from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document, NotHere
 from benchmark.downstream import passages, tasks
 from benchmark.downstream.tasks import baselines, check, metric, record_baselines, score_key, score_without_leaks
+from benchmark.settings.load import load_suite
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 from benchmark.settings.texts import Domain
+from benchmark.store import Store
 from tests.support.record_lines import read_lines
 
 
@@ -187,6 +189,31 @@ def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_p
     )  # of the third
     clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
     assert score_without_leaks("accuracy", clean, [0]) is None
+
+
+def test_tests_that_nearly_stand_in_train_are_left_out_of_the_second_score(tmp_path, monkeypatch):
+    """Oracle: by hand: one in capitals without its first words, of one half of a pair; a quarter, other words and few
+    words are none. They are looked for once, counted in records, and the score is that without them."""
+    words = [f"w{number}x" for number in range(400)]
+    some = lambda start, count: " ".join(words[start : start + count])  # noqa: E731
+    train = [row(some(i * 40, 20), "xy"[i % 2], text_pair=some(i * 40 + 20, 20)) for i in range(8)]
+    near = row(some(3, 17).upper(), "y", text_pair=some(20, 20) + " more")
+    quarter = row(f"{some(330, 20)} {some(40, 15)}", "x", text_pair=some(350, 50))
+    test = [near, quarter, row(some(40, 2), "x", text_pair="w42x"), {**train[5], "label": "y"}]
+    task = task_of(tmp_path, train, train, test, metric="accuracy")
+    store = Store(tmp_path / "runs")
+    suite = load_suite("demo").model_copy(update={"tasks": (task,)})
+    for again in (False, True):
+        if again:
+            monkeypatch.setattr("benchmark.data.leaks.nearly", None)
+        [(_, data)] = tasks.load_tasks(suite, store)
+        assert data.in_train == {0, 3} and data.leaked == (True, False, False, True)
+    record_baselines([(task, data)], store.scores_file("baselines"))
+    for line in read_lines(store.scores_file("baselines")):
+        assert line["leaks"] == 2 and (
+            line["name"] != "majority" or (line["test"], line["test_without_leaks"]) == (0.5, 1.0)
+        )
+    assert load(task, tmp_path).leaked == (False, False, False, True)
 
 
 def separable(count: int, seed: int, noise: bool = False) -> list[dict]:

@@ -1,14 +1,16 @@
-"""Which validation documents, and tests of tasks, nearly stand in the training text of a stream.
+"""Which validation documents, and tests of tasks, nearly stand in the training text of a stream, or of the task.
 
 They are looked for once; `copies/` in the folder of prepared data holds the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from benchmark.data.copies import nearly
 from benchmark.data.ids import Ids
@@ -18,38 +20,45 @@ from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain
 
 FORMAT = 1  # raised when other documents come to be copies
+Text = tuple[str, Callable[[], Ids]]  # a key, and what reads its ids
 Found = dict[str, dict[str, list[int]]]  # by domain, by text: numbers of its documents
 
 
 def find_leaks(
-    corpus: Corpus,
-    learned: Sequence[Domain],
-    asked: Mapping[str, tuple[str, Ids]],
+    bpe: Tokenizer,
+    eos: int,
+    asked: Mapping[str, Text],
+    texts: Mapping[str, Text],
     folder: Path,
     poll: Poll = lambda waits: None,
 ) -> Found:
-    """The documents of each text that nearly stand in the training text of a domain that is learned; see `nearly`.
+    """Of each of `texts`, by name, the documents of each that is `asked` about that nearly stand in it; see `nearly`.
 
-    `asked`: by name a text's key and its ids, each document followed by `</s>`.
+    Ids come from this tokenizer, and each document is followed by `eos`.
     """
     found: Found = {}
-    names = {text.name for text in learned if asked}
-    for domain in (text for text in (*corpus.domains, *corpus.probes) if text.name in names):
+    for name, (key, read) in texts.items() if asked else ():
 
         def make(unfinished: Path) -> None:
-            texts = [np.asarray(ids) for _, ids in asked.values()]
-            copies = nearly(corpus.tokenizer, corpus.special.eos, texts, domain.train)  # noqa: B023
+            copies = nearly(bpe, eos, [np.asarray(read_asked()) for _, read_asked in asked.values()], read())  # noqa: B023
             write_json(unfinished / "copies.json", {"copies": copies})
 
-        identity = digest([FORMAT, domain.key, [key for key, _ in asked.values()]])
+        identity = digest([FORMAT, key, [key for key, _ in asked.values()]])
         made = make_once("copies", identity, Place(folder, lambda line: None, poll=poll), make)
-        found[domain.name] = dict(zip(asked, read_json(made / "copies.json", cure(made))["copies"], strict=True))
+        found[name] = dict(zip(asked, read_json(made / "copies.json", cure(made))["copies"], strict=True))
     return found
+
+
+def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
+    """The training text of each domain that is learned, for `find_leaks`."""
+    names = {text.name for text in learned}
+    texts = (text for text in (*corpus.domains, *corpus.probes) if text.name in names)
+    return {text.name: (text.key, partial(np.asarray, text.train)) for text in texts}
 
 
 def find_validation_leaks(
     corpus: Corpus, learned: Sequence[Domain], folder: Path, poll: Poll = lambda waits: None
 ) -> Found:
-    """The same of the validation text of each domain and probe."""
-    asked = {text.name: (text.key, text.valid) for text in (*corpus.domains, *corpus.probes)}
-    return find_leaks(corpus, learned, asked, folder, poll)
+    """Which documents of the validation text of each domain and probe nearly stand in training text."""
+    asked = {text.name: (text.key, partial(np.asarray, text.valid)) for text in (*corpus.domains, *corpus.probes)}
+    return find_leaks(corpus.tokenizer, corpus.special.eos, asked, list_learned(corpus, learned), folder, poll)

@@ -10,11 +10,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from benchmark import records
 from benchmark.data import corpus
@@ -27,8 +28,9 @@ from benchmark.data.documents import (
     parse_line,
     read_lines,
 )
-from benchmark.data.leaks import Found, find_leaks
-from benchmark.data.tokenizer import ids_of
+from benchmark.data.ids import Ids
+from benchmark.data.leaks import Found, find_leaks, list_learned
+from benchmark.data.tokenizer import EOS, ids_of, train_bpe
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.passages import RawExample, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
@@ -69,9 +71,9 @@ class TaskData:
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
     test: tuple[Example, ...]
-    in_stream: frozenset[int] = field(
-        default=frozenset(), kw_only=True
-    )  # numbers of examples of test that stand in training text of the stream
+    # numbers of examples of test that nearly stand in train, and in training text of the stream
+    in_train: frozenset[int] = field(default=frozenset(), kw_only=True)
+    in_stream: frozenset[int] = field(default=frozenset(), kw_only=True)
 
     @cached_property
     def key(self) -> str:
@@ -81,9 +83,9 @@ class TaskData:
 
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
-        """Whether a copy of the text (and pair) of each example of test stands in train, whatever its label."""
+        """Whether a copy, or near copy, of each example of test stands in train, whatever its label."""
         known = set(map(_fingerprints, self.train))
-        return tuple(_fingerprints(example) in known for example in self.test)
+        return tuple(_fingerprints(test) in known or number in self.in_train for number, test in enumerate(self.test))
 
     def targets(self, split: Split) -> list[int]:
         return [example.label for example in getattr(self, split)]
@@ -137,21 +139,35 @@ def _label(row: RawExample) -> str:
 
 
 def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
-    """The suite's tasks with their examples. Raises DataError, ConfigError."""
+    """The suite's tasks with their examples, with near copies marked. Raises DataError, ConfigError."""
     share = suite.data.valid_share
-    return [(task, load_examples(task, suite.domains, store.data, valid_share=share)) for task in suite.tasks]
+    loaded = [(task, load_examples(task, suite.domains, store.data, valid_share=share)) for task in suite.tasks]
+    return [(task, mark_in_train(data, store.data)) for task, data in loaded]
+
+
+def mark_in_train(data: TaskData, folder: Path) -> TaskData:
+    """The same, knowing which examples of test nearly stand in train: it is looked for once, and kept in `folder`."""
+    letters = train_bpe([], 0)  # of the 256 bytes; how words are cut does not count
+    asked, texts = ({"": (data.key, partial(_ids, letters, EOS, rows))} for rows in (data.test, data.train))
+    return replace(data, in_train=frozenset(find_leaks(letters, EOS, asked, texts, folder)[""][""]))
+
+
+def _ids(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
+    """The ids of examples, each followed by `eos`."""
+    parts = [np.empty(0, np.int64)]
+    for start in range(0, len(rows), 1000):  # the library takes a hundred times the text's memory
+        texts = [f"{row.text}\n{row.text_pair or ''}" for row in rows[start : start + 1000]]
+        parts += [np.array([*ids, eos], np.int64) for ids in ids_of(bpe, texts)]
+    return np.concatenate(parts)
 
 
 def mark_in_stream(
     tasks: Sequence[tuple[Task, TaskData]], corpus: Corpus, learned: Sequence[Domain], folder: Path
 ) -> tuple[list[tuple[Task, TaskData]], Found]:
     """The tasks, knowing which examples of test nearly stand in training text of the stream; and where each does."""
-    asked = {}
-    for task, data in tasks:
-        texts = ids_of(corpus.tokenizer, [f"{example.text}\n{example.text_pair or ''}" for example in data.test])
-        ids = [number for text in texts for number in (*text, corpus.special.eos)]
-        asked[task.name] = data.key, np.array(ids, np.int64)
-    found = find_leaks(corpus, learned, asked, folder)
+    bpe, eos = corpus.tokenizer, corpus.special.eos
+    asked = {task.name: (data.key, partial(_ids, bpe, eos, data.test)) for task, data in tasks}
+    found = find_leaks(bpe, eos, asked, list_learned(corpus, learned), folder)
     marked = [
         (task, replace(data, in_stream=frozenset(number for of in found.values() for number in of[task.name])))
         for task, data in tasks
