@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import BertConfig, BertForSequenceClassification
 
 from benchmark.models.growth import grow, places
 from benchmark.models.transformer import load_network
@@ -197,10 +196,5 @@ def test_errors_say_what_is_possible() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             grow(old, *arguments)
-    classifier = BertForSequenceClassification(
-        BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    )
-    with pytest.raises(ConfigError, match="cannot grow a BertForSequenceClassification"):
-        grow(classifier, 2, 8)
     with pytest.raises(ConfigError, match=r"more than a plain one \(transformer\.h\.0\.crossattention"):
         grow(network("gpt2", add_cross_attention=True), 3, 16)

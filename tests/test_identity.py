@@ -246,18 +246,6 @@ def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, ch
     assert f"{file.name}: {message}" in told and CURE in told
 
 
-def test_a_unigram_perplexity_that_was_edited_is_seen(place: Path, capsys) -> None:
-    """Oracle: by hand; `run` has it right again, and trains nothing for it."""
-    [file] = (place / "runs" / "suites" / "tiny").glob("*.jsonl")
-    old, lines = shown(capsys), read_lines(file)
-    lines[0]["unigram"]["b"] /= 2
-    write_lines(file, lines)
-    stages = {path: path.read_bytes() for path in (place / "runs" / "stages").glob("*/records.jsonl")}
-    assert "is not its text's" in said(capsys, "status", "tiny.toml") and "| -- |" in shown(capsys)
-    said(capsys, "run", "tiny.toml", "--parallel", "1")
-    assert shown(capsys) == old and stages == {path: path.read_bytes() for path in stages}
-
-
 def test_a_failure_in_a_stage_that_a_run_does_not_have_is_refused(place: Path, capsys) -> None:
     """Oracle: the message; one in its last stage is shown."""
     [file] = (place / "runs" / "suites" / "tiny").glob("*.jsonl")

@@ -130,10 +130,10 @@ def test_dropout_only_in_the_newest_column() -> None:
     model = ProgressiveModel.add_column(progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval())
     assert model.training
     tokens, _ = rows()
-    assert torch.equal(model.encode(tokens, 1), model.encode(tokens, 1))
-    assert not torch.equal(model.encode(tokens, 2), model.encode(tokens, 2))
+    assert torch.equal(model.encode(tokens, column=1), model.encode(tokens, column=1))
+    assert not torch.equal(model.encode(tokens, column=2), model.encode(tokens, column=2))
     model.eval()
-    assert torch.equal(model.encode(tokens, 2), model.encode(tokens, 2))
+    assert torch.equal(model.encode(tokens, column=2), model.encode(tokens, column=2))
 
 
 @pytest.mark.parametrize("kind, millions", [("linear", 162.1), ("adapter", 166.2)])

@@ -14,10 +14,10 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def own_device(number: int = 0) -> torch.device:
     """The accelerator of the `number`-th process on this machine (from 0), which share them in turn; else the CPU."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None:
+    kind, count = accelerators()
+    if not count:
         return CPU
-    device = torch.device(accelerator.type, number % torch.accelerator.device_count())
+    device = torch.device(kind, number % count)
     torch.accelerator.set_device_index(device.index)
     return device
 

@@ -127,8 +127,11 @@ class LanguageModel(nn.Module):
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without."""
-        seen = self.insert_prompts(tokens, domains)
-        hidden, layers, finish = self.architecture.unroll(self.network, seen, None)
+        return self.encode(self.insert_prompts(tokens, domains))
+
+    def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Last hidden states (B, T, D) for what the network sees (B, T); the mask (B, T) is False at padding."""
+        hidden, layers, finish = self.architecture.unroll(self.network, tokens, mask)
         for layer in layers:
             hidden = layer(hidden)
         return finish(hidden)

@@ -9,7 +9,6 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose
 
 from benchmark.data.documents import NotHere
 from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_here
@@ -57,10 +56,9 @@ class Identities:
         method, corpus = self.build(config.method, config.options), self._text(config)
         lines = self.store.run_lines(config) if lines is None else lines  # given by whoever has read them
         told, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
-        infos = {domain.name: domain.info for domain in corpus.domains} if isinstance(corpus, Corpus) else {}
-        unigram = {name: info["unigram_perplexity"] for name, info in infos.items()}
+        sizes: tuple[int, ...] = ()
         if isinstance(corpus, Corpus):
-            tokens = corpus.keys
+            tokens, sizes = corpus.keys, tuple(domain.info["tokens"] for domain in corpus.domains)
         elif told and (self.store.is_archive or self._agree(config, told.tokens)):
             keys, tokens = told.stages, told.tokens
         elif corpus and not told:
@@ -72,15 +70,13 @@ class Identities:
             why = "its text has changed or is not prepared here: `run` sees whether records are of it"
         elif told and (keys != told.stages or told.tokens not in ({}, tokens)):
             why = "what is recorded is of another text, tokenizer or version of its method: `run` trains it anew"
-        elif told and any(not isclose(told.unigram.get(name, is_), is_, rel_tol=1e-6) for name, is_ in unigram.items()):
-            why = "what is recorded as its unigram perplexities is not its text's: `run` records them anew"
         return Identity(
             keys,
             [] if why else lines,
             isinstance(corpus, Corpus),
             (config.method, code_of(type(method).__module__)),
             why,
-            tuple(info["tokens"] for info in infos.values()),
+            sizes,
         )
 
     def leave_out(self, run: RunRecords) -> RunRecords:

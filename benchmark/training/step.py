@@ -167,7 +167,7 @@ class Loader:
             for rows in self._micro_batches(self._batch_size)
         ]
         memory = [
-            stream.memory_batch(stage, self._phase, index, step, self._memory_rows, rows)
+            stream.batch(stage, Phase("", memory=1.0), 1000 + index, step, self._memory_rows, rows)  # other rows
             for rows in self._micro_batches(self._memory_rows)
         ]
         device = self._world.device

@@ -140,13 +140,6 @@ class Stream:
         batch = self._to_batch(self._text(self._train, domains, blocks), domains, *key, step, rows)
         return replace(batch, rows=batch_size, memory_share=from_memory / batch_size, memory_rows=int(is_memory.sum()))
 
-    def memory_batch(
-        self, stage: int, phase: Phase, phase_index: int, step: int, batch_size: int, rows: Integers
-    ) -> Batch:
-        """Rows of the batch that `Phase.memory_batch` asks for; other rows than those of `batch`."""
-        asked = Phase(phase.name, memory=1.0)
-        return self.batch(stage, asked, 1000 + phase_index, step, batch_size, rows)
-
     def source_batch(
         self,
         stage: int,

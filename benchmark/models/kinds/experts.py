@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from benchmark.models import transformer
 from benchmark.models.architectures import matrix
+from benchmark.models.kinds import Encoder
 from benchmark.models.transformer import LanguageModel
 
 FILE = transformer.KIND_FILES["experts"]  # in the folder of a saved model
@@ -145,21 +146,6 @@ def load(folder: Path | str) -> ExpertModel:
     for name, part in (("experts", model.experts), ("routers", model.routers)):
         part.load_state_dict({key.partition(".")[2]: value for key, value in saved.items() if key.startswith(name)})
     return model.requires_grad_().eval()
-
-
-class Encoder(nn.Module):
-    """A model with experts, to be fine-tuned: (B, T) ids and mask -> hidden states (B, T, D)."""
-
-    def __init__(self, model: ExpertModel) -> None:
-        super().__init__()
-        self.model = model.requires_grad_()
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        model = self.model
-        hidden, layers, finish = model.architecture.unroll(model.network, input_ids, attention_mask.bool())
-        for layer in layers:
-            hidden = layer(hidden)
-        return finish(hidden)
 
 
 def load_column(folder: Path | str, domain: str) -> Encoder:

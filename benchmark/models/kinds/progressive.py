@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from benchmark.models import transformer
+from benchmark.models.kinds import Encoder
 from benchmark.models.transformer import LanguageModel
 
 FILE = transformer.KIND_FILES["progressive"]  # in the folder of a saved model, beside the folder of each column
@@ -118,7 +119,7 @@ class ProgressiveModel(LanguageModel):
         up the domains would make the step wait for the device, and break the compiled graph."""
 
         def predict(column: int, tokens: Tensor, positions: Tensor) -> Tensor:
-            return self._column(column).predict(self.encode(tokens, column), positions)
+            return self._column(column).predict(self.encode(tokens, column=column), positions)
 
         newest = len(self.earlier)
         if self.training:
@@ -129,14 +130,15 @@ class ProgressiveModel(LanguageModel):
         """Last hidden states (B, T, D), each row's of its own domain's column; in training mode the newest's."""
         newest = len(self.earlier)
         if self.training:
-            return self.encode(tokens, newest)
-        return for_each(domains.clamp(max=newest), lambda column, rows: self.encode(rows, column), tokens)
+            return self.encode(tokens)
+        return for_each(domains.clamp(max=newest), lambda column, rows: self.encode(rows, column=column), tokens)
 
-    def encode(self, tokens: Tensor, column: int, mask: Tensor | None = None) -> Tensor:
-        """Last hidden states (B, T, D) of a column for tokens (B, T); `mask` (B, T) is False where there is padding.
+    def encode(self, tokens: Tensor, mask: Tensor | None = None, column: int | None = None) -> Tensor:
+        """See LanguageModel; of a column, by default the newest.
 
         Earlier columns run once; where they are frozen autograd keeps nothing of them but what the laterals read.
         """
+        column = len(self.earlier) if column is None else column
         heard: list[list[Tensor]] = []
         for index in range(column):
             levels, _ = self._run(index, tokens, heard, mask)
@@ -209,25 +211,14 @@ def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
     return ProgressiveModel(models, laterals, content["lateral"])
 
 
-class ColumnEncoder(nn.Module):
-    """One column with all that it hears, to be fine-tuned: (B, T) ids and mask -> hidden states (B, T, D).
+def load_column(folder: Path | str, domain: str) -> Encoder:
+    """The column of `domain` with all that it hears, the newest for a domain that has none.
 
-    Everything in it is trainable: the authors found that better than tuning the newest column alone (a comment in the
-    paper's source).
+    All of it learns: the authors found that better than tuning the newest column alone (a comment in the paper's
+    source).
     """
-
-    def __init__(self, model: ProgressiveModel) -> None:
-        super().__init__()
-        self.model = model.requires_grad_()
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.model.encode(input_ids, len(self.model.earlier), attention_mask.bool())
-
-
-def load_column(folder: Path | str, domain: str) -> ColumnEncoder:
-    """The column of `domain`, the newest for a domain that has none."""
     columns = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))["columns"]
-    return ColumnEncoder(load(folder, min(domain_index(Path(folder), domain) + 1, columns)))
+    return Encoder(load(folder, min(domain_index(Path(folder), domain) + 1, columns)))
 
 
 def domain_index(folder: Path, domain: str) -> int:
