@@ -95,13 +95,3 @@ def gradient(place: Any) -> Tensor:
     """Where the gradient of a map's weight (out, in) is not zero."""
     weight = place.module.weight
     return moved(weight.grad.T if type(place.module).__name__ == "Conv1D" else weight.grad)
-
-
-@pytest.mark.parametrize("family", RMS_FAMILIES)
-def test_grouped_heads_keep_their_ratio(family: str) -> None:
-    """Oracle: the record: a new group of query heads is a whole group of the old network, in order."""
-    new, record = grow(network(family, width=32), 3, 56)
-    assert heads(new.config).ratio == 2 and new.config.num_attention_heads == 14 and new.config.num_key_value_heads == 7
-    for sources in record.head_sources:
-        pairs = list(zip(sources[::2], sources[1::2], strict=True))
-        assert all(first % 2 == 0 and second == first + 1 for first, second in pairs)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 from operator import attrgetter
-from typing import Any
 
 import pytest
 import torch
 
-import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
 from benchmark.models.architectures import Place, map_parts, parts_of
@@ -69,15 +67,3 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
         for name in ("attention.norm", "ffn.norm"):
             assert torch.equal(attrgetter(name)(layer).weight, attrgetter(name)(own.layers[number]).weight)
     assert torch.equal(grown.tables[0].weight, own.tables[0].weight)
-
-
-def test_each_differs_from_elle_in_one_thing() -> None:
-    """Oracle: the options, one by one."""
-    elle = methods.build("elle").options()
-    changes: dict[str, dict[str, Any]] = {
-        "elle_exact": {"growth_mode": "exact"},
-        "aki": {"growth_mode": "aki"},
-        "stack": {"copied_layer": "stack", "width": False},
-    }
-    for name, different in changes.items():
-        assert methods.build(name).options() == {**elle, **different}
