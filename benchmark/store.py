@@ -132,7 +132,7 @@ class RunRecords:
     baselines: list[records.BaselineLine] = field(default_factory=list)
     start: dict[str, Measured] = field(default_factory=dict)
     failure: records.FailedLine | None = None
-    other_code: list[int] = field(default_factory=list)  # stages that its method trained with other code than now
+    other_code: bool = False  # whether its method trained a stage with other code than now
     why: str = ""  # what is recorded of the run is not shown
 
     @property

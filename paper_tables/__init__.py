@@ -177,7 +177,8 @@ def study_of(suites: Suites, runs: Path) -> Study:
             asked = [[*zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in zero_shot]
             baselines = [line for line in run.baselines if (line.task, line.metric) in tasks]
             begun = [records.last(stage, records.StageLine) for stage in run.stages]
-            other = [index for index, line in enumerate(begun) if line and whose[run.id].other_code(line)]
+            # not in an archive, whose report is what its records give, whatever is refactored later
+            other = not store.is_archive and any(line and whose[run.id].other_code(line) for line in begun)
             run = dataclasses.replace(run, line=line, scores=scores, baselines=baselines, zero_shot=asked)
             chosen.append(dataclasses.replace(run, other_code=other, why=why))
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))

@@ -123,7 +123,7 @@ def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
 def test_a_row_that_other_code_trained_is_named(tmp_path):
     """Oracle: by hand: one seed of ER has a stage of another code; tables say so once, and name no other row."""
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
-    next(run for run in study.runs if run.row == "ER").other_code = [1]
+    next(run for run in study.runs if run.row == "ER").other_code = True
     for name in ("main_pretraining", "main_downstream", "units"):
         [note] = (note for note in synthetic.load(name).build(study).notes if "code" in note)
         assert note == "Methods' code has changed since, their `version` has not: ER. Their numbers are of the old one."

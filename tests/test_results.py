@@ -102,6 +102,12 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
     assert (study / ARCHIVE).read_bytes() == before
 
 
+def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) -> None:
+    """Oracle: the report as it was, though its method's code is another."""
+    monkeypatch.setattr("benchmark.training.identity.code_of", lambda module: "another")
+    assert check(study)[1] == "report: 4 tables rendered again from the records are the same"
+
+
 def test_an_archive_of_the_same_records_is_the_same_bytes(trained: Path, tmp_path: Path) -> None:
     """Oracle: the archive that was made first."""
     studies.collect(*suites_of(trained / "study")[0], trained / "runs", tmp_path, methods.build)
