@@ -22,6 +22,7 @@ from analysis.figures import (
     write_in_empty_panel,
 )
 from analysis.metrics import AP, PERPLEXITIES, Metric
+from analysis.notes import note_leaks
 from analysis.study import Study
 from benchmark.settings.names import slug
 from benchmark.settings.units import UNITS
@@ -67,7 +68,8 @@ class TrendFigure(FigureExhibit):
             figures.name_ends(axis, at, labels, style_of)
         above = "Cut off: what was measured before the first step of a stage" if cut else ""
         grey = figures.describe_grey(style_of)
-        return finish(figure, text, above, grey, figures.about_texts(study, suites, [*style_of]))
+        about = figures.about_texts(study, suites, [*style_of]), figures.about_copies(study, suites)
+        return finish(figure, text, above, grey, *about)
 
     def _points(self, study: Study, suite: str) -> pd.DataFrame:
         """The evaluations of the rows that are shown."""
@@ -145,7 +147,7 @@ class ScoreFigure(FigureExhibit):
             axis.set_axis_off()
         for line in axes:
             line[0].set_ylabel("Score (%, linear)")
-        return finish(figure, text, figures.about_texts(study, [suite]))
+        return finish(figure, text, figures.about_texts(study, [suite]), *note_leaks(study, suite))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
-from analysis.notes import note_unequal_texts
+from analysis.notes import note_near_copies, note_unequal_texts
 from analysis.study import Study
 
 SMALL = 7.0  # points: what stands beside lines and in cells
@@ -211,6 +211,11 @@ def finish(figure: Figure, *said: str) -> Figure:
 def about_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
     """What tables say of rows with other texts (of some rows)."""
     return " ".join(note for suite in suites for note in note_unequal_texts(study, suite, rows))
+
+
+def about_copies(study: Study, suites: Sequence[str]) -> str:
+    """What tables say of validation text that stands in training text; they have the numbers without it."""
+    return " ".join(note for suite in suites for note in note_near_copies(study, suite)[:1])
 
 
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:

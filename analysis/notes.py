@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.study import Study, header, other_texts, select_measure
 from analysis.tables import Block, Column
-from benchmark.records import DoneLine, EvaluationLine, last
+from benchmark.records import DoneLine, last
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
@@ -204,15 +204,12 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
 
 
 def _note_without(study: Study, suite: str) -> list[str]:
-    """AP after the last domain less those documents; a mean over seeds. Older records do not say."""
-    values: dict[str, list[float]] = {}
-    for run in study.of(suite):
-        end = last(run.stages[-1], EvaluationLine) if run.finished == len(run.domains) else None
-        if end and end.without_copies:
-            each = [{**end.perplexity, **end.without_copies}[domain.name] or np.nan for domain in run.domains]
-            values.setdefault(run.row, []).append(float(np.exp(np.log(each).mean())))
-    told = ", ".join(f"{row} {np.mean(of):.2f}" for row, of in values.items())
-    return [f"AP after the last domain without near copies: {told}."] if told else []
+    """AP and AP⁺ after the last domain less those documents; means over seeds. Older records do not say."""
+    clean, last_stage = study.without_copies(), len(study.of(suite)[0].domains) - 1
+    ends = clean.ends[(clean.ends["suite"] == suite) & (clean.ends["stage"] == last_stage)]
+    means = ends.groupby("row", sort=False)[["ap", "ap_plus"]].mean()
+    told = ", ".join(f"{row} {ap:.2f} and {ap_plus:.2f}" for row, ap, ap_plus in means.itertuples())
+    return [f"AP and AP⁺ after the last domain without near copies: {told}."] if told else []
 
 
 def note_unequal_code(study: Study, suite: str) -> list[str]:

@@ -84,7 +84,7 @@ class MatrixFigure(FigureExhibit):
         seeds = max(map(finished.count, finished))
         over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
         about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
-        return finish(figure, about, figures.about_texts(study, suites))
+        return finish(figure, about, figures.about_texts(study, suites), figures.about_copies(study, suites))
 
     def _matrices(self, study: Study, suite: str) -> Iterator[tuple[str, pd.DataFrame]]:
         """What a panel shows of each row: a line a stage, a column a text."""

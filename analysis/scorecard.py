@@ -41,31 +41,48 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     """
     papers = {suite: _papers(study, suite, load) for suite in study.suites}
     ours = {suite: collect_measurements(study, suite) for suite in study.suites}
-    compared = [
-        (suite, (claim, comparisons, compare(claim, papers[suite][claim.table])))
-        for suite in study.suites
-        for claim in CLAIMS
-        if (comparisons := compare(claim, ours[suite]))
-    ]
-    verdicts = judge([claim for _, claim in compared])
-    judged = [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
-    seeds = max((verdict.seeds for verdict in verdicts), default=0)
-    if seeds < fewest_seeds(2 * len(verdicts) or 1):
-        blocks = [Block("", (TableRow((_describe_undecided(len(verdicts), seeds),), tuple(Cell() for _ in COLUMNS)),))]
-        below = _describe_rules(ours, len(verdicts))[1:] if verdicts else []
+    judged = _judge(ours, papers)
+    seeds = max((verdict.seeds for _, verdict in judged), default=0)
+    if seeds < fewest_seeds(2 * len(judged) or 1):
+        blocks = [Block("", (TableRow((_describe_undecided(len(judged), seeds),), tuple(Cell() for _ in COLUMNS)),))]
+        below = _describe_rules(ours, len(judged))[1:] if judged else []
     else:
-        blocks, below = list(_blocks(study, ours, judged)), _describe_rules(ours, len(verdicts))
+        blocks, below = list(_blocks(study, ours, judged)), _describe_rules(ours, len(judged))
     for suite in study.suites:
         below += _order(ours[suite], papers[suite]["main_pretraining"], "AP", "", "final AP")
         below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
     if not any(notes.note_tuning(study.of(suite)) for suite in study.suites):
         below.append("Options are the suite's own, not tuned.")
-    below += [note for suite in study.suites for note in notes.note_leaks(study, suite)]
+    if leaks := [note for suite in study.suites for note in notes.note_leaks(study, suite)]:
+        clean = study.without_leaks()
+        again = _judge({suite: collect_measurements(clean, suite) for suite in study.suites}, papers)
+        below += [*leaks, *_note_other_verdicts(judged, again)]
     below += notes.notes(study, study.suites)
     columns = tuple(map(Column, COLUMNS))
     return Table(
         NAME, "table:scorecard", "The paper's findings on these runs.", ("Claim",), columns, tuple(blocks), tuple(below)
     )
+
+
+def _judge(
+    ours: Mapping[str, Measurements], papers: Mapping[str, Mapping[str, Measurements]]
+) -> list[tuple[str, Verdict]]:
+    """The verdicts on all claims that suites have anything of, each with its suite."""
+    compared = [
+        (suite, (claim, comparisons, compare(claim, papers[suite][claim.table])))
+        for suite in ours
+        for claim in CLAIMS
+        if (comparisons := compare(claim, ours[suite]))
+    ]
+    verdicts = judge([claim for _, claim in compared])
+    return [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
+
+
+def _note_other_verdicts(judged: Sequence[tuple[str, Verdict]], clean: Sequence[tuple[str, Verdict]]) -> list[str]:
+    """Verdicts that are others without test examples that models have seen."""
+    pairs = [(was, now) for (_, was), (_, now) in zip(judged, clean, strict=True) if was.state != now.state]
+    told = "; ".join(f"{now.claim.text.rstrip('.')}: {now.state} instead of {was.state}" for was, now in pairs)
+    return [f"Without leaked test examples: {told}."] if told else []
 
 
 def _describe_undecided(claims: int, seeds: int) -> str:

@@ -259,6 +259,12 @@ class Study:
             runs.append(replace(run, scores=[_clean(stage) for stage in run.scores], baselines=baselines))
         return replace(self, runs=runs)
 
+    def without_copies(self) -> Study:
+        """Runs that say it, measured on validation text less what nearly stands in training text."""
+        ends = [(run, last(run.stages[-1], EvaluationLine)) for run in self.runs]
+        runs = [run for run, end in ends if end and end.without_copies]
+        return replace(self, runs=[replace(run, stages=list(map(_drop_copies, run.stages))) for run in runs])
+
     def tasks(self, suite: str) -> dict[str, str]:
         """The titles of a suite's domains that a downstream task is of, by name."""
         runs = self.of(suite)
@@ -331,6 +337,15 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     titles = {domain.name: domain.title for domain in (*line.domains, *line.probes)}
     apart |= {name for name, text in line.texts.items() if other.texts.get(name, text) != text}
     return [title for name, title in titles.items() if name in apart]
+
+
+def _drop_copies(stage: Sequence[LineOfStage]) -> list[LineOfStage]:
+    return [
+        structs.replace(line, perplexity=line.perplexity | line.without_copies)
+        if isinstance(line, EvaluationLine)
+        else line
+        for line in stage
+    ]
 
 
 S = TypeVar("S", ScoreLine, BaselineLine)

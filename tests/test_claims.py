@@ -241,6 +241,23 @@ def test_a_card_that_nothing_can_decide_says_so_in_one_line(tmp_path, seeds):
     assert not any(cell.number for cell in row.cells)
 
 
+def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
+    """Oracle: by hand: scores with a prompt, a hundredth better than without one, fall by half without the examples
+    that models have seen; nothing is told where they stay. The figure of scores names the examples, too."""
+    data = synthetic.study(tmp_path, seeds=6)
+    for less in (0.0, 0.5):
+        for line in (line for run in data.runs for stage in run.scores for line in stage):
+            line.leaks, line.test_without_leaks = 15, line.test - less * (line.prompt != "none")
+        study = Study("demo", data.runs)
+        notes = scorecard(study, paper_tables.load).notes
+        told = [note for note in notes if note.startswith("Without leaked test examples: ")]
+        assert bool(told) == bool(less)
+        [leaks] = (note for note in notes if note.startswith("Test examples stand in the train set"))
+        drawn = synthetic.load("f1_by_stage").figure(study).legends[0].get_title().get_text()
+        assert leaks in " ".join(drawn.split())
+    assert told == ["Without leaked test examples: A wrong prompt beats none: not held instead of held."]
+
+
 def test_the_order_of_methods_is_that_of_scipy(demo):
     """Oracle: scipy.stats.kendalltau on each seed's final APs and table 1's, and Student's interval of their mean."""
     ends = demo.ends[demo.ends["stage"] == 4].set_index(["seed", "row"])["ap"]
