@@ -19,7 +19,8 @@ from benchmark.downstream.classifier import (
     wrong_domain,
 )
 from benchmark.downstream.finetune import Trainer, score
-from benchmark.downstream.tasks import Example, TaskData
+from benchmark.downstream.passages import Example
+from benchmark.downstream.tasks import TaskData
 from benchmark.models import build
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmark.downstream.passages import RawExample
+from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import examples_here, load_examples, score_key, scores_of
 from benchmark.records import CURE, ScoreLine
 from benchmark.settings.load import load_suite
@@ -302,7 +302,7 @@ def test_scores_are_chosen_by_their_key() -> None:
 
 def test_examples_with_other_settings_are_not_those_that_were_scored(tmp_path: Path, monkeypatch) -> None:
     """Oracle: by hand. A task of the Hub whose split is another, beside one that was read."""
-    rows = [RawExample(f"text {number}", None, number % 2, "") for number in range(8)]
+    rows = [Example(f"text {number}", None, number % 2, "") for number in range(8)]
     monkeypatch.setattr("benchmark.downstream.tasks._hub", lambda *given: rows)
     task = {"name": "toy", "domain": "python", "dataset": {"path": "toy/toy"}}
     first, other = (load_suite("demo", {"tasks": [task | {"dataset": {"path": "toy/toy", "test": of}}]}) for of in "ab")

@@ -18,7 +18,8 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score_all
 from benchmark.downstream.linear_probe import features_of, score_probe
-from benchmark.downstream.tasks import Example, TaskData
+from benchmark.downstream.passages import Example
+from benchmark.downstream.tasks import TaskData
 from benchmark.models import build, kind_of
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel

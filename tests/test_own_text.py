@@ -12,7 +12,8 @@ import methods
 import run_all
 from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
-from benchmark.downstream.tasks import Example, TaskData, mark_in_stream
+from benchmark.downstream.passages import Example
+from benchmark.downstream.tasks import TaskData, mark_in_stream
 from benchmark.instruments.new_suite import RUNGS, Text, valid_share, write_suite
 from benchmark.jobs.preparation import warn_of_shared_documents, warn_of_tests_in_stream, warnings
 from benchmark.settings.base import ConfigError

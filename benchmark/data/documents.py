@@ -202,30 +202,18 @@ def refuse(error: OSError) -> NoReturn:
 
 
 def _walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
-    """The files in a folder and in those inside it, each entered once, by a link where nothing else leads there."""
-    entered, waiting = set[tuple[int, int]](), [str(folder)]
-    while waiting:
-        for place, folders, names in os.walk(waiting.pop(0), onerror=refuse):
-            stat = os.stat(place)
-            if (stat.st_dev, stat.st_ino) in entered:
-                folders.clear()
-                continue
-            entered.add((stat.st_dev, stat.st_ino))
-            shown = sorted(name for name in folders if not name.startswith("."))
-            links = [name for name in shown if os.path.islink(Path(place, name))]
-            waiting += [os.path.join(place, name) for name in links]
-            hidden = [name for name in (*folders, *names) if name.startswith(".")]
-            if hidden:
-                skipped[HIDDEN] += len(hidden)
-            folders[:] = [name for name in shown if name not in links]
-            for name in names:
-                file = Path(place, name)
-                if name in hidden:
-                    continue
-                elif not file.is_file():
-                    skipped[NO_FILE] += 1
-                else:
-                    yield file
+    """The files in a folder and in those inside it, links to folders followed, each entered once."""
+    entered = set[str]()
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real, inside = os.path.realpath(place), sorted(folders)
+        folders.clear()
+        if real not in entered:
+            entered.add(real)
+            folders += [name for name in inside if not name.startswith(".")]
+            skipped.update(HIDDEN for name in (*inside, *names) if name.startswith("."))
+            shown = [Path(place, name) for name in names if not name.startswith(".")]
+            skipped.update(NO_FILE for file in shown if not file.is_file())
+            yield from filter(Path.is_file, shown)
 
 
 # What stands in a file

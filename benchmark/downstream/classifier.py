@@ -19,7 +19,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmark.data.tokenizer import PAD, ids_of
 from benchmark.downstream.discriminator import Pick
-from benchmark.downstream.tasks import Example, TaskData
+from benchmark.downstream.passages import Example
+from benchmark.downstream.tasks import TaskData
 from benchmark.models import architectures, kind_of
 from benchmark.models.fast_operators import use_fast_dropout
 from benchmark.models.transformer import check_files, configuration, read_tokenizer, saved_vocabulary

@@ -25,7 +25,7 @@ from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
 from benchmark.downstream.discriminator import Pick
 from benchmark.downstream.linear_probe import score_probe
-from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_window_baseline, result_of, score_key
+from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_baselines, result_of, score_key
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models.devices import autocast, is_out_of_memory, keep_random_numbers, own_device, precision_of
@@ -292,8 +292,8 @@ def score_all(
         cells = find_missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         if not cells:
             return False
-        for task, data in {cell.task.name: (cell.task, cell.data) for cell in cells if cell.how == "finetune"}.values():
-            record_window_baseline(task, data, checkpoint.window(data), path.with_name("baselines.jsonl"))
+        fine_tuned = {cell.task.name: (cell.task, cell.data) for cell in cells if cell.how == "finetune"}
+        record_baselines(list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.window)
         if fit_pick and any(cell.prompt == "picked" for cell in cells):
             checkpoint.pick = fit_pick()
         lost: list[NotScored] = []

@@ -32,16 +32,16 @@ SHARES: dict[Split, float] = {"train": 0.5, "dev": 0.2, "test": 0.3}
 
 
 @dataclass(frozen=True)
-class RawExample:
-    """An example as it was found, before its label is known to be one of train's."""
+class Example:
+    """One example, with what was found as its label until `benchmark.downstream.tasks.check` numbers the classes."""
 
     text: Any
     text_pair: Any
     label: Any
-    place: str
+    place: str  # file and row, for messages
 
 
-def load_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Split, Sequence[RawExample]]:
+def load_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Split, Sequence[Example]]:
     """Balanced splits of passages; the label is the dotted name of the part.
 
     Raises ConfigError when the domain is not made of packages or holds nothing out, DataError when it holds out too
@@ -60,7 +60,7 @@ def load_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Spli
 
 def balanced(
     task: str, options: Docstrings, packages: Sequence[str], documents: Iterable[Document]
-) -> dict[Split, Sequence[RawExample]]:
+) -> dict[Split, Sequence[Example]]:
     """The largest classes of `documents`, each with the same number of passages in each split. Raises DataError."""
     ordered = sorted(documents, key=lambda document: _hash(document.text))
     by_part: dict[str, list[Document]] = {}
@@ -73,7 +73,7 @@ def balanced(
     )
 
 
-def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> dict[Split, Sequence[RawExample]]:
+def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> dict[Split, Sequence[Example]]:
     """Balanced splits of passages of validation text; the label is the name of the domain. Raises DataError."""
     by_domain = {}
     for domain in domains:
@@ -95,11 +95,11 @@ def _draw(
     names: re.Pattern[str],
     classes: int,
     most: int,
-) -> dict[Split, Sequence[RawExample]]:
+) -> dict[Split, Sequence[Example]]:
     """The same number of passages of each class in each split, `most` of a document. Raises DataError."""
     known: set[str] = set()
     passages = {name: _passages(of_class, name, names, options, known, most) for name, of_class in by_class.items()}
-    splits: dict[Split, Sequence[RawExample]] = {}
+    splits: dict[Split, Sequence[Example]] = {}
     for split, share in SHARES.items():
         available = {name: len(passages[name][split]) for name in passages}
         count = min([round(share * options.examples), *available.values()])
@@ -150,9 +150,9 @@ def _passages(
     options: Docstrings,
     known: set[str],
     most: int,
-) -> dict[Split, list[RawExample]]:
+) -> dict[Split, list[Example]]:
     """The passages of each split, from documents of its own; none twice, none under half the length."""
-    splits: dict[Split, list[RawExample]] = {split: [] for split in SPLITS}
+    splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
     ends = list(accumulate(SHARES.values()))
     for number, document in enumerate(documents):
         split = SPLITS[bisect(ends, (number + 0.5) / len(documents))]
@@ -160,7 +160,7 @@ def _passages(
         for passage in _cut(text, options.characters)[:most]:
             if 2 * len(passage) >= options.characters and passage not in known:
                 known.add(passage)
-                splits[split].append(RawExample(passage, None, label, document.source))
+                splits[split].append(Example(passage, None, label, document.source))
     return splits
 
 

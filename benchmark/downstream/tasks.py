@@ -32,7 +32,7 @@ from benchmark.data.ids import Ids
 from benchmark.data.leaks import Found, find_leaks, list_learned
 from benchmark.data.tokenizer import EOS, ids_of, train_bpe
 from benchmark.data.tokens import Corpus
-from benchmark.downstream.passages import RawExample, load_docstrings, load_domains
+from benchmark.downstream.passages import Example, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine, LineOfScores, ScoreLine
@@ -49,14 +49,6 @@ class NotRead(NotHere):
 
 FORMAT = 1  # raised when the same settings come to mean another computation
 EXAMPLES_FORMAT = 1  # raised when the same documents come to give other examples
-
-
-@dataclass(frozen=True)
-class Example:
-    text: str
-    text_pair: str | None
-    label: int  # index into TaskData.labels
-    place: str  # file and row, for messages
 
 
 def _fingerprints(example: Example) -> tuple[int, int]:
@@ -91,7 +83,7 @@ class TaskData:
         return [example.label for example in getattr(self, split)]
 
 
-def check(task: str, raw: Mapping[Split, Sequence[RawExample]]) -> TaskData:
+def check(task: str, raw: Mapping[Split, Sequence[Example]]) -> TaskData:
     """Examples with labels as numbers.
 
     Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some rows only, a
@@ -119,11 +111,11 @@ def check(task: str, raw: Mapping[Split, Sequence[RawExample]]) -> TaskData:
                     f"task {task!r}, {row.place}: unknown label {label!r:.80}; train has {known}"
                     f"{', ...' * (len(labels) > SHOWN)}: correct it, or leave the row out"
                 )
-        splits[split] = tuple(Example(r.text, r.text_pair, number[_label(r)], r.place) for r in raw[split])
+        splits[split] = tuple(replace(row, label=number[_label(row)]) for row in raw[split])
     return TaskData(labels, splits["train"], splits["dev"], splits["test"])
 
 
-def _check_row(task: str, row: RawExample, paired: bool) -> None:
+def _check_row(task: str, row: Example, paired: bool) -> None:
     place = f"task {task!r}, {row.place}"
     if (row.text_pair is not None) != paired:
         raise DataError(f"{place}: either all rows have a 'text_pair', or none")
@@ -134,7 +126,7 @@ def _check_row(task: str, row: RawExample, paired: bool) -> None:
         raise DataError(f"{place}: 'label' must be a string or an integer, not {row.label!r:.80}")
 
 
-def _label(row: RawExample) -> str:
+def _label(row: Example) -> str:
     return str(row.label).lower() if isinstance(row.label, bool) else str(row.label)
 
 
@@ -204,7 +196,7 @@ def _keep_examples(
     task: Task,
     source: list[Any],
     folder: Path,
-    find: Callable[[], Mapping[Split, Sequence[RawExample]]],
+    find: Callable[[], Mapping[Split, Sequence[Example]]],
     makes: bool,
 ) -> TaskData:
     """Examples as they were found the first time; what is wrong is not kept."""
@@ -217,10 +209,10 @@ def _keep_examples(
         write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
         return data
     content = read_json(path, "remove it, and the examples are found again")
-    return check(task.name, {split: [RawExample(**row) for row in content[split]] for split in SPLITS})
+    return check(task.name, {split: [Example(**row) for row in content[split]] for split in SPLITS})
 
 
-def read_file(task: str, path: Path) -> list[RawExample]:
+def read_file(task: str, path: Path) -> list[Example]:
     """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but say nothing.
 
     Raises DataError with file and line for what is no such line, and for a file that is missing or damaged.
@@ -234,17 +226,17 @@ def read_file(task: str, path: Path) -> list[RawExample]:
         raise DataError(f"task {task!r}, {error}") from None
 
 
-def _example(place: str, line: bytes) -> RawExample:
+def _example(place: str, line: bytes) -> Example:
     row = parse_line(line, place, '{"text": ..., "label": ...}')
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
     for name in ("text", "label"):
         if name not in row:
             raise DataError(f"{place}: no field {name!r}; there are {', '.join(row) or 'none'}")
-    return RawExample(row["text"], row.get("text_pair"), row["label"], place)
+    return Example(row["text"], row.get("text_pair"), row["label"], place)
 
 
-def _hub(task: str, dataset: HubTask, split: str) -> list[RawExample]:
+def _hub(task: str, dataset: HubTask, split: str) -> list[Example]:
     try:
         from datasets import load_dataset
     except ImportError:
@@ -260,7 +252,7 @@ def _hub(task: str, dataset: HubTask, split: str) -> list[RawExample]:
                 if field not in row:
                     raise DataError(f"task {task!r}, {place}: no field {field!r}; there are {', '.join(row)}")
             pair = row[dataset.pair_field] if dataset.pair_field else None
-            examples.append(RawExample(row[dataset.text_field], pair, _name(row[dataset.label_field], names), place))
+            examples.append(Example(row[dataset.text_field], pair, _name(row[dataset.label_field], names), place))
     return examples
 
 
@@ -292,21 +284,6 @@ BASELINES = ("majority", "bag of words")
 IN_WINDOW = "bag of words, model's window"
 
 
-def baselines(task: Task, data: TaskData) -> list[BaselineLine]:
-    """Records of what needs no pre-training: the majority class, and logistic regression on word counts.
-
-    The latter sees whole texts, a fine-tuned model only what fits into its rows; its strength C is the best on dev of
-    0.01 to 10.
-    """
-    majority = Counter(data.targets("train")).most_common(1)[0][0]
-    predictions = dict(zip(BASELINES, ([majority] * len(data.test), _bag_of_words(task, data)), strict=True))
-    return [_baseline(task, data, name, predicted) for name, predicted in predictions.items()]
-
-
-def _baseline(task: Task, data: TaskData, name: str, predicted: Sequence[int], window: str = "") -> BaselineLine:
-    return BaselineLine(name=name, window=window, **result_of(task, data, predicted))
-
-
 def result_of(task: Task, data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
     """What records say of predictions of test, whoever made them."""
     return {
@@ -329,22 +306,20 @@ def missing_baselines(task: Task, key: str | None, path: Path, window: str = "")
     return [name for name in names if (task.name, task.metric, key, window, name) not in known]
 
 
-def record_window_baseline(task: Task, data: TaskData, window: TaskData, path: Path) -> None:
-    """Append the record of word counts on what a row of a model holds of each text, if `path` lacks it."""
-    with Lease(path.with_suffix(".lock")):
-        for name in missing_baselines(task, data.key, path, window.key):
-            records.append(path, _baseline(task, data, name, _bag_of_words(task, window), window.key))
-
-
-def record_baselines(tasks: Sequence[tuple[Task, TaskData]], path: Path) -> None:
-    """Append the records of baselines that `path` lacks."""
+def record_baselines(
+    tasks: Sequence[tuple[Task, TaskData]], path: Path, read: Callable[[TaskData], TaskData] | None = None
+) -> None:
+    """Append the records that `path` lacks of what needs no pre-training: the majority class, and logistic regression
+    on word counts of whole texts; or on those of what a model reads of them, as `read` says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
         for task, data in tasks:
-            lacks = missing_baselines(task, data.key, path)
-            for record in baselines(task, data) if lacks else ():
-                if record.name in lacks:  # a kill may have come between two of them
-                    records.append(path, record)
+            window = read(data) if read else data
+            key = window.key if read else ""
+            for name in missing_baselines(task, data.key, path, key):
+                majority = [Counter(data.targets("train")).most_common(1)[0][0]] * len(data.test)
+                predicted = majority if name == BASELINES[0] else _bag_of_words(task, window)
+                records.append(path, BaselineLine(name=name, window=key, **result_of(task, data, predicted)))
 
 
 def _bag_of_words(task: Task, data: TaskData) -> list[int]:

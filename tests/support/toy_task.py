@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 
 from benchmark.data.tokenizer import Vocabulary, train_bpe
 from benchmark.downstream.finetune import find_missing, score_all
-from benchmark.downstream.tasks import Example, TaskData
+from benchmark.downstream.passages import Example
+from benchmark.downstream.tasks import TaskData
 from benchmark.models import build
 from benchmark.records import ScoreLine
 from benchmark.settings.tasks import Finetuning, Task
