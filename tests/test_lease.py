@@ -22,7 +22,7 @@ import sys, time
 from pathlib import Path
 from benchmark import locks
 
-locks.kernel, locks.PAUSES = lambda: sys.argv[1], (0.001, 0.01)
+locks.identify_kernel, locks.PAUSES = lambda: sys.argv[1], (0.001, 0.01)
 path = Path(sys.argv[2])
 for _ in range(int(sys.argv[3])):
     with locks.Lease(path.with_suffix(".lock")):

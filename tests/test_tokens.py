@@ -183,6 +183,9 @@ def test_limits_on_tokens(tmp_path) -> None:
     assert len(set(numbers)) >= kept - 1
     assert abs(np.mean(numbers) - 1000) < 5 * 2000 / 12**0.5 / len(numbers) ** 0.5
     assert len({whole.key, part.key, some.key}) == 3
+    parts = np.split(some.valid, np.flatnonzero(some.valid == EOS))
+    held = [everything.tokenizer.decode(ids[ids != EOS].tolist(), False) for ids in parts]
+    assert some.info["valid_bytes"] == sum(len(text.encode()) for text in held)
 
 
 def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
@@ -224,16 +227,6 @@ def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> N
         assert [len(domain.train) for domain in cut.domains] == [5000] * 2
     left = sum(document.split == "valid" for document in read) - len(expected)
     assert 0 < cut.domains[0].info["skipped"][tokens.BEYOND] < left, "what was never read is not counted"
-
-
-def test_the_older_key_cuts_in_tokens(tmp_path) -> None:
-    """Oracle: so many tokens, and the bytes that those of a byte-level BPE decode to."""
-    data = DATA.model_copy(update={"max_valid_tokens": 337})
-    corpus = prepare(two_domains(tmp_path), SMALL, data, tmp_path / "data")
-    for domain in corpus.domains:
-        parts = np.split(domain.valid, np.flatnonzero(domain.valid == EOS))
-        texts = [corpus.tokenizer.decode(part[part != EOS].tolist(), False) for part in parts]
-        assert len(domain.valid) == 337 and domain.info["valid_bytes"] == sum(len(text.encode()) for text in texts)
 
 
 def test_a_tokenizer_that_gives_up_is_an_error_that_names_the_text(tmp_path) -> None:
