@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +23,6 @@ from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_contention
 from benchmark.training.processes import Stopped, World
 from tests.support.record_lines import read_lines
-from tests.support.suite_folder import STEPS, SuiteFolder, copy_code, wait_until, write_texts
 
 
 def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
@@ -130,38 +126,3 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     tables = Tables(lambda *_: None, tmp_path)
     local.execute(Plan(survey, survey.states(), tables, parallel=1, share_machine=bool(share)))
     assert set(held) == {bool(taken)} and not lock.number
-
-
-def test_two_runs_under_seconds_take_turns(tmp_path, monkeypatch, request) -> None:
-    """Oracle: the times of their records. The first would train for an hour, but is stopped when the second says that
-    it waits, though each has a TMPDIR of its own."""
-    write_texts(tmp_path)
-    code = copy_code(tmp_path / "code")
-    source = code / "benchmark" / "jobs" / "executors" / "local.py"  # so that no other run on this machine has a say
-    source.write_text(source.read_text().replace(str(local.MACHINE), str(tmp_path / "machine.lock")))
-    monkeypatch.setattr(local, "MACHINE", tmp_path / "machine.lock")
-    alone, other = (SuiteFolder(tmp_path / name, tmp_path).write('{ method = "naive" }') for name in ("one", "two"))
-    for tiny, amount in ((alone, 3600), (other, 0.2)):
-        steps = f'unit = "steps"\namount = [40, {STEPS}]'
-        tiny.file.write_text(tiny.file.read_text().replace(steps, f'unit = "seconds"\namount = {amount}'))
-    first = subprocess.Popen(
-        [sys.executable, "run_all.py", *alone.arguments("run")],
-        cwd=code,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(alone.folder)},
-        stderr=subprocess.DEVNULL,
-    )
-    request.addfinalizer(first.kill)
-    wait_until(lambda: alone.count("Naive", "stage", index=0))
-
-    class Listener(io.StringIO):
-        def write(self, text: str) -> int:
-            if "this one waits" in text:
-                first.terminate()
-            return super().write(text)
-
-    monkeypatch.setattr(sys, "stderr", Listener())
-    monkeypatch.setenv("TMPDIR", str(other.folder))
-    assert other.call("run") == 0
-    assert first.wait(timeout=60) == 130
-    [began] = [line["time"] for line in other.stage("Naive", 0) if line["kind"] == "stage"]
-    assert alone.stage("Naive", 0)[-1]["time"] <= began and other.count("Naive", "done") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import signal
@@ -26,7 +25,6 @@ from benchmark.training.clock import Clock
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import Stopped, World
-from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import NonFiniteLoss
 from tests.support.record_lines import read_lines, read_stage_lines
 
@@ -216,22 +214,6 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
             [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
         ]
         assert evaluations[0] == evaluations[1]
-
-
-def test_the_line_shows_the_loss_where_there_is_one(tmp_path, monkeypatch) -> None:
-    """Oracle: the loss in the records at the same step; a phase that trains nothing has none."""
-    monkeypatch.setattr(ProgressLine, "due", lambda self: True)
-    monkeypatch.setattr("benchmark.training.progress.LINE", 0.0)
-    tiny, out = TinyRuns("ewc", methods.build, tmp_path), io.StringIO()
-    run = tiny.run(tiny.config(), "run")
-    run.progress = ProgressLine("EWC", out=out)
-    run.train(last_stage=1)
-    lines = [line for line in out.getvalue().splitlines() if "stage 2/3" in line]
-    assert {("importance" in line, "loss" in line) for line in lines} == {(True, False), (False, True)}
-    shown = [line.split("loss ")[1].split()[0] for line in lines if "adapt" in line]
-    kept = read_stage_lines(run.store.stage(run.keys[1]) / "records.jsonl")
-    losses = {e["step"]: f"{e['loss']:.3f}" for e in kept if e["kind"] == "evaluation" and "loss" in e}
-    assert losses and all(shown[step - 1] == loss for step, loss in losses.items())
 
 
 @pytest.mark.parametrize("method", ["ewc", "elle"])
