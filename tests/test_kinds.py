@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import methods
 from benchmark.instruments.conformance import TinyRuns
@@ -60,6 +61,23 @@ def test_rows_are_read_as_their_domain_says(kind: str) -> None:
         alone = [compute(tokens[[i]], domains[[i]].clamp(max=2), positions[[i]]) for i in range(5)]
         torch.testing.assert_close(compute(tokens, domains, positions), torch.cat(alone), rtol=1e-5, atol=1e-6)
     assert not torch.equal(model(tokens[[1]], torch.tensor([1]), positions[[1]]), alone[1])
+
+
+@pytest.mark.parametrize(("kind", "newest"), [("pnn", ("network.", "laterals.1.")), ("lora", ("adapters.1.",))])
+def test_only_what_is_newest_learns(kind: str, newest: tuple[str, ...]) -> None:
+    """Oracle: three steps of AdamW with weight decay leave all else bitwise as it was, and move every new tensor."""
+    model = KINDS[kind]("bert").train()
+    tokens, positions = rows(16)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=1e-2, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        logits = model(tokens, of(2, 16), positions)
+        F.cross_entropy(logits.flatten(0, 1), tokens.gather(1, positions).flatten()).backward()
+        optimizer.step()
+    moved = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert trained.keys() <= moved and all(name.startswith(newest) for name in moved)
 
 
 @pytest.mark.parametrize("architecture", architecture_names())
