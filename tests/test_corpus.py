@@ -436,11 +436,7 @@ def test_docstrings_of_the_standard_library() -> None:
         assert by_source[source] == inspect.cleandoc(str(imported.__doc__))
     assert not [source for source in by_source if source.startswith(("test", "pytest", "numpy", "idlelib.idle_test"))]
     assert 1e6 < sum(len(document.text.encode()) for document in docs) < 5e6
-    assert docstrings.read_distributions(["stdlib", "sklearn", "numpy"])[0].keys() == {
-        "python",
-        "scikit-learn",
-        "numpy",
-    }
+    assert docstrings.read_versions(["stdlib", "sklearn", "numpy"]).keys() == {"python", "scikit-learn", "numpy"}
 
 
 def test_a_package_that_is_not_installed_is_an_error() -> None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -113,34 +107,6 @@ def test_status_says_why_a_score_failed(folder, capsys):
     capsys.readouterr()
     assert run_all.main(command) == 0 and "failed" not in capsys.readouterr().out
     path.write_bytes(kept)
-
-
-def test_a_signal_ends_the_processes_that_fine_tune(folder):
-    """Oracle: no process of the group is left, where the second fine-tuning would take many minutes."""
-    text = (folder / "scored.toml").read_text()
-    before, after = text.replace("seeds = 2", "seeds = 1, patience = 1_000").split('name = "last_b"')
-    after = after.replace("max_epochs = 2", "max_epochs = 10_000")
-    before = before.replace('"last_a"', '"quick"')
-    (folder / "endless.toml").write_text(f'{before}name = "endless"{after}')
-    options = ["--methods", "er", "--runs", str(folder / "runs"), "--out", str(folder / "report")]
-    command = [sys.executable, "run_all.py", "run", str(folder / "endless.toml"), *options]
-    before_it = len(scores(folder))
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    try:
-        while len(scores(folder)) <= before_it:
-            assert process.poll() is None
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 130
-        for _ in range(600):
-            os.killpg(process.pid, 0)
-            time.sleep(0.1)
-        pytest.fail("there are still processes after a minute")
-    except ProcessLookupError:
-        pass
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:

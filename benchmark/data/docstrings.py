@@ -71,17 +71,11 @@ def _read_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Co
     return documents, skipped
 
 
-def read_distributions(packages: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The distributions of packages: their versions, and their licences as SPDX expressions, of those that say so."""
-    is_python = STDLIB in packages
-    versions = {"python": platform.python_version()} if is_python else {}
-    licenses = {"python": "PSF-2.0"} if is_python else {}
-    for dist in (dist for name in packages if name != STDLIB for dist in _distributions(name)):
-        about = importlib.metadata.metadata(dist)
-        versions[dist] = about["Version"]
-        if said := about.get_all("License-Expression"):
-            licenses[dist] = said[0]
-    return versions, licenses
+def read_versions(packages: Collection[str]) -> dict[str, str]:
+    """The versions of the distributions of packages."""
+    versions = {"python": platform.python_version()} if STDLIB in packages else {}
+    found = (dist for name in packages if name != STDLIB for dist in _distributions(name))
+    return versions | {dist: importlib.metadata.version(dist) for dist in found}
 
 
 def _distributions(package: str) -> tuple[str, ...]:

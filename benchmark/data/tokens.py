@@ -68,7 +68,6 @@ class DomainInfo(TypedDict, total=False):
     near_copies: int  # validation documents most of which stand in its training text, in records: see data/leaks.py
     near_copies_in: dict[str, int]  # or in that of another domain
     versions: dict[str, str]  # by package
-    licenses: dict[str, str]  # by package, of those that say theirs
     source: dict[str, Any]
     parts: list[int]  # training tokens of each source of a mixed domain, which come one after the other
     unigram_perplexity: float
@@ -252,12 +251,10 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place,
     train, train_hash = counts_and_hash(folder / "train.bin", made_with)
     valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
     key = digest([made_with.key, train_hash, valid_hash, *info.get("parts", [])])
-    versions, licenses = docstrings.read_distributions([name for part in domain.parts for name in part.packages])
     info |= {
         "tokens": int(train.sum() + valid.sum()),
         "unigram_perplexity": unigram_perplexity(train, valid),
-        "versions": versions,
-        "licenses": licenses,
+        "versions": docstrings.read_versions([name for part in domain.parts for name in part.packages]),
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets", "sources"}),
     }
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")

@@ -236,14 +236,11 @@ def _start(settings: Any) -> tuple[str, bool]:
 
 def _text(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
     """What a domain is made of; of files the names alone, for where they lie is nobody's business."""
-    source, licenses, packages = info.get("source", {}), info.get("licenses", {}), info.get("versions", {})
-    sources = list[str]()
+    source, sources = info.get("source", {}), list[str]()
     for part in source.get("sources") or [source]:
         files = [Path(path).name for path in (*part.get("train", ()), *part.get("valid", ()))]
         sources += [*part.get("packages", ()), *files, *(dataset["path"] for dataset in part.get("datasets", ()))]
-    known = packages and licenses.keys() == packages.keys()
-    license = " AND ".join(sorted(set(licenses.values()))) if known else "unknown"
-    return {**info, "name": name, "source": ", ".join(sources), "license": license}
+    return {**info, "name": name, "source": ", ".join(sources)}
 
 
 def _cell(value: object) -> str:
