@@ -106,7 +106,7 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         "domain": domain.model_dump(mode="json", exclude={"name", "title", "train", "valid"}),
         "valid_share": None if domain.valid else valid_share,
     }
-    stats = [(str(path.resolve()), path.stat()) for _, path in files]
+    stats = [(os.path.abspath(path), path.stat()) for _, path in files]
     looks = digest([made, [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]])
     note = notes / f"{looks}.txt"
     with contextlib.suppress(FileNotFoundError):

@@ -198,7 +198,9 @@ def start_server() -> None:
     """Start, once, what processes are forked from: it has torch, no threads, and lets no signals through to them."""
     resource_tracker.ensure_running()  # else it starts with the server, and lets the signals through again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
-    forkserver.set_forkserver_preload(["torch", "benchmark.training.run"])
+    forkserver.set_forkserver_preload(
+        ["torch", "benchmark.training.run", "benchmark.downstream.finetune", "sklearn.linear_model"]
+    )
     forkserver.ensure_running()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
