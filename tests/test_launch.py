@@ -90,8 +90,6 @@ mail_user = "me@example.org"
         assert "#SBATCH --account=gpu-hours\n" in scripts[kind] and "#SBATCH --mem=64GB\n" in scripts[kind]
         assert not [word for word in (*prepare[1:], "module load x") if word in scripts[kind]]
         assert ("#SBATCH --mail-type=END\n#SBATCH --mail-user=me@example.org\n" in scripts[kind]) == (kind == "report")
-    with pytest.raises(ConfigError, match=r"score\.nodes: a job to score is one process"):
-        load_suite(str(tiny.file), {"slurm.score.nodes": 2})
 
 
 def test_private_names_of_submitit_are_where_they_were() -> None:
@@ -182,26 +180,20 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> Non
     assert survey.keys(asks) == survey.keys(plain)
 
 
-def test_what_a_row_cannot_ask_for(tiny: SuiteFolder) -> None:
-    """Oracle: what is no key is said rather than ignored."""
-    with pytest.raises(ConfigError, match="row 'x': slurm.nods: no such key"):
-        row_with(tiny, '"slurm.nods" = 2')
-
-
-def test_gpu_hours_are_those_of_each_row(tiny: SuiteFolder, capsys) -> None:
-    """Oracle: by hand: two runs of two stages of ten hours on one and on four GPUs; the first stage, which they share,
-    is trained on one: 10 + 10 + 40."""
-    tiny.write(NAIVE, '{ name = "big", method = "er", set = { "slurm.gpus_per_node" = 4 } }', slurm="gpus_per_node = 1")
-    ten_hours = ("--set", "budget.unit=seconds", "--set", "budget.amount=36000")
-    assert tiny.call("run", "--executor", "slurm", "--dry-run", *ten_hours) == 0
-    told = capsys.readouterr().out
-    assert "60.0 GPU-hours); that stages are shared saves 36,000 s (10:00:00)" in told
-
-
-def test_what_gpus_cannot_be(tiny: SuiteFolder) -> None:
-    for wrong in (-1, "a100:", "a100:0", "four"):
-        with pytest.raises(ConfigError, match="gpus_per_node"):
-            load_suite(str(tiny.file), {"slurm.gpus_per_node": wrong})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        *(({"slurm.gpus_per_node": wrong}, "gpus_per_node") for wrong in (-1, "a100:", "a100:0", "four")),
+        ({"slurm.partitoin": "gpu"}, r"did you mean 'partition'\?\); there are account, "),
+        ({"slurm.score.tiem": 5}, "slurm.score.tiem: no such key"),
+        ({"slurm.score.nodes": 2}, r"score\.nodes: a job to score is one process"),
+        ({"slurm.time": 2}, "signal_delay_s 120 leaves nothing of a time limit of 2 minutes"),
+    ],
+)
+def test_what_cannot_be_asked_for(settings: dict[str, Any], message: str, tiny: SuiteFolder) -> None:
+    """Oracle: the message names the key, and what may stand there."""
+    with pytest.raises(ConfigError, match=message):
+        load_suite(str(tiny.file), settings)
 
 
 def test_whole_nodes_under_a_wall_time() -> None:
@@ -209,16 +201,6 @@ def test_whole_nodes_under_a_wall_time() -> None:
     assert Slurm().takes_whole_nodes("steps") is False
     assert Slurm(exclusive=False).takes_whole_nodes("seconds") is False
     assert "exclusive" not in Slurm(exclusive=False).parameters("train", ["seconds"])
-
-
-def test_errors_of_the_section_name_key_and_choices(tiny: SuiteFolder) -> None:
-    message = (
-        "slurm.partitoin: no such key (did you mean 'partition'?); there are account, additional_parameters, array"
-    )
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        load_suite(str(tiny.file), {"slurm.partitoin": "gpu"})
-    with pytest.raises(ConfigError, match="signal_delay_s 120 leaves nothing of a time limit of 2 minutes"):
-        load_suite(str(tiny.file), {"slurm.time": 2})
 
 
 def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:

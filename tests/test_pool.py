@@ -183,14 +183,6 @@ def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -
         assert f"{idle} GPUs of this machine stand idle: --processes all" in capsys.readouterr().err
 
 
-def test_too_many_are_refused_before_training_is_announced(tiny: SuiteFolder, monkeypatch, capsys) -> None:
-    """Oracle: the error is all that is said."""
-    machine(monkeypatch, cores=1, memory=1e12)
-    assert tiny.call("run", "--parallel", "2", "--set", 'budget.unit="seconds"') == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: --parallel 2: ") and said.count("\n") == 1
-
-
 @pytest.mark.parametrize("option", [("--parallel", "2"), ("--processes", "all"), ("--share-machine",)])
 def test_slurm_refuses_what_is_for_one_machine(tiny: SuiteFolder, capsys, option: tuple[str, ...]) -> None:
     """Oracle: the message names the settings that do the same on a cluster."""

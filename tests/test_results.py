@@ -322,13 +322,3 @@ def test_an_archive_writes_nothing_elsewhere(study: Path, tmp_path: Path) -> Non
     (study / ARCHIVE).write_bytes(b"no gzip")
     with pytest.raises(ResultsError, match="no archive of records .*restore it from a copy"):
         check(study)
-
-
-def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path, capsys) -> None:
-    """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
-    members = studies._members(study / ARCHIVE)
-    studies._write(study / ARCHIVE, {**members, "suites/a\0" + "b" * 100: b"x"})
-    for command in ("verify", str(study)), ("compare", str(study), str(study)):
-        assert main([*command]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and "tar.gz: embedded null byte; such an archive is not ours: restore" in said
