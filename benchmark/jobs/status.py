@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import sys
 import time
@@ -62,7 +63,8 @@ def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     """The jobs that failed and are no run's, without those whose work others have done."""
     failed = [job for job in survey.jobs if job.state == "failed" and job.kind != "train"]
-    waves = Plan(survey, states, retry_failed=True).waves if failed else []
+    left = [run if run.state == "done" else dataclasses.replace(run, state="interrupted") for run in states]
+    waves = Plan(survey, left, retry_failed=True).waves if failed else []  # also what those that are under way lack
     missing = {unit.id for wave in waves for unit in wave.units}
     return [job for job in failed if job.kind == "report" or missing & {*job.units}]
 
