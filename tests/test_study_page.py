@@ -197,7 +197,7 @@ def test_the_share_of_the_time_that_exact_growth_needs() -> None:
 
 def test_the_maps_comparisons() -> None:
     """Oracle: scipy's paired t test on logarithms; the other budget's one comparison doubles the smaller p (Holm)."""
-    compare_rows = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "claims.py"))["compare_rows"]
+    compare_rows = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "compare_rows.py"))["compare_rows"]
     full, sixteenth = "ELLE (exact), to 57k", "ELLE, to 113k"
     ap = pd.DataFrame({full: [50.0, 52.0, 51.0], "ER, 57k from the start": [55.0, 58.0, 55.5]})
     other = pd.DataFrame({sixteenth: [90.0, 95.0], "ER, 113k from the start": [90.0, 94.0]})

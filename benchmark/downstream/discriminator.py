@@ -37,7 +37,7 @@ def fit(folder: Path, stream: Stream, seen: int) -> Pick:
     memory = stream.batch(seen, Phase("memory", memory=1.0, domain="previous"), 0, 0, rows, range(rows))
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     classifier.fit(mean_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
-    return lambda texts: classifier.predict(mean_embeddings(model, texts)).tolist()  # type: ignore[no-any-return]
+    return lambda texts: classifier.predict(mean_embeddings(model, texts)).tolist()
 
 
 def mean_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64]:

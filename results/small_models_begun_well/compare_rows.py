@@ -1,4 +1,4 @@
-"""Print the map's comparisons from its records: `PYTHONPATH=. python results/small_models_begun_well/claims.py`.
+"""Print the map's comparisons from its records: `PYTHONPATH=. python results/small_models_begun_well/compare_rows.py`.
 
 Each compares AP after the last domain, paired by seed: the geometric mean of the ratio, its 95% interval (Student's t)
 and the two-sided p-value of docs/statistics.md, corrected together with all others that have run (Holm).
