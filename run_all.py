@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from benchmark.errors import status_of
 from benchmark.jobs import executors
-from benchmark.settings.command_line import command_line, interrupted, no_command, repeat_options
+from benchmark.settings.command_line import command_line, no_command, repeat_options
 
 if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.notebook import OpenSuite
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = command_line(__doc__ or "", executors.names()).parse_args(given)
     options.program = (__file__, *given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    return status_of(partial(COMMANDS[options.command], options), interrupted(options))
+    return status_of(partial(COMMANDS[options.command], options))
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:

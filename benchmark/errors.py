@@ -26,11 +26,8 @@ def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryErro
     return "".join(character if character.isprintable() else "?" for character in " ".join(text.splitlines()))
 
 
-def status_of(command: Callable[[], int], ended: str) -> int:
-    """What a command returns, once all that it printed is written; of what a user can fix 2, and a message.
-
-    `ended` is said where Ctrl-C has ended it.
-    """
+def status_of(command: Callable[[], int]) -> int:
+    """What a command returns, once all that it printed is written; of what a user can fix 2, and a message."""
     try:
         status = command()
         sys.stdout.flush()
@@ -44,5 +41,5 @@ def status_of(command: Callable[[], int], ended: str) -> int:
         print(f"error: {describe_error(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"\n{ended}", file=sys.stderr)
+        print("\nended; jobs go on that were submitted, and `run` goes on from its last checkpoint", file=sys.stderr)
         return 130

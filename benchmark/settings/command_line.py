@@ -36,7 +36,7 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
     chosen = argparse.ArgumentParser(add_help=False)
     chosen.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override: budget.amount=60")
     chosen.add_argument("--methods", type=names, default=(), metavar="A,B", help="only rows of these methods")
-    chosen.add_argument("--seeds", type=different_seeds, default=(), metavar="0,1", help="these instead of the suite's")
+    chosen.add_argument("--seeds", type=seeds, default=(), metavar="0,1", help="these instead of the suite's")
 
     _add_daily(add, suite, runs, chosen, executors, suites)
     _add_around_a_sweep(add, suite, runs, chosen)
@@ -78,26 +78,14 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def different_seeds(text: str) -> tuple[int, ...]:
-    seeds = tuple(map(at_least(0), text.split(",")))
-    if len(set(seeds)) < len(seeds):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} would count one run as two: give each seed once")
-    return seeds
-
-
-def interrupted(options: argparse.Namespace) -> str:
-    """What a command says that Ctrl-C has ended: only what trains here stops training."""
-    if options.command != "run":
-        return f"{options.command} was ended; nothing else is: what trains goes on"
-    if options.executor != "local":
-        return "ended; jobs that are submitted go on: `status` shows them, `cancel` ends them"
-    return "stopped; the next run goes on from the last checkpoint"
+def seeds(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(map(at_least(0), text.split(","))))
 
 
 def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
     """What another command must be given to be about the same runs of a suite."""
-    methods, seeds = ",".join(options.methods), ",".join(map(str, options.seeds))
-    given = [("--runs", str(options.runs)), ("--methods", methods), ("--seeds", seeds)]
+    lists = [(f"--{name}", ",".join(map(str, getattr(options, name)))) for name in ("methods", "seeds")]
+    given = [("--runs", str(options.runs)), *lists]
     given += [("--set", assignment) for assignment in options.set]
     return [suite, *(word for option, value in given if value and value != "runs" for word in (option, value))]
 
