@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 import methods
-from benchmark.data import documents, ids, tokens
+from benchmark.data import ids, tokens
 from benchmark.data.documents import DataError, Row
 from benchmark.data.tokenizer import ids_of
 from benchmark.data.tokens import prepare
@@ -67,23 +66,6 @@ def test_keys_follow_the_content(tmp_path) -> None:
     assert again.domains[0].key == before.domains[0].key
     assert again.domains[1].key != before.domains[1].key
     assert before.domains[0].key != first.domains[0].key  # another tokenizer
-
-
-@pytest.mark.parametrize("learned", [False, True])
-def test_each_file_of_text_is_read_once(learned: bool, tmp_path, monkeypatch) -> None:
-    """Oracle: where a tokenizer learns from a domain that one's are read once more, for its sample."""
-    a, b = two_domains(tmp_path)
-    opened: Counter[str] = Counter()
-    unpacked = documents.unpacked
-
-    def noted(path: Path) -> Any:
-        opened[path.name] += 1
-        return unpacked(path)
-
-    monkeypatch.setattr(documents, "unpacked", noted)
-    folder = str(gpt2_files(tmp_path / "bpe"))
-    prepare([a, b], Tokenizer(vocabulary=320, domains=("a",)) if learned else Tokenizer(folder=folder), DATA, tmp_path)
-    assert opened == {"a.jsonl": 1 + learned, "b.jsonl": 1}
 
 
 CHILD = """

@@ -134,18 +134,10 @@ def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, messa
         load(task, tmp_path)
 
 
-def test_broken_files_are_named(tmp_path):
-    """Oracle: a missing file, a truncated gzip, bytes that are not UTF-8."""
-    task = task_of(tmp_path)
+def test_a_file_that_is_missing_is_named(tmp_path):
+    """Oracle: its path."""
     with pytest.raises(DataError, match=r"no file .*nowhere\.jsonl"):
-        load(task.model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path)
-    whole = Path(write(tmp_path / "cut.jsonl.gz", GOOD * 100)).read_bytes()
-    (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-20])
-    with pytest.raises(DataError, match=r"cut\.jsonl\.gz: truncated or damaged"):
-        load(task.model_copy(update={"dev": str(tmp_path / "cut.jsonl.gz")}), tmp_path)
-    (tmp_path / "latin.jsonl").write_bytes(json.dumps(GOOD[0]).encode() + b"\n\xe9\n")
-    with pytest.raises(DataError, match=r"latin\.jsonl:2: byte 0xe9 is not UTF-8"):
-        load(task.model_copy(update={"dev": str(tmp_path / "latin.jsonl")}), tmp_path)
+        load(task_of(tmp_path).model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path)
 
 
 def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, monkeypatch):
