@@ -47,6 +47,6 @@ def test_domains_of_other_words_are_told_apart(tmp_path):
     vocabulary = Vocabulary(bpe.get_vocab_size(), ("d0", "d1", "d2"))
     build("gpt", 1, 64, vocabulary, 34, head_size=16, dropout=0.0, prompts=True).save(tmp_path / "model", bpe)
     truth = np.arange(200) % 2
-    texts = [ids(domain, 32).tolist() for domain in truth]
+    texts = [ids(domain, 32).tolist() for domain in truth.tolist()]
     picks = [fit(tmp_path / "model", Stream(corpus, DATA, masked, seed=0), 2)(texts) for masked in (True, False)]
     assert picks[0] == picks[1] and np.mean(picks[0] == truth) > 0.95

@@ -188,7 +188,7 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(tmp_path):
             end.without_copies = {"ns": 100.0}
             without = end.perplexity | end.without_copies
             last = [float(without[domain.name] or np.nan) for domain in run.domains]
-            own = [stage[domain.name].perplexity for stage, domain in zip(run.matrix, run.domains, strict=True)]
+            own = [float(of[d.name].perplexity or 0.0) for of, d in zip(run.matrix, run.domains, strict=True)]
             told = f"{np.exp(np.mean(np.log(last))):.2f} and {np.mean(np.subtract(last, own)[:-1]):.2f}"
     counts = "3 of 400 documents of Ns, 2 of 400 documents of Ns in that of WB"
     notes = load("main_pretraining").build(data).notes

@@ -249,7 +249,8 @@ class Chaos:
         text = self.tiny.file.read_text().replace('account = "tiny"', 'account = "urgent"')
         own = {"rows": self.row(self.rows.index(row)), "tasks": ""}
         for key, value in own.items():
-            text = re.sub(rf"^{key} = .*$", lambda _, line=f"{key} = [{value}]": line, text, flags=re.MULTILINE)
+            line = f"{key} = [{value}]".replace("\\", "\\\\")
+            text = re.sub(rf"^{key} = .*$", line, text, flags=re.MULTILINE)
         other.file.write_text(text)
         self.tiny.tell(row, "slow 5")
         assert other.submit() == 0
