@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from benchmark.data.tokenizer import BOS, EOS, MASK, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
-from benchmark.instruments.checkpoints import evaluate_text, open_folder, open_text
+from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import tiny_config
 from benchmark.instruments.export import export_model
-from benchmark.models import LanguageModel, architectures, build, load
+from benchmark.models import LanguageModel, build, load
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
@@ -147,33 +146,6 @@ def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path
     text = model.vocabulary.text
     torch.testing.assert_close(predicted[..., :text], expected, rtol=1e-5, atol=1e-5)
     assert predicted[..., text:].exp().sum() == 0
-
-
-MASKED = [name for name in architecture_names() if architectures.load(name).masked]
-
-
-@pytest.mark.parametrize(("architecture", "prompt"), list(zip(MASKED, ["one", "none"] * len(MASKED), strict=False)))
-def test_a_masked_models_perplexity_is_the_one_of_evaluate(architecture: str, prompt: str, tmp_path: Path) -> None:
-    """Oracle: transformers' own loss where `evaluate` masks, in rows that begin as its tokenizer begins them."""
-    where, _ = write_text(tmp_path)
-    trained = stage(tmp_path / "stage", architecture, prompts=prompt != "none")
-    export_model(trained, tmp_path / "out", prompt if prompt != "none" else None)
-    opened = open_text(*open_folder(trained / "model"), where)
-    domain = opened.newest if prompt == "none" else DOMAINS.index(prompt)
-    bpe, network = (
-        AutoTokenizer.from_pretrained(tmp_path / "out"),
-        AutoModelForMaskedLM.from_pretrained(tmp_path / "out"),
-    )
-    begin = torch.tensor(bpe("").input_ids[:-1])
-    rows, labels = list[Tensor](), list[Tensor]()
-    for batch in opened.stream.validation(domain, 16):
-        target = torch.full_like(batch.tokens, -100).scatter(1, batch.positions, batch.targets)
-        rows.append(torch.cat([begin.expand(len(target), -1), batch.tokens[:, 1:]], dim=1))
-        labels.append(torch.cat([torch.full((len(target), len(begin)), -100), target[:, 1:]], dim=1))
-    with torch.no_grad():
-        perplexity = network(torch.cat(rows), labels=torch.cat(labels)).loss.exp().item()
-    assert perplexity == pytest.approx(opened.perplexity(domain), rel=1e-5)
-    assert (torch.cat(rows) == bpe.mask_token_id).any()
 
 
 def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
