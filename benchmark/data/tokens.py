@@ -50,6 +50,8 @@ SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 SUMMED = ("documents", "valid_documents", "valid_bytes", "bytes")  # over the sources of a domain
 BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left out
+# of a domain: documents that were read, a hash of their text, and bytes of train.bin and fingerprints.bin
+NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "sizes": [0, 0]}
 Say = Callable[[str], None]
 Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
 
@@ -282,35 +284,26 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     }
 
 
-@dataclass
-class _Begun:
-    """How far train.bin and fingerprints.bin are: what a killed writer leaves to who goes on."""
-
-    documents: int = 0  # that were read
-    sha256: str = ""  # of their text
-    sizes: tuple[int, int] = (0, 0)  # bytes of the two files
-
-
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read.
 
     What was begun is read again, but not tokenised; another text is begun anew. With `max_train_tokens` documents are
     for validation up to where no tokenizer has so many, with a token a byte, and two a document: the same for each.
     """
-    begun = _Begun(**read_json(folder / BEGUN, cure(folder))) if (folder / BEGUN).exists() else _Begun()
+    begun = read_json(folder / BEGUN, cure(folder)) if (folder / BEGUN).exists() else NOTHING
     paths = folder / "train.bin", folder / "fingerprints.bin"
-    for path, size in zip(paths, begun.sizes, strict=True):
+    for path, size in zip(paths, begun["sizes"], strict=True):
         path.touch()
         os.truncate(path, size)
     early_end = data.max_train_tokens or sys.maxsize
-    room = early_end - begun.sizes[0] // made_with.dtype.itemsize
+    room = early_end - begun["sizes"][0] // made_with.dtype.itemsize
     valid: Sample[tuple[Ids, int, bytes]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped, text_hash = Counter[str](), hashlib.sha256()
     count = read = train_documents = train_bytes = 0
-    complete, is_same = True, not begun.documents
+    complete, is_same = True, not begun["documents"]
     with paths[0].open("ab") as file, paths[1].open("ab") as fingerprints:
         documents = corpus.read(domain, data.valid_share, skipped)
-        for document, ids in encode_documents(made_with, documents, begun.documents):
+        for document, ids in encode_documents(made_with, documents, begun["documents"]):
             into.poll(False)
             if document.split == "train" and is_same and not room:
                 complete = False
@@ -329,12 +322,12 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
                     file.write(ids[:room].tobytes())
                     fingerprints.write(hashed)
                     room -= min(room, len(ids))
-            is_same = is_same or (count == begun.documents and text_hash.hexdigest() == begun.sha256)
-            if count >= begun.documents and not is_same:
+            is_same = is_same or (count == begun["documents"] and text_hash.hexdigest() == begun["sha256"])
+            if count >= begun["documents"] and not is_same:
                 break
             before, read = read, read + len(text)
             if before // REPORT_EVERY < read // REPORT_EVERY:
-                if count > begun.documents:
+                if count > begun["documents"]:
                     _leave(folder, count, text_hash.hexdigest(), file, fingerprints)
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
     if not is_same:
@@ -358,7 +351,7 @@ def _leave(folder: Path, count: int, sha256: str, *files: IO[bytes]) -> None:
     for file in files:
         file.flush()
         os.fsync(file.fileno())
-    write_json(folder / BEGUN, vars(_Begun(count, sha256, (files[0].tell(), files[1].tell()))))
+    write_json(folder / BEGUN, {"documents": count, "sha256": sha256, "sizes": [file.tell() for file in files]})
 
 
 def _write_valid(
