@@ -22,6 +22,7 @@ SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.pool import physical_cores
 demo: $(VENV)/installed
 	$(RUN) run_all.py run demo --parallel $(SIDE_BY_SIDE)
 	@$(RUN) run_all.py compare results/demo runs | tail -n 1 # A is what the README shows
+	@echo open report/demo/index.html in a browser
 
 # Coverage is measured where Python 3.12 makes that cheap (before, the tests would take twice as long); setup.cfg holds
 # its floor.

@@ -14,6 +14,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,9 +101,12 @@ def prepare(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     import paper_tables
+    from benchmark.jobs.study import RECORDS, open_records
 
     suites = [read_suite(options, name) for name in options.suites]
-    paper_tables.write_report(suites, options.runs, options.out, options.view)
+    is_study = Path(options.runs, RECORDS).is_dir()
+    with open_records(str(options.runs)) if is_study else nullcontext(options.runs) as runs:
+        paper_tables.write_report(suites, runs, options.out, options.view)
     return 0
 
 

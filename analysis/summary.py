@@ -45,8 +45,9 @@ def summarize(study: Study, suite: str) -> list[str]:
                 "best that stays small."
             )
     if len(lost) > 1:
+        least = " and ".join(lost.index[lost == lost.min()])
         said.append(
-            f"Forgotten, by AP⁺: {short(lost[best])} with {best}; least with {lost.idxmin()}, {short(lost.min())}, "
+            f"Forgotten, by AP⁺: {short(lost[best])} with {best}; least with {least}, {short(lost.min())}, "
             f"and most with {lost.idxmax()}, {short(lost.max())}."
         )
     return said

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
-from rich.box import SIMPLE
+from rich.box import SIMPLE, Box
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
@@ -182,23 +182,35 @@ def to_latex(table: Table) -> str:
 
 
 def to_text(table: Table) -> str:
-    """Columns as wide as the terminal; where the output is piped plain ones, as wide as what is in them."""
-    console = Console()
+    """A table for a terminal, with as many of the last columns as it has room for; plain columns where it is piped."""
+    console, endless = Console(), Console(width=10_000)
     if not console.is_terminal:
-        console = Console(width=10_000)
-    names = [*table.stubs, *(f"{column.group}\n{column.name}".strip() for column in table.columns)]
-    drawn = Grid(box=SIMPLE if console.is_terminal else None)
-    for index, name in enumerate(names):
-        drawn.add_column(name, justify="left" if index < len(table.stubs) else "right")
+        console = endless
+    box, left_out = SIMPLE if console.is_terminal else None, 0
+    while endless.measure(_draw(table, box, left_out)).maximum > console.width and left_out < len(table.columns) - 1:
+        left_out += 1
+    notes = list(table.notes)
+    if left_out:
+        notes.append(f"The terminal has no room for the first {left_out} of {len(table.columns)} columns.")
+    with console.capture() as captured:
+        console.print(Text(table.caption, "italic"), _draw(table, box, left_out), *map(Text, notes), sep="\n")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
+    """The table without its first columns."""
+    drawn = Grid(box=box)
+    for name in table.stubs:
+        drawn.add_column(name, no_wrap=True)
+    for column in table.columns[left_out:]:
+        drawn.add_column(f"{column.group}\n{column.name}".strip(), justify="right", no_wrap=True)
     for block in table.blocks:
         if block.title:
             drawn.add_row(Text(block.title, "italic"))
         for row in block.rows:
-            drawn.add_row(*map(Text, row.stub), *map(_drawn, row.cells))
+            drawn.add_row(*map(Text, row.stub), *map(_drawn, row.cells[left_out:]))
         drawn.add_section()
-    with console.capture() as captured:
-        console.print(Text(table.caption, "italic"), drawn, *map(Text, table.notes), sep="\n")
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return drawn
 
 
 def _drawn(cell: Cell) -> Text:

@@ -5,8 +5,8 @@ from analysis.pictures import AttentionFigure
 EXHIBIT = AttentionFigure(
     label="fig:attn_similar",
     caption=(
-        "Attention of ELLE's heads after each stage on the same text; the heads of a column descend from one another. "
-        "Beside it: how alike (0 to 1) all heads of a model and their own ancestors attend, in brackets other heads."
+        "Attention of ELLE's heads after each stage on the same text; the heads of a row descend from one another. "
+        "Above each model: how alike (0 to 1) its heads and their own ancestors attend, in brackets other heads."
     ),
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
     row="ELLE",

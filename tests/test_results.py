@@ -312,6 +312,13 @@ def test_a_report_that_was_edited_is_refused(study: Path) -> None:
         check(study)
 
 
+def test_a_study_is_reported_as_a_folder_of_runs_is(study: Path, tmp_path: Path) -> None:
+    """Oracle: the table that `collect` rendered."""
+    assert main(["report", str(study / "tiny.toml"), "--runs", str(study), "--out", str(tmp_path / "out")]) == 0
+    table = Path("tiny", "main_pretraining.csv")
+    assert (tmp_path / "out" / table).read_text() == (study / "report" / table).read_text()
+
+
 def test_an_archive_writes_nothing_elsewhere(study: Path, tmp_path: Path) -> None:
     """Oracle: the folder beside, and a file that is no archive."""
     members = studies._members(study / ARCHIVE)

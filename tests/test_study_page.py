@@ -88,12 +88,13 @@ def spread(cell: Mapping[str, str]) -> str:
 def test_the_demo() -> None:
     """Oracle: the report of results/demo, to the digits shown, the highest AP first."""
     cells = csv.DictReader((ROOT / "results/demo/report/demo/main_pretraining.csv").read_text("utf-8").splitlines())
-    expected: dict[str, list[str]] = {}
+    expected: dict[str, list[float]] = {}
     for cell in cells:
         if cell["group"] == "torch" and "Unigram" not in cell["Method"]:
-            expected.setdefault(cell["Method"], []).append(f"{float(cell['mean']):.1f}")
+            expected.setdefault(cell["Method"], []).append(float(cell["mean"]))
     shown = table("Method", "AP after the fifth domain", "AP⁺")
-    assert shown == expected
+    assert shown.keys() == expected.keys()
+    assert all(list(map(float, shown[row])) == pytest.approx(expected[row], abs=0.0501) for row in shown)
     assert list(shown) == sorted(shown, key=lambda row: -float(shown[row][0]))
 
 

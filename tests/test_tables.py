@@ -479,3 +479,14 @@ def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
     for cells in expected[1:]:
         assert [cell.strip("*") for cell in cells if cell] in lines
     assert "\x1b" not in text and all(note in text for note in table.notes)
+
+
+def test_a_narrow_terminal_shows_the_last_columns_whole(monkeypatch) -> None:
+    """Oracle: by hand: of two columns the first is left out, and nothing that is shown is cut."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "2.00 ± 1.41 [2.50]" in to_text(small_table("L1_D16"))
+    monkeypatch.setenv("COLUMNS", "24")
+    text = re.sub("\x1b[^m]*m", "", to_text(small_table("L1_D16")))
+    assert "2.00" not in text and re.search("b +--", text) and "…" not in text
+    assert "no room for the first 1 of 2" in " ".join(text.split())
