@@ -153,7 +153,7 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
     counts = {row: tiny.count(row, "evaluation") for row in ("x", "y")}
     wait_until(lambda: all(tiny.count(row, "evaluation") > count for row, count in counts.items()))
     preempt(tiny)
-    wait_until(lambda: job in queue() and queue()[job].waits)
+    wait_until(lambda: job in (jobs := queue()) and jobs[job].waits)
     tiny.let_go("x")
     tiny.let_go("y")
     (tiny.folder / "code" / "benchmark" / "training" / "stage.py").write_text("this is no Python")
@@ -246,7 +246,7 @@ def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path:
             assert queue()[job].restarts == restarts
             begun.unlink()
             subprocess.run(["scancel", f"--signal={TIME_OVER.name[3:]}", job], check=True)
-            wait_until(lambda: job not in queue() or queue()[job].waits)
+            wait_until(lambda: job not in (jobs := queue()) or jobs[job].waits)
         tiny.wait_for_endings(job)
         assert commands.endings([job]) == {job: "FAILED"}
         assert tiny.call("cancel") == 0

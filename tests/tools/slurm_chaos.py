@@ -247,11 +247,8 @@ class Chaos:
         other = copy.copy(self.tiny)
         other.file, other._configs = self.tiny.file.with_stem(f"other-{row}"), []
         text = self.tiny.file.read_text().replace('account = "tiny"', 'account = "urgent"')
-        own = {"rows": self.row(self.rows.index(row)), "tasks": ""}
-        for key, value in own.items():
-            line = f"{key} = [{value}]".replace("\\", "\\\\")
-            text = re.sub(rf"^{key} = .*$", line, text, flags=re.MULTILINE)
-        other.file.write_text(text)
+        text = re.sub(r"^rows = .*$", f"rows = [{self.row(self.rows.index(row))}]", text, flags=re.MULTILINE)
+        other.file.write_text(re.sub(r"^tasks = .*$", "tasks = []", text, flags=re.MULTILINE))
         self.tiny.tell(row, "slow 5")
         assert other.submit() == 0
         logs = self.tiny.runs / "suites" / other.file.stem / "jobs" / "slurm"
