@@ -71,8 +71,10 @@ const specification = () => {
   const { suite, metric, unit, scale } = Object.fromEntries(new FormData(form));
   const shown = coloured();
   const names = new Set(shown.map(({ row }) => row));
+  const grey = new Set(shown.filter(({ colour }) => !data.colours.includes(colour)).map(({ row }) => row));
   const values = points.filter((p) => p.suite === suite && names.has(p.row) && p[metric] !== null && p[unit] !== null)
-    .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_low`]), high: number(p[`${metric}_high`]) }));
+    .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_low`]), high: number(p[`${metric}_high`]) }))
+    .sort((a, b) => grey.has(b.row) - grey.has(a.row)); // coloured lines are drawn over grey ones
   const trained = values.some((p) => p.trained) ? values.filter((p) => p.trained) : values; // these set the scale
   const [lowest, highest] = [Math.min(...trained.map((p) => p[`${metric}_low`])), Math.max(...trained.map((p) => p[`${metric}_high`]))];
   const type = scale === "log" && lowest <= 0 ? "symlog" : scale;

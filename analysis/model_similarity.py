@@ -32,7 +32,6 @@ Shapes: H heads of all layers, counted layer by layer, B rows, T columns of a ro
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
@@ -294,7 +293,7 @@ def record_measurement(
     A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants the same at the
     same time waits and finds it.
     """
-    models, said = RunModels(config, store), False
+    models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:
         path = store.measures_file(stage_key)
         key = digest({"kind": kind, "stage": stage_key, **settings})
@@ -302,9 +301,6 @@ def record_measurement(
         with Lease(path.with_suffix(".lock")) as lease:
             if any(known.key == key for known in records.read(path, records.MEASURES)):
                 continue
-            if not said:
-                print(f"{config.row}, seed {config.seed}: measuring {kind}", file=sys.stderr)
-                said = True
             line = compute(models, index)
             lease.check()
             domain = config.domains[index].name
