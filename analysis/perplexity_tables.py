@@ -137,8 +137,12 @@ class LifelongTable(TableExhibit):
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
         curves, slowed = study.curves(suite), study.slowed(suite)
         apart = study.apart(suite)
-        targets = {seed: curve["ap"][-1] for (row, seed), curve in curves.items() if row == TARGET}
         runs = {(run.row, run.seed): run for run in study.of(suite)}
+        targets = {
+            seed: curve["ap"][-1]
+            for (row, seed), curve in curves.items()
+            if row == TARGET and not (is_timed(runs[row, seed]) and (row, seed) in slowed)
+        }
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
         missing = [Cell(missing=True)] * len(columns)
         for (row, seed), curve in curves.items():
@@ -182,6 +186,11 @@ def _measure(
         tokens,
         *(select_measure(end, name) for name in probes),
     )
+
+
+def is_timed(run: RunRecords) -> bool:
+    """Whether a run's budget was wall time, of which other programs may have taken some."""
+    return bool(run.line.config["budget"]["unit"] == "seconds")
 
 
 def _make_start_rows(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:
@@ -236,18 +245,18 @@ class RegretTable(TableExhibit):
         return self.measured(study, columns, blocks, [about], view)
 
     def _block(self, study: Study, suite: str, width: int) -> Block:
-        runs = study.of(suite)
-        oracles = {run.seed: loss_matrix(run) for run in runs if run.line.method == ORACLE}
+        runs, apart = study.of(suite), study.apart(suite)
+        oracles = {run.seed: loss_matrix(run) for run in runs if run.line.method == ORACLE and run.row not in apart}
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in runs}
         for run in runs:
-            if run.seed in oracles:
+            if run.seed in oracles and run.row not in apart:
                 regrets = metrics.regrets(loss_matrix(run), oracles[run.seed])
                 if np.isfinite(regrets).all():
                     measured[run.row].append((*metrics.mean_regrets(regrets), *regrets[-1]))
         rows = []
         for row, lines in measured.items():
             cells = [Cell(values, 3) for values in zip(*lines, strict=True)]
-            rest = Cell() if lines else Cell(missing=True)  # a suite may have fewer domains than another
+            rest = Cell() if lines or apart else Cell(missing=True)  # a suite may have fewer domains than another
             rows.append(TableRow((row,), (*cells, *[rest] * (width - len(cells)))))
         return Block(self.heading(study, suite), tuple(rows), suite)
 

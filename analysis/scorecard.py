@@ -178,7 +178,8 @@ def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[st
     measurements = {}
     for table in dict.fromkeys(claim.table for claim in CLAIMS):
         exhibit, budgets = load(table), load(table.replace("main", "budgets"))
-        if suite in budgets.blocks and suite not in exhibit.blocks:
+        own = study.printed.get(suite, suite)
+        if own in budgets.blocks and own not in exhibit.blocks:
             exhibit = budgets
         measurements[table] = convert_printed(exhibit.printed, _block(study, suite, exhibit))
     return measurements

@@ -80,9 +80,12 @@ def test_figures_of_a_long_stream_have_room_for_their_labels(tmp_path, monkeypat
         assert len(marked) == 10 and marked[-1] == len(line.get_xdata()) - 1
 
 
+ROWS_OF_REGRET: list[tuple[str, str, dict[str, Any]]] = [("ER", "er", {}), ("Oracle", "oracle", {})]
+
+
 def test_regrets_of_a_run(tmp_path):
     """Oracle: by hand from the records of one run and of the oracle's; nothing where no oracle has ended."""
-    data = synthetic.study(tmp_path, seeds=1, rows=[("ER", "er", {}), ("Oracle", "oracle", {})])
+    data = synthetic.study(tmp_path, seeds=1, rows=ROWS_OF_REGRET)
     table = synthetic.load("oracle_regret").build(data)
     names = [domain.name for domain in data.runs[0].domains]
     er, oracle = ([[stage[name].perplexity for name in names] for stage in run.matrix] for run in data.runs)
@@ -97,6 +100,11 @@ def test_regrets_of_a_run(tmp_path):
     assert rows["Oracle"][0] == 0 and [column.name for column in table.columns[3:]] == ["WB", "Ns", "Rev", "Bio", "CS"]
     (alone,) = synthetic.load("oracle_regret").build(Study("demo", data.runs[:1])).blocks
     assert all(cell.missing for cell in alone.rows[0].cells)
+    data = synthetic.study(tmp_path / "apart", seeds=1, rows=[*ROWS_OF_REGRET, ("MAS", "mas", {})])
+    for run in data.runs:
+        run.line.texts = {"wb": "another" if run.row == "MAS" else "most"}
+    [block] = synthetic.load("oracle_regret").build(Study("demo", data.runs)).blocks
+    assert [bool(row.cells[0].number) for row in block.rows] == [True, True, False], "MAS was measured on other text"
 
 
 @pytest.mark.parametrize("name", ["main_pretraining", "lifelong_metrics", "units"])

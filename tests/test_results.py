@@ -312,6 +312,16 @@ def test_a_report_that_was_edited_is_refused(study: Path) -> None:
         check(study)
 
 
+def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path, capsys) -> None:
+    """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
+    members = studies._members(study / ARCHIVE)
+    studies._write(study / ARCHIVE, {**members, "suites/a\0" + "b" * 100: b"x"})
+    for command in ("verify", str(study)), ("compare", str(study), str(study)):
+        assert main([*command]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "tar.gz: embedded null byte; such an archive is not ours: restore" in said
+
+
 def test_a_study_is_reported_as_a_folder_of_runs_is(study: Path, tmp_path: Path) -> None:
     """Oracle: the table that `collect` rendered."""
     assert main(["report", str(study / "tiny.toml"), "--runs", str(study), "--out", str(tmp_path / "out")]) == 0

@@ -134,6 +134,10 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
         assert old.cells[seconds + 1].values == new.cells[seconds + 1].values
     assert not [note for note in table.notes if "Not all seeds" in note]
     assert [note for note in table.notes if note.startswith("Other programs took cores")]
+    for run in data.runs:
+        run.line.config["budget"]["unit"] = "seconds"
+    timed = load("lifelong_metrics").build(Study("demo", data.runs))
+    assert not any(row.cells[seconds + 1].number for row in timed.blocks[0].rows), "ER, whose AP they reach, was slowed"
     table = load("units").build(slowed)
     assert [row.cells[1].text for row in table.blocks[0].rows] == [""] * 3
     assert "No stage is known" not in page(slowed, None, [])
