@@ -31,8 +31,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PAGE = Path(__file__).parent.parent / "docs" / "your_own_text.md"
-
 
 @pytest.fixture
 def texts(tmp_path) -> Path:
@@ -53,8 +51,8 @@ def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None
     monkeypatch.chdir(texts.parent)
     said = write_suite("suites/mine", [Path("texts")], 5e10)
     suite = load_suite("suites/mine.toml")
-    assert [domain.name for domain in suite.domains] == ["domain_2024", "my_letters", "news"]
-    assert suite.domains[1].text_field == "body" and suite.tokenizer.domains == ("domain_2024",)
+    assert [domain.name for domain in suite.domains] == ["2024", "My_Letters", "news"]
+    assert suite.domains[1].text_field == "body" and suite.tokenizer.domains == ("2024",)
     assert suite.budget.unit == "seconds" and suite.budget.amount == 5, "so little text"
     assert [size for size in RUNGS if size in suite.model.ladder] == list(suite.model.ladder)
     assert "python run_all.py prepare suites/mine " in said[-3]
@@ -102,6 +100,17 @@ def test_what_suites_and_domains_are_called_changes_nothing(tmp_path, monkeypatc
         assert (tmp_path / "out" / suite.stem / "index.html").exists()
     assert perplexities[0] == perplexities[1] and len(perplexities[0]) == 2
     assert "Glyph" not in capsys.readouterr().err
+
+
+def test_a_field_within_a_field_is_named(texts: Path, monkeypatch) -> None:
+    """Oracle: by hand: the longest text of a record stands in its `meta.body`; names of folders stay what they are."""
+    monkeypatch.chdir(texts.parent)
+    nested = (texts / "My Letters").rename(texts / "نامه‌ها-C4")
+    lines = [json.dumps({"id": "x", "meta": {"by": "me", "body": text}}) for text in sentences(1)]
+    (nested / "all.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    write_suite("mine", [texts / "news", nested], 5e10)
+    assert load_suite("mine.toml").domains[1].text_field == "meta.body"
+    assert load_suite("mine.toml").domains[1].name.endswith("-C4")
 
 
 @pytest.mark.parametrize(("documents", "share"), [(100, 0.3), (36, 0.5)])

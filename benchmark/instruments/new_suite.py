@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,8 +111,7 @@ def _is_text(path: Path) -> bool:
 
 def _name(place: Path) -> str:
     stem = place.resolve().name if place.is_dir() else place.name.split(".")[0]
-    slug = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")
-    return slug if re.match("[a-z]", slug) else f"domain_{slug}".rstrip("_")
+    return re.sub(r"[^\w-]+", "_", stem).strip("_-") or "domain"
 
 
 def read_beginning(place: Path, name: str) -> Text:
@@ -131,12 +130,20 @@ def read_beginning(place: Path, name: str) -> Text:
 
 
 def _text_field(files: Sequence[Path]) -> str:
-    """The field of the first record that is called `text`, or else holds the longest one."""
+    """The field of the first record that is called `text`, or else holds the longest one; "a.b" is b of a's."""
     rows = (row for path in files if find_kind(path) != ".txt" for _, row in read_rows(path, "text"))
     row = next((row for row in rows if not isinstance(row, bytes) or row.strip()), None)
     record = parse_line(row, f"{files[0]}", '{"text": ...}') if isinstance(row, bytes) else row
-    texts = {key: value for key, value in record.items() if isinstance(value, str)} if isinstance(record, dict) else {}
+    texts = dict(_strings(record))
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
+
+
+def _strings(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Each text in a record, by its field."""
+    if isinstance(value, str):
+        yield name, value
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from _strings(inner, f"{name}.{key}" if name else str(key))
 
 
 def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
