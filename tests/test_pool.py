@@ -176,6 +176,7 @@ def test_several_processes_and_runs_side_by_side_are_one_too_many(tiny: SuiteFol
 def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: by hand: of eight GPUs a run takes one, and two runs side by side take two."""
     monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
+    monkeypatch.setattr("benchmark.training.processes.own_device", lambda *_: torch.device("cpu"))
     monkeypatch.setattr(local, "work_through", lambda *_, **__: [])
     monkeypatch.setattr(local, "do_in_turns", lambda *_, **__: [])
     for count, idle in (("1", 7), ("2", 6)):

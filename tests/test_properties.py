@@ -75,7 +75,9 @@ def rows_of(
     rows_of_steps: list[list[tuple[int, ...]]] = [[] for _ in steps]
     for rank in range(processes):
         inputs: Any = SimpleNamespace(
-            config=SimpleNamespace(training=SimpleNamespace(batch_size=batch_size, micro_batch_size=micro)),
+            config=SimpleNamespace(
+                training=SimpleNamespace(batch_size=batch_size, micro_batch_size=micro, shard=False)
+            ),
             stage=SimpleNamespace(index=stage),
             stream=Stream(CORPUS, Data(sequence_length=18, memory_tokens=160), masked, seed=0),
             world=World(rank, processes, torch.device("cpu")),
