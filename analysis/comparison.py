@@ -19,7 +19,7 @@ from analysis.study import Study, describe_hardware, header, other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
 from benchmark.records import Provenance
-from benchmark.store import RunRecords
+from benchmark.store import RunRecords, find_older_texts, leave_out
 
 COLUMNS = (
     *("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval"),
@@ -69,7 +69,10 @@ OF_A_MACHINE = {"tokenizer.folder", "training.checkpoint_seconds", "budget.refer
 
 
 def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
-    """The runs of a suite with these settings. Raises ComparisonError for none, or for several of a row."""
+    """The runs of a suite with these settings, left out where a newer one of the row has another text.
+
+    Raises ComparisonError for none, or for several settings of a row.
+    """
     runs = [run for run in side.suites[suite] if all(_has_setting(run, key, value) for key, value in settings.items())]
     if not runs:
         asked = ", ".join(f"{key}={value}" for key, value in settings.items())
@@ -86,7 +89,8 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
                 f"{side.called}: row {run.row!r} of {suite} was run with {key} = {' and with '.join(values)}: choose "
                 f"one with --set {shlex.quote(f'{key}={shown}')}"
             )
-    return runs
+    older = find_older_texts([run.line for run in runs if not run.why])
+    return [leave_out(run, older[run.id]) if run.id in older else run for run in runs]
 
 
 def _has_setting(run: RunRecords, key: str, value: Any) -> bool:

@@ -190,7 +190,7 @@ def _measure(
 
 def is_timed(run: RunRecords) -> bool:
     """Whether a run's budget was wall time, of which other programs may have taken some."""
-    return bool(run.line.config["budget"]["unit"] == "seconds")
+    return UNITS[run.line.config["budget"]["unit"]].is_wall_time
 
 
 def _make_start_rows(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:

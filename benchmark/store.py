@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -255,6 +256,27 @@ def _check_bits(path: Path, run: RunLine, stage: Sequence[LineOfStage], known: d
 def make_empty_run(line: RunLine) -> RunRecords:
     """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
     return RunRecords(line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains])
+
+
+def leave_out(run: RunRecords, why: str) -> RunRecords:
+    """An empty run in its place, which says why what is recorded of it does not count."""
+    return dataclasses.replace(make_empty_run(replace(run.line, texts={})), why=why)
+
+
+def find_older_texts(lines: Sequence[RunLine]) -> dict[str, str]:
+    """Why runs do not count that were of another text than a newer run of their row, by id.
+
+    Seeds of a row are of one text, and where none is here to tell which, in an archive for one, the newest does. Give
+    runs of one suite that count otherwise, and only those that were asked for.
+    """
+
+    def texts(line: RunLine) -> dict[tuple[str, str, str], str]:
+        of_kinds = {"validation": line.texts, "all": line.tokens}
+        return {(line.row, kind, name): key for kind, keys in of_kinds.items() for name, key in keys.items()}
+
+    newest = {text: key for line in sorted(lines, key=lambda line: line.time) for text, key in texts(line).items()}
+    older = [line.id for line in lines if any(newest[text] != key for text, key in texts(line).items())]
+    return dict.fromkeys(older, "what is recorded is of another text than a newer run of the row")
 
 
 def _scores(scored: Sequence[records.LineOfScores]) -> list[records.ScoreLine]:

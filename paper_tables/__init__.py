@@ -25,7 +25,7 @@ from benchmark.downstream.tasks import examples_here, scores_of
 from benchmark.downstream.zero_shot import zero_shot_scores
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.store import Store, load_runs, make_empty_run
+from benchmark.store import Store, find_older_texts, load_runs, make_empty_run
 from benchmark.training.identity import Identities, name_further_seeds
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     for exhibit in exhibits:
         if exhibit is not main:
             print(f"also {exhibit.name}: {exhibit.caption.partition('. ')[0]}")
-    for line in (line for _, configs in suites for line in name_further_seeds(configs, Store(runs))):
+    identities = Identities(Store(runs), methods.build)
+    for line in (line for _, configs in suites for line in name_further_seeds(configs, identities)):
         print(line)
     print(f"open {folder / 'index.html'} in a browser" if view == "ours" else f"all of it is in {folder}")
 
@@ -142,9 +143,9 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
 def study_of(suites: Suites, runs: Path) -> Study:
     """What is recorded of suites' runs below `runs`; its name joins theirs. Raises ConfigError for two of one name.
 
-    Only records of what identifies a run count; of runs of a row that differ in their texts, for where no text is to
-    tell, the newest. A record says the place that its row had in the suite of that day, and another suite that shares a
-    model may have it scored in tasks of its own: places, tasks and settings of fine-tuning are this suite's.
+    Only records of what identifies a run count, and of texts the newest. A record says the place that its row had in
+    the suite of that day, and another suite that shares a model may have it scored in tasks of its own: places, tasks
+    and settings of fine-tuning are this suite's.
     """
     from analysis.study import Study
 
@@ -161,12 +162,9 @@ def study_of(suites: Suites, runs: Path) -> Study:
         tasks, examples = {(task.name, task.metric) for task in suite.tasks}, examples_here(suite, store)
         recorded = [(config, known.get(config.id)) for config in configs]
         whose = {run.id: identities.of(config, run.lines) for config, run in recorded if run}
-        shown = sorted((run.line for _, run in recorded if run and not whose[run.id].why), key=lambda line: line.time)
-        texts = {line.row: line.texts for line in shown}
+        older = find_older_texts([run.line for _, run in recorded if run and not whose[run.id].why])
         for config, run in recorded:
-            why = whose[run.id].why if run else ""
-            if run and not why and run.line.texts != texts[run.row]:
-                why = "what is recorded is of another text than a newer run of the row"
+            why = (whose[run.id].why or older.get(run.id, "")) if run else ""
             now = config.description()
             run = make_empty_run(now) if why or not run else run
             current = {name: getattr(now, name) for name in ("row_index", "domains", "probes", "tasks")}

@@ -151,7 +151,27 @@ def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
     for other in ("text, tokenizer or version", "text than a newer run of the row"):
         told = said(capsys, "report", "tiny.toml", "--seeds", "0,1")
         assert f"Records are left out of Naive, seed 0: what is recorded is of another {other}" in told and new in told
+        assert "seeds that are trained too" not in said(capsys, "report", "tiny.toml", "--seeds", "1")
         (place / "b.jsonl").unlink(missing_ok=True)
+
+
+def test_seeds_that_are_compared_or_tracked_have_one_text(place: Path, capsys) -> None:
+    """Oracle: the seed of the new text alone; the old one is shown to whoever asks for it alone."""
+    edit(place)
+    said(capsys, "run", "tiny.toml", "--parallel", "1", "--seeds", "1")
+    (place / "b.jsonl").unlink()
+    why = "what is recorded is of another text than a newer run of the row"
+
+    def compared(*seeds: str) -> tuple[list[str], bool]:
+        told = said(capsys, "compare", "runs", "runs", *seeds)
+        return next(
+            line.split() for line in told.splitlines() if line.lstrip().startswith("Naive ")
+        ), f"seed 0: {why}" in told
+
+    both, old, new = compared(), compared("--seeds", "0"), compared("--seeds", "1")
+    assert both[0] == new[0] != old[0] and [left_out for _, left_out in (both, old, new)] == [True, False, False]
+    told = said(capsys, "track", "tiny.toml", "--out", "events", "--seeds", "0,1")
+    assert f"is left out: {why}" in told and told.count("evaluations written to") == 1
 
 
 @pytest.mark.parametrize("change", ["touched", "moved", "gone"])

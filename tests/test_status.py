@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import methods
 from benchmark import records
@@ -15,7 +16,7 @@ from benchmark.jobs.status import _rows, lines_of, next_step, seconds_left, swee
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
-from benchmark.training.identity import name_further_seeds
+from benchmark.training.identity import Identities, name_further_seeds
 from run_all import main
 from tests.support import tiny_suite
 
@@ -186,12 +187,17 @@ def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], doe
 
 
 def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
-    """Oracle: by hand: of the same runs those of seed 3 ended, of seed 4 one began, of 5 one is of another suite."""
+    """Oracle: by hand: of the same runs those of seed 3 ended, of seed 4 one began, of 5 one is of another suite, and 6
+    is of an older text than the one that is shown."""
+    survey.store.root.mkdir()
+    survey.store.archive_mark.touch()
     naive, er = survey.configs
     other = naive.model_copy(update={"options": {"x": 1}})
-    for config, seed, kinds in ((naive, 3, 2), (er, 3, 2), (naive, 4, 1), (other, 5, 2)):
+    runs = (naive, 3, 2, "new"), (er, 3, 2, "new"), (naive, 4, 1, "new"), (other, 5, 2, "new"), (er, 6, 2, "old")
+    for config, seed, kinds, text in (*runs, (er, 0, 2, "new")):
         run = config.model_copy(update={"seed": seed})
-        for line in (run.description(), records.EndedLine())[:kinds]:
-            records.append(survey.store.run_file(run), line)
-    [said] = name_further_seeds(survey.configs, survey.store)
+        line = structs.replace(run.description(), stages=["key"], texts={"a": text}, time=9.0 if text == "new" else 1.0)
+        for each in (line, records.EndedLine())[:kinds]:
+            records.append(survey.store.run_file(run), each)
+    [said] = name_further_seeds(survey.configs, Identities(survey.store, survey.build))
     assert said == "! seeds that are trained too and not shown: 3; --seeds 0,3 shows all"

@@ -15,7 +15,7 @@ from benchmark.errors import UserError
 from benchmark.files import naming
 from benchmark.records import DoneLine, EvaluationLine
 from benchmark.settings.suite import RunConfig
-from benchmark.store import RunRecords, Store, load_runs
+from benchmark.store import RunRecords, Store, find_older_texts, load_runs
 from benchmark.training.identity import Identities
 from benchmark.training.method import Build
 
@@ -26,10 +26,11 @@ def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, ou
     """Write the evaluations of runs of a suite, and say how many there are, or why they are left out."""
     folder, identities = out / suite, Identities(Store(runs), build)
     wanted = {config.id: config for config in configs}
-    for run in load_runs(runs, suite):
-        if run.id not in wanted:
-            continue
-        if why := identities.of(wanted[run.id], run.lines).why:
+    recorded = [run for run in load_runs(runs, suite) if run.id in wanted]
+    left_out = {run.id: why for run in recorded if (why := identities.of(wanted[run.id], run.lines).why)}
+    left_out |= find_older_texts([run.line for run in recorded if run.id not in left_out])
+    for run in recorded:
+        if why := left_out.get(run.id):
             yield f"! {run.id} is left out: {why}"
             continue
         evaluations = list(points(run))

@@ -15,7 +15,7 @@ from benchmark.jobs.state import RunState, Scored, Survey
 from benchmark.jobs.waves import Plan
 from benchmark.settings.suite import RunConfig, per_stage
 from benchmark.settings.units import UNITS, duration
-from benchmark.training.identity import name_further_seeds
+from benchmark.training.identity import Identities, name_further_seeds
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
@@ -160,7 +160,11 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
         "something else now, raise its `version`"
         for method, count in changed.items()
     ]
-    return [*lost.values(), *others, *name_further_seeds([state.config for state in states], survey.store)]
+    return [
+        *lost.values(),
+        *others,
+        *name_further_seeds([state.config for state in states], Identities(survey.store, survey.build)),
+    ]
 
 
 def sweep_line(states: Sequence[RunState]) -> str:

@@ -5,7 +5,6 @@ docs/how_it_works.md has the list. A run's id says its settings and its seed; th
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_her
 from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, last, select_kind
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
-from benchmark.store import RunRecords, Store, make_empty_run
+from benchmark.store import RunRecords, Store, find_older_texts, leave_out
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, code_of
 
@@ -88,7 +87,7 @@ class Identities:
             why = self.of(RunConfig.model_validate(run.line.config), run.lines).why
         except (ConfigError, ValueError):
             return run
-        return dataclasses.replace(make_empty_run(run.line), why=why) if why else run
+        return leave_out(run, why) if why else run
 
     def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is what is recorded of it."""
@@ -107,12 +106,18 @@ class Identities:
         return self._corpora[key]
 
 
-def name_further_seeds(configs: Sequence[RunConfig], store: Store) -> list[str]:
+def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> list[str]:
     """A line for seeds that are trained and not among these runs, though all else of them is the same, if some are."""
+    store, ended = identities.store, list[RunLine]()
     shown = {config.seed for config in configs}
     names = {path.stem for config in configs[:1] for path in store.run_file(config).parent.glob("*.jsonl")}
     seeds = {int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name} - shown
-    others = [config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs]
-    further = {run.seed for run in others if run.id in names and select_kind(store.run_lines(run), EndedLine)}
-    said, every = ", ".join(map(str, sorted(further))), ",".join(map(str, sorted(shown | further)))
-    return [f"! seeds that are trained too and not shown: {said}; --seeds {every} shows all"] if further else []
+    every = [config.model_copy(update={"seed": seed}) for seed in seeds | shown for config in configs] if seeds else []
+    for run in every:
+        lines = store.run_lines(run) if run.id in names else []
+        if select_kind(lines, EndedLine) and (line := last(identities.of(run, lines).lines, RunLine)):
+            ended.append(line)
+    older = find_older_texts(ended)
+    further = {line.seed for line in ended if line.id not in older} - shown
+    said, both = ", ".join(map(str, sorted(further))), ",".join(map(str, sorted(shown | further)))
+    return [f"! seeds that are trained too and not shown: {said}; --seeds {both} shows all"] if further else []
