@@ -30,8 +30,8 @@ def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, ou
     left_out = {run.id: why for run in recorded if (why := identities.of(wanted[run.id], run.lines).why)}
     left_out |= find_older_texts([run.line for run in recorded if run.id not in left_out])
     for run in recorded:
-        if why := left_out.get(run.id):
-            yield f"! {run.id} is left out: {why}"
+        if run.id in left_out:
+            yield f"! {run.id} is left out: {left_out[run.id]}"
             continue
         evaluations = list(points(run))
         write_events(folder / run.id, evaluations)
