@@ -8,7 +8,7 @@ from itertools import compress
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, header, other_texts, select_measure
+from analysis.study import Study, count_copies, header, other_texts, select_measure
 from analysis.tables import Block, Column
 from benchmark.records import DoneLine, last
 from benchmark.settings.suite import describe_passes
@@ -188,8 +188,8 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
         titles = {domain.name: domain.title for domain in (*run.line.domains, *run.line.probes)}
         for head in (header(stage) for stage in run.stages if stage):
             for name, info in head.data.items():
-                for other, near in {name: info.get("near_copies"), **info.get("near_copies_in", {})}.items():
-                    if near and name in titles:
+                for other, near in count_copies(head, name).items():
+                    if name in titles:
                         whose = f" in that of {titles.get(other, other)}" if other != name else ""
                         counts[name, other] = (
                             f"{near:,} of {info['valid_documents']:,} documents of {titles[name]}{whose}"
@@ -204,11 +204,12 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
 
 
 def _note_without(study: Study, suite: str) -> list[str]:
-    """AP and AP⁺ after the last domain less those documents; means over seeds. Older records do not say."""
+    """AP and AP⁺ after the last domain less those documents, where known; means over seeds."""
     clean, last_stage = study.without_copies(), len(study.of(suite)[0].domains) - 1
     ends = clean.ends[(clean.ends["suite"] == suite) & (clean.ends["stage"] == last_stage)]
-    means = ends.groupby("row", sort=False)[["ap", "ap_plus"]].mean()
-    told = ", ".join(f"{row} {ap:.2f} and {ap_plus:.2f}" for row, ap, ap_plus in means.itertuples())
+    means = ends.groupby("row", sort=False)[["ap", "ap_plus"]].mean().dropna(how="all")
+    said = means.map("{:.2f}".format).where(means.notna(), "not known")
+    told = ", ".join(f"{row} {ap} and {ap_plus}" for row, ap, ap_plus in said.itertuples())
     return [f"AP and AP⁺ after the last domain without near copies: {told}."] if told else []
 
 

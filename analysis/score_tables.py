@@ -61,7 +61,7 @@ class ScoreTable(TableExhibit):
         for j, column in enumerate(columns):
             if any(cells[j] != other[j] for (_, cells), (_, other) in zip(ours, others, strict=True)):
                 numbers = ", ".join(f"{label} {cells[j].number}" for label, cells in others if cells[j].values)
-                lines.append(f"{column.name} without leaked test examples: {numbers}.")
+                lines.append(f"{column.name} without leaked test examples: {numbers or 'not known'}.")
         return lines
 
     def told(self, block: Block) -> list[tuple[str, tuple[Cell, ...]]]:

@@ -80,8 +80,11 @@ def _judge(
 
 def _note_other_verdicts(judged: Sequence[tuple[str, Verdict]], clean: Sequence[tuple[str, Verdict]]) -> list[str]:
     """Verdicts that are others without test examples that models have seen."""
-    pairs = [(was, now) for (_, was), (_, now) in zip(judged, clean, strict=True) if was.state != now.state]
-    told = "; ".join(f"{now.claim.text.rstrip('.')}: {now.state} instead of {was.state}" for was, now in pairs)
+    states = {(suite, now.claim): now.state for suite, now in clean}
+    pairs = [(was, states.get((suite, was.claim), "not decidable")) for suite, was in judged]
+    told = "; ".join(
+        f"{was.claim.text.rstrip('.')}: {now} instead of {was.state}" for was, now in pairs if now != was.state
+    )
     return [f"Without leaked test examples: {told}."] if told else []
 
 

@@ -245,7 +245,7 @@ class Study:
     def without_leaks(self) -> Study:
         """The same runs, scored on those test examples alone that do not stand in train, where others are known to.
 
-        A baseline that was scored when nobody knew of those in the stream has no such score.
+        NaN where no such example is left, and of a baseline that was scored when nobody knew of those in the stream.
         """
         scores = (line for run in self.runs for stage in run.scores for line in stage)
         known = {(line.task, line.task_key): line.in_stream for line in scores}
@@ -260,10 +260,17 @@ class Study:
         return replace(self, runs=runs)
 
     def without_copies(self) -> Study:
-        """Runs that say it, measured on validation text less what nearly stands in training text."""
+        """Runs that say it, measured on validation text less what nearly stands in training text.
+
+        NaN where nothing of a text is left, and in a stage that knew of other copies in it than the last one.
+        """
         ends = [(run, last(run.stages[-1], EvaluationLine)) for run in self.runs]
-        runs = [run for run, end in ends if end and end.without_copies]
-        return replace(self, runs=[replace(run, stages=list(map(_drop_copies, run.stages))) for run in runs])
+        runs = [
+            replace(run, stages=[_drop_copies(stage, header(run.stages[-1])) for stage in run.stages])
+            for run, end in ends
+            if end and end.without_copies
+        ]
+        return replace(self, runs=runs)
 
     def tasks(self, suite: str) -> dict[str, str]:
         """The titles of a suite's domains that a downstream task is of, by name."""
@@ -339,21 +346,37 @@ def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
     return [title for name, title in titles.items() if name in apart]
 
 
-def _drop_copies(stage: Sequence[LineOfStage]) -> list[LineOfStage]:
-    return [
-        structs.replace(line, perplexity=line.perplexity | line.without_copies)
-        if isinstance(line, EvaluationLine)
-        else line
-        for line in stage
-    ]
+def count_copies(head: StageLine, text: str) -> dict[str, int]:
+    """How many validation documents of a text nearly stand in the training text of each domain, where any does."""
+    info = head.data.get(text, {})
+    counts = {text: info.get("near_copies"), **info.get("near_copies_in", {})}
+    return {domain: count for domain, count in counts.items() if count}
+
+
+def _drop_copies(stage: Sequence[LineOfStage], now: StageLine) -> list[LineOfStage]:
+    """A stage's lines less the copies that the last stage, which begins with `now`, knew of."""
+    lines = []
+    for line in stage:
+        if isinstance(line, EvaluationLine):
+            without = {}
+            for name, value in line.perplexity.items():
+                known, copies = count_copies(header(stage), name), count_copies(now, name)
+                less = line.without_copies.get(name, np.nan) if copies else value
+                without[name] = less if known == copies else np.nan
+            line = structs.replace(line, perplexity=without)
+        lines.append(line)
+    return lines
 
 
 S = TypeVar("S", ScoreLine, BaselineLine)
 
 
 def _clean(scores: Sequence[S]) -> list[S]:
+    """Scores without leaks; records hold null where there are none, and where nothing else is left."""
     return [
-        score if score.test_without_leaks is None else structs.replace(score, test=score.test_without_leaks)
+        structs.replace(score, test=np.nan if score.test_without_leaks is None else score.test_without_leaks)
+        if score.leaks or score.in_stream
+        else score
         for score in scores
     ]
 
@@ -381,8 +404,9 @@ def _stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[A
 
 
 def average_by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The mean score on the tasks of each domain, a column each."""
-    return scores.groupby([*keys, "domain"])["test"].mean().unstack("domain")
+    """The mean score on the tasks of each domain, a column each; NaN where one of them is."""
+    tests = scores.groupby([*keys, "domain"])["test"]
+    return tests.mean().where(tests.count() == tests.size()).unstack("domain")
 
 
 def header(stage: Sequence[LineOfStage]) -> StageLine:

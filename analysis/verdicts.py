@@ -23,7 +23,7 @@ from analysis.claims import PAPER, ZERO, Claim
 from analysis.exhibits import PrintedValue
 from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
 from analysis.metrics import METRICS, Floats
-from analysis.study import Study
+from analysis.study import Study, average_by_domain
 from benchmark.records import MetricsLine
 from benchmark.settings.names import slug
 
@@ -249,7 +249,7 @@ def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
     with_prompts = final[final["row"].isin(_find_prompted_rows(study, suite))]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
     for shown in (scores[scores["headline"]], named):
-        means = shown.groupby(["row", "stage", "seed", "domain"])["test"].mean().mul(100).unstack("domain")
+        means = average_by_domain(shown, ["row", "stage", "seed"]).mul(100)
         means = means.reindex(columns=list(numbers.tasks))
         means[AVERAGE] = means.mean(axis=1, skipna=False)
         for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):

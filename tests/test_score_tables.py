@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from analysis.page import page
+from analysis.scorecard import scorecard
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark.downstream.tasks import IN_WINDOW
@@ -196,3 +197,22 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
     assert stream == "Test examples stand in the training text of the stream, too: 3 of chem."
     assert label in bio and "Baseline" not in bio + average
     assert "No test example" in page(study(tmp_path / "clean", seeds=1), None, []) and first in page(data, None, [])
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_scores_on_tests_that_leaked_whole_are_not_known_without_them(beside, tmp_path):
+    """Oracle: by hand: nothing is left of one task, so neither its score nor the average is known without leaks, though
+    another task of its domain is; no claim about averages can be decided."""
+    data = study(tmp_path, seeds=6)
+    for run in data.runs:
+        for stage in run.scores:
+            if beside:
+                stage += [replace(line, task="other", task_key="o") for line in stage if line.task == "chem"]
+            for line in (line for line in stage if line.task == "chem"):
+                line.leaks = 15
+        for baseline in run.baselines:
+            baseline.leaks = 15 * (baseline.task == "chem")
+    told = [note for note in load("main_downstream").build(data).notes if "without leaked" in note]
+    assert told == [f"{column} without leaked test examples: not known." for column in ("Bio", "AVG")]
+    [verdicts] = (note for note in scorecard(data, load).notes if note.startswith("Without leaked test examples: "))
+    assert "not decidable instead of held" in verdicts and ": held" not in verdicts

@@ -176,21 +176,28 @@ def test_contended_stages_are_noted(tmp_path, table, share, noted):
     assert (text in notes_of(tmp_path, crowd, table)) == noted
 
 
-def test_validation_text_that_nearly_stands_in_training_text_is_told(tmp_path):
+@pytest.mark.parametrize(("whole", "later"), [(False, False), (True, False), (False, True)])
+def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, later, tmp_path):
     """Oracle: what was recorded of a domain, in tables and figures of perplexities; by hand the geometric mean without
-    it, and the mean rise since each domain's own stage."""
+    it, and the mean rise since each domain's own stage, without it there too. The mean is not known of a text that
+    is all copies (`whole`), nor the rise since a stage that knew of fewer copies (`later`)."""
     data = study(tmp_path, seeds=1)
     for run in data.runs:
-        for stage in run.stages:
-            stage[0].data["ns"] = {"near_copies": 3, "valid_documents": 400, "near_copies_in": {"wb": 2}}
+        for index, stage in enumerate(run.stages):
+            near = {"wb": 2} if index == 4 or not later else {}
+            stage[0].data["ns"] = {"near_copies": 3, "valid_documents": 400, "near_copies_in": near}
+            if whole:
+                stage[0].data["cs"] = {"near_copies": 400, "valid_documents": 400}
         if run.row == "Naive":
-            end = next(line for line in reversed(run.stages[-1]) if isinstance(line, EvaluationLine))
-            end.without_copies = {"ns": 100.0}
-            without = end.perplexity | end.without_copies
-            last = [float(without[domain.name] or np.nan) for domain in run.domains]
+            first, end = (records.last(run.stages[index], EvaluationLine) for index in (1, 4))
+            first.without_copies, end.without_copies = {"ns": 90.0}, {"ns": 100.0}
+            last = [float(end.perplexity[domain.name] or 0.0) for domain in run.domains]
             own = [float(of[d.name].perplexity or 0.0) for of, d in zip(run.matrix, run.domains, strict=True)]
-            told = f"{np.exp(np.mean(np.log(last))):.2f} and {np.mean(np.subtract(last, own)[:-1]):.2f}"
+            last[1], own[1] = 100.0, 90.0
+            ap, plus = f"{np.exp(np.mean(np.log(last))):.2f}", f"{np.mean(np.subtract(last, own)[:-1]):.2f}"
+    told = f"{'not known' if whole else ap} and {'not known' if later else plus}"
     counts = "3 of 400 documents of Ns, 2 of 400 documents of Ns in that of WB"
+    counts += ", 400 of 400 documents of CS" * whole
     notes = load("main_pretraining").build(data).notes
     copies = f"Validation text nearly stands in training text, so perplexity is lower: {counts}."
     assert copies in notes and f"AP and AP⁺ after the last domain without near copies: Naive {told}." in notes
