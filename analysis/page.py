@@ -82,7 +82,7 @@ def _code(text: str) -> Markup:
 def _put_printed_beside(exhibit: Exhibit, study: Study) -> Table | None:
     """The table with the paper's numbers in it, where they are asked for and the paper has any for these rows."""
     assert isinstance(exhibit, TableExhibit)
-    both = exhibit.build(study, "both") if exhibit.printed and study.paper else None
+    both = exhibit.build(study, "both").shown if exhibit.printed and study.paper else None
     has_printed = both and any(cell.printed for block in both.blocks for row in block.rows for cell in row.cells)
     return both if has_printed else None
 
@@ -251,7 +251,7 @@ def render(
             continue  # the paper has nothing like it
         if isinstance(exhibit, TableExhibit):
             table = exhibit.build(study, view)
-            shown.append((exhibit, table))
+            shown.append((exhibit, table.shown))
             rendered = to_files(table)
         else:
             rendered = exhibit.render(study)

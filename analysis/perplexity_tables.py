@@ -21,6 +21,7 @@ from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
 from benchmark.settings.units import UNITS, list_recorded_units
 from benchmark.store import RunRecords
 
+LONG = 12  # stages at most, of which a page shows each
 Place = tuple[int, Metric]  # of a column: a stage, and what is measured after it
 
 
@@ -37,7 +38,10 @@ class PerplexityTable(TableExhibit):
         suites = self.suites(study)
         titles = study.column_titles(suites)
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
-        columns = [Column(metric.name, titles[stage], metric.lower) for stage, metric in places]
+        columns = [
+            Column(metric.name, titles[stage], metric.lower, in_csv_alone=_is_between(stage, len(titles)))
+            for stage, metric in places
+        ]
         blocks = [self._block(study, suite, places, view) for suite in suites]
         return self.measured(study, columns, blocks, notes.note_probes(study, suites), view)
 
@@ -67,6 +71,11 @@ class PerplexityTable(TableExhibit):
         if not chosen:
             rows += _rows_to_compare_with(study, suite, places)
         return Block(self.heading(study, suite), tuple(rows), suite)
+
+
+def _is_between(stage: int, stages: int) -> bool:
+    """Whether a page leaves a stage out: of a long stream it has six, evenly apart, the last one among them."""
+    return stages > LONG and (stages - 1 - stage) % -(-stages // 6) > 0
 
 
 def _rows_to_compare_with(study: Study, suite: str, places: Sequence[Place]) -> Iterator[TableRow]:
@@ -236,7 +245,9 @@ class RegretTable(TableExhibit):
     def build(self, study: Study, view: View = "ours") -> Table:
         suites = self.suites(study)
         titles = study.column_titles(suites)
-        columns = (*MEANS, *(Column(title, "After the last domain", lower=True) for title in titles))
+        after, count = "After the last domain", len(titles)
+        each = [Column(title, after, lower=True, in_csv_alone=_is_between(i, count)) for i, title in enumerate(titles)]
+        columns = (*MEANS, *each)
         blocks = [self._block(study, suite, len(columns)) for suite in suites]
         about = (
             "Nats above the oracle of a text, a model that was trained anew on all domains up to that text's, for what "

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -99,13 +100,14 @@ class Block:
 class Column:
     """`group` spans neighbouring columns of the same group; `lower` says which end is best, None: neither.
 
-    `sparse`: finished runs may have nothing here.
+    `sparse`: finished runs may have nothing here. `in_csv_alone`: of a stream so long that no page has room for it.
     """
 
     name: str
     group: str = ""
     lower: bool | None = None
     sparse: bool = False
+    in_csv_alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,20 @@ class Table:
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def shown(self) -> Table:
+        """What has room on a page."""
+        kept = [not column.in_csv_alone for column in self.columns]
+        if all(kept):
+            return self
+        blocks = [
+            replace(block, rows=tuple(replace(row, cells=tuple(compress(row.cells, kept))) for row in block.rows))
+            for block in self.blocks
+        ]
+        note = f"{sum(kept)} of {len(kept)} columns; the CSV file has all."
+        columns = tuple(compress(self.columns, kept))
+        return replace(self, columns=columns, blocks=tuple(blocks), notes=(*self.notes, note))
 
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""
@@ -173,17 +189,17 @@ def _few(cell: Cell, most: int) -> Cell:
 
 
 def to_markdown(table: Table) -> str:
-    return _template("table.md", _markdown).render(table=table)
+    return _template("table.md", _markdown).render(table=table.shown)
 
 
 def to_latex(table: Table) -> str:
     """A table environment, shrunk where it is wider than the text."""
-    return _template("table.tex", latex).render(table=table)
+    return _template("table.tex", latex).render(table=table.shown)
 
 
 def to_text(table: Table) -> str:
     """A table for a terminal, with as many of the last columns as it has room for; plain columns where it is piped."""
-    console, endless = Console(), Console(width=10_000)
+    console, endless, table = Console(), Console(width=10_000), table.shown
     if not console.is_terminal:
         console = endless
     box, left_out = SIMPLE if console.is_terminal else None, 0

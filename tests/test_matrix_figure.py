@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.study import Study, header
+from analysis.tables import to_csv, to_markdown, to_text
 from benchmark.records import EvaluationLine, Titled
 from benchmark.store import load_runs
 from tests.support import synthetic
@@ -57,27 +58,35 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     assert bar[1] == pytest.approx(10 * bar[0]), "an order of magnitude, though numbers go from 6 to 240"
 
 
-def test_figures_of_a_long_stream_have_room_for_their_labels(tmp_path, monkeypatch) -> None:
-    """Oracle: by hand. Of 30 domains every third has a label, a line and a marker, no cell a number; panels are as
-    large as those of a short stream, and the last marker is the last stage's."""
-    domains = [(f"d{i}", f"Domain {i}") for i in range(30)]
-    monkeypatch.setattr(synthetic, "LADDER", [(1, 16, 1e6)] * 30)
+def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch) -> None:
+    """Oracle: by hand. Of 60 domains every fifth has a label, a line and a marker, no cell a number; panels are as
+    large as those of a short stream, and the last marker is the last stage's. Tables on a page have six stages, the
+    last among them, and their CSV has all; notes name no domain."""
+    domains = [(f"d{i}", f"Domain {i}") for i in range(60)]
+    monkeypatch.setattr(synthetic, "LADDER", [(1, 16, 1e6)] * 60)
     study = synthetic.study(
-        tmp_path, domains=domains, stages=30, evaluations=2, seeds=1, scores=False, similarities=False
+        tmp_path, domains=domains, stages=60, evaluations=2, seeds=1, scores=False, similarities=False
     )
     figure = synthetic.load("stage_domain_matrix").figure(study)
     panels = [axis for axis in figure.axes if axis.get_title()]
     assert len(panels) == 8 and not any(axis.texts for axis in panels)
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == [f"Domain {i}" for i in range(0, 30, 3)]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == [f"Domain {i}" for i in range(0, 60, 5)]
     assert max(figure.get_size_inches()) < 15
     trend = synthetic.load("trend_main").figure(study)
     [above] = [child for child in trend.axes[0].child_axes if child.get_xticklabels()]
-    assert [label.get_text() for label in above.get_xticklabels()] == [f"Domain {i}" for i in range(0, 30, 3)]
+    assert [label.get_text() for label in above.get_xticklabels()] == [f"Domain {i}" for i in range(0, 60, 5)]
     lines = [line for line in trend.axes[0].lines if line.get_markevery() is not None]
     assert len(lines) == 8
     for line in lines:
         marked = np.sort(line.get_markevery())
-        assert len(marked) == 10 and marked[-1] == len(line.get_xdata()) - 1
+        assert len(marked) == 12 and marked[-1] == len(line.get_xdata()) - 1
+    for name, others, many in (("main_pretraining", 0, 2), ("oracle_regret", 3, 1)):
+        table = synthetic.load(name).build(study)
+        head = to_markdown(table).splitlines()[2]
+        assert head.count("|") == 2 + others + 6 * many
+        assert all(f"Domain {i} " in head for i in range(9, 60, 10)) and "Domain 10" not in head
+        assert head.count("Domain") == to_text(table).count("Domain") == 6 * many
+        assert len(to_csv(table).splitlines()) > 8 * (others + 60 * many - 1)
 
 
 ROWS_OF_REGRET: list[tuple[str, str, dict[str, Any]]] = [("ER", "er", {}), ("Oracle", "oracle", {})]

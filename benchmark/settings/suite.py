@@ -442,10 +442,15 @@ def per_stage(value: PerStage, stage: int) -> float:
     return value[stage] if isinstance(value, tuple) else value
 
 
+LISTED = 12  # domains at most, each of which is told of
+
+
 def describe_passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]) -> str:
     """How often runs read as many tokens in a stage as its domain has, and which share of each domain is memory."""
 
     def told(values: Mapping[str, Sequence[float]], form: str) -> str:
+        if len(values) > LISTED:
+            values = {f"of {len(values)} domains": [value for of in values.values() for value in of]}
         written = lambda end: format(end, form if end >= 0.05 or "%" in form else ".1g")  # noqa: E731
         ends = ((title, dict.fromkeys(map(written, (min(of), max(of))))) for title, of in values.items())
         return ", ".join(f"{title} {' to '.join(both)}" for title, both in ends)

@@ -146,7 +146,9 @@ class _Run:
             if i == stage:
                 logarithm = learned + (math.log(UNIGRAM) - learned) * (math.exp(-5 * fraction) - math.exp(-5))
             elif i < stage:
-                logarithm = learned + self.forget * (stage - i - 1 + min(1, 3 * fraction))
+                logarithm = learned + self.forget * min(
+                    4, stage - i - 1 + min(1, 3 * fraction)
+                )  # no more in a long stream
             else:
                 logarithm = math.log(UNIGRAM * 0.8)
             values[name] = math.exp(logarithm)
