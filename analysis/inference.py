@@ -24,18 +24,37 @@ POWER = 0.8
 SAME_DIFFERENCE = 0.25
 
 
-def interval(values: ArrayLike) -> tuple[Any, Any]:
-    """The 95% Student t interval, shape (...), of the mean of independent values (n, ...); NaN for fewer than two."""
+def interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
+    """The 95% Student t interval, shape (...), of the mean of independent values (n, ...); NaN for fewer than two.
+
+    `shared` is the variance of an error that all values have in common; degrees of freedom are Satterthwaite's then.
+    """
     sample = np.asarray(values, float)
     if len(sample) < 2:
         return math.nan, math.nan
+    freedom = len(sample) - 1.0
     with np.errstate(invalid="ignore"):  # an infinite value has no interval
-        half = _student(len(sample) - 1) * (sample.std(axis=0, ddof=1) / np.sqrt(len(sample)))
+        own = sample.var(axis=0, ddof=1) / len(sample)
+        if shared:
+            freedom = freedom * (1 + shared / own) ** 2 if own else math.inf
+        half = _student(freedom) * np.sqrt(own + shared)
         return sample.mean(axis=0) - half, sample.mean(axis=0) + half
 
 
+def document_variance(nats: Floats, tokens: Floats) -> float:
+    """The variance of a text's loss per token, or of the difference of two, that its choice of documents brings.
+
+    `nats` and `tokens` (documents,). It is that of a ratio of sums, linearised (Cochran 1977, section 6.3), which a
+    bootstrap over documents comes to; NaN for a single document.
+    """
+    if len(nats) < 2:
+        return math.nan
+    rest = nats - nats.sum() / tokens.sum() * tokens
+    return float(len(nats) / (len(nats) - 1) * (rest @ rest) / tokens.sum() ** 2)
+
+
 @functools.cache
-def _student(freedom: int) -> float:
+def _student(freedom: float) -> float:
     """The quantile that an interval is wide; a report asks for the same one thousands of times."""
     return float(scipy.stats.t.isf(ERRORS / 2, freedom))
 

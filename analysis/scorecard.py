@@ -48,6 +48,8 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
         below = _describe_rules(ours, len(judged))[1:] if judged else []
     else:
         blocks, below = list(_blocks(study, ours, judged)), _describe_rules(ours, len(judged))
+    if any(comparison.text_variance for _, verdict in judged for comparison in verdict.comparisons):
+        below.append("An interval of AP also holds the error that the choice of validation documents brings.")
     for suite in study.suites:
         below += _order(ours[suite], papers[suite]["main_pretraining"], "AP", "", "final AP")
         below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
@@ -131,7 +133,7 @@ def _format_effect(comparison: Comparison, show: Callable[[float], str]) -> tupl
     """Effect, interval and seeds of a comparison."""
     if not comparison.changes.size:
         return "--", "", ""
-    low, high = interval(comparison.changes)
+    low, high = interval(comparison.changes, comparison.text_variance)
     between = "" if math.isnan(low) else f"{show(low)} to {show(high)}"
     return show(float(comparison.changes.mean())), between, str(len(comparison.changes))
 

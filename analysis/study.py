@@ -6,6 +6,7 @@ amount counts from the start of the run, in the budget's unit.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +19,8 @@ import pandas as pd
 from msgspec import structs
 
 from analysis import metrics
+from analysis.inference import document_variance
+from analysis.metrics import Floats
 from benchmark.records import (
     AttentionLine,
     BaselineLine,
@@ -33,7 +36,7 @@ from benchmark.records import (
     StageLine,
     last,
 )
-from benchmark.settings.names import START
+from benchmark.settings.names import START, slug
 from benchmark.settings.units import list_recorded_units
 from benchmark.store import ENOUGH_CORES, RunRecords
 
@@ -295,6 +298,33 @@ class Study:
     def never_best(self, suite: str) -> frozenset[str]:
         """Rows whose perplexities are marked in no table: references, and those on other texts."""
         return self.references | self.apart(suite)
+
+    def text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
+        """The variance that the choice of validation documents brings to the log ratio of two rows' AP after a stage.
+
+        It is of the mean over the seeds that both have. 0 where no losses by document are recorded.
+        """
+        ours, theirs = self._losses(suite, row, stage), self._losses(suite, other, stage)
+        seeds = ours.keys() & theirs.keys()
+        changes, tokens = defaultdict[str, list[Floats]](list), dict[str, Floats]()
+        for seed in seeds:
+            for text, mine in ours[seed].items():
+                change = mine[:, 1] - theirs[seed][text][:, 1]
+                changes[text].append(change / len(seeds) / len(ours[seed]))
+                tokens[text] = mine[:, 0]
+        return sum(document_variance(np.sum(parts, axis=0), tokens[text]) for text, parts in changes.items())
+
+    def _losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
+        """Of each seed of a row the tokens and nats of each document, by the texts that are learned after a stage."""
+        losses = {}
+        for run in self.of(suite):
+            end = (
+                last(run.stages[stage], EvaluationLine) if slug(run.row) == slug(row) and run.finished > stage else None
+            )
+            if end and end.documents:
+                learned = [domain.name for domain in run.domains[: stage + 1]]
+                losses[run.seed] = {name: np.array(end.documents[name], float) for name in learned}
+        return losses
 
     def stage_titles(self, suite: str) -> list[str]:
         """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""

@@ -37,7 +37,7 @@ def summarize(study: Study, suite: str) -> list[str]:
         if len(small):
             pairs = ends.pivot_table(index="seed", columns="row", values="ap")[[row, small.idxmin()]].dropna()
             ratios = np.log(pairs[row] / pairs[small.idxmin()]).to_numpy()
-            low, high = inference.interval(ratios)
+            low, high = inference.interval(ratios, study.text_variance(suite, row, small.idxmin(), last))
             between = "" if math.isnan(low) else f" (95% interval {AP.show(low)} to {AP.show(high)})"
             change = AP.show(float(ratios.mean())) if len(ratios) else "(no seed in common)"
             said.append(

@@ -10,9 +10,9 @@ then corrected together, by Holm, so that a scorecard has a wrong verdict in at 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -44,6 +44,7 @@ class Comparison:
     column: str
     changes: Floats
     excess: Floats
+    text_variance: float = 0.0  # of the mean change, by the choice of the validation text's documents
 
     @cached_property
     def p_values(self) -> tuple[float, float]:
@@ -147,7 +148,8 @@ def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: in
         excess = np.array([changes - metric.step(-claim.within), metric.step(claim.within) - changes])
     else:
         excess = np.array([(-changes if metric.lower else changes) - metric.step(claim.by)])
-    return Comparison(row, other, stage, column, changes, excess)
+    text_variance = values.text_variance(row, other, stage) if name == "AP" else 0.0
+    return Comparison(row, other, stage, column, changes, excess, text_variance)
 
 
 def judge(claims: Sequence[tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]]) -> list[Verdict]:
@@ -191,6 +193,7 @@ class Measurements:
     stages: Sequence[str]
     tasks: Mapping[str, str]
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
+    text_variance: Callable[[str, str, int], float] = lambda row, other, stage: 0.0  # see Study.text_variance
 
     @property
     def last(self) -> int:
@@ -207,6 +210,7 @@ class Measurements:
 def collect_measurements(study: Study, suite: str) -> Measurements:
     """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
     numbers, apart = Measurements(study.stage_titles(suite), study.tasks(suite)), study.apart(suite)
+    numbers.text_variance = partial(study.text_variance, suite)
     ends = study.ends[(study.ends["suite"] == suite) & ~study.ends["row"].isin(apart)]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
         numbers.put("AP", row, stage, seed, ap)

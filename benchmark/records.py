@@ -153,6 +153,7 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
     perplexity: dict[str, Perplexity | None]
     bits_per_byte: dict[str, Amount | None]
     without_copies: dict[str, Perplexity | None] = {}  # perplexity less documents that nearly stand in training text
+    documents: dict[str, list[tuple[Count, Amount]]] = {}  # predicted tokens and nats of each, at a stage's end
     tokens_per_second: Amount = 0.0
     loss: float | None = None  # of the step, in a phase that trains
     learning_rate: Amount | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from msgspec import structs
 
 import paper_tables
 from analysis.claims import CLAIMS, PAPER, Claim
@@ -214,6 +215,32 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
     assert results.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
     assert results.get(Key("positive", "agem", -1))[0] == pytest.approx(99.95, abs=0.02)
     assert {"rightprompt", "wrongprompt", "noprompt"} < {key.row for key in results.values if key.metric == "score"}
+
+
+def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
+    """Oracle: the log ratio of AP after the second domain, of documents drawn anew 20,000 times, the same for both rows
+    and all seeds; without losses by document none."""
+    rng, count = np.random.default_rng(2), 50
+    synthetic.write(tmp_path, "demo", seeds=3)
+    study = Study("demo", load_runs(tmp_path, "demo"))
+    assert study.text_variance("demo", "ELLE", "ER", 1) == 0.0
+    tokens, losses = rng.integers(20, 90, (2, count)), {}
+    for run in study.runs:
+        domains = [domain.name for domain in run.domains]
+        losses[run.row, run.seed] = nats = tokens * rng.normal(3.0, 0.4, (2, count))
+        place = max(number for number, line in enumerate(run.stages[1]) if isinstance(line, EvaluationLine))
+        documents = {
+            name: [*zip(tokens[i].tolist(), nats[i].tolist(), strict=True)] for i, name in enumerate(domains[:2])
+        }
+        run.stages[1][place] = structs.replace(run.stages[1][place], documents=documents)
+    changes = np.mean([losses["ELLE", seed] - losses["ER", seed] for seed in range(3)], axis=0)
+    drawn = rng.integers(0, count, (20_000, 2, count))
+    of = np.take_along_axis
+    ratios = (of(changes[None], drawn, 2).sum(2) / of(tokens[None], drawn, 2).sum(2)).mean(1)
+    variance = study.text_variance("demo", "ELLE", "ER", 1)
+    assert variance == pytest.approx(ratios.var(), rel=0.1)
+    [comparison] = compare(Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study, "demo"))[:1]
+    assert (comparison.stage, comparison.text_variance) == (1, variance)
 
 
 def test_scorecard_of_synthetic_runs(demo):

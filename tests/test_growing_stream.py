@@ -167,8 +167,8 @@ def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
-def test_the_perplexity_without_copies_is_that_of_the_other_documents(tmp_path: Path, architecture: str) -> None:
-    """Oracle: the definition, from all logits at once: cross-entropy at predicted tokens of other documents.
+def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, architecture: str) -> None:
+    """Oracle: the definition, from all logits at once: cross-entropy at predicted tokens of each document.
 
     Half of the second domain's validation text, in another case, is training text of the first.
     """
@@ -200,6 +200,9 @@ def test_the_perplexity_without_copies_is_that_of_the_other_documents(tmp_path: 
     assert math.log(end.perplexity["b"] or 0) == pytest.approx(losses.mean(), rel=1e-5)
     assert math.log(end.without_copies["b"] or 0) == pytest.approx(losses[numbers[columns] < 40].mean(), rel=1e-5)
     assert [*end.without_copies] == ["b"]
+    by_document = np.bincount(numbers[columns].ravel(), losses.ravel())
+    assert [nats for _, nats in end.documents["b"]] == pytest.approx(by_document[by_document > 0], abs=2e-3)
+    assert [tokens for tokens, _ in end.documents["b"]] == np.unique(numbers[columns], return_counts=True)[1].tolist()
 
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:

@@ -30,7 +30,7 @@ from benchmark.models.transformer import configuration, kind_name, load_network,
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain
-from benchmark.training.evaluate import bits_per_byte, perplexity
+from benchmark.training.evaluate import bits_per_byte, measure_loss
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
@@ -86,7 +86,7 @@ class ModelOnText:
     def perplexity(self, domain: int) -> float:
         """What `evaluate` says. Raises ConfigError where it is no number."""
         alone, text = World(0, 1, own_device()), self.stream.evaluated[domain].title
-        value = perplexity(self.model.to(alone.device), self.stream, domain, alone)
+        value = measure_loss(self.model.to(alone.device), self.stream, domain, alone).perplexity
         if not math.isfinite(value):
             raise ConfigError(
                 f"the model's perplexity on {text} is {value}: its weights or its config.json are damaged; take another"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,22 +24,39 @@ from benchmark.training.stream import Stream, predictions
 LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
 
+@dataclass(frozen=True)
+class TextLoss:
+    """What a model loses on a validation text: of each document the predicted tokens, and their cross-entropy."""
+
+    tokens: NDArray[np.int64]  # (documents,)
+    nats: NDArray[np.float64]  # (documents,)
+
+    @property
+    def perplexity(self) -> float:
+        """Infinite where no float holds it."""
+        mean = float(self.nats.sum() / self.tokens.sum())
+        return math.inf if mean > 700 else math.exp(mean)  # e^700 is about the largest a float holds
+
+    def by_document(self) -> list[tuple[int, float]]:
+        """For the records: tokens and nats of each document that has a predicted token."""
+        pairs = zip(self.tokens.tolist(), self.nats.round(3).tolist(), strict=True)
+        return [(tokens, nats) for tokens, nats in pairs if tokens]
+
+    def without(self, documents: Collection[int]) -> TextLoss | None:
+        """The loss on the other documents; None where there is no other."""
+        left = ~np.isin(np.arange(len(self.tokens)), [*documents])
+        return TextLoss(self.tokens[left], self.nats[left]) if self.tokens[left].any() else None
+
+
+def measure_losses(model: LanguageModel, stream: Stream, world: World, precision: str = "fp32") -> dict[str, TextLoss]:
+    """The loss on each domain, with its own prompt or column, and on each probe."""
+    return {
+        text.name: measure_loss(model, stream, index, world, precision) for index, text in enumerate(stream.evaluated)
+    }
+
+
 def perplexities(model: LanguageModel, stream: Stream, world: World, precision: str = "fp32") -> dict[str, float]:
-    """The perplexity on each domain, with its own prompt or column, and on each probe."""
-    return {
-        text.name: perplexity(model, stream, index, world, precision) for index, text in enumerate(stream.evaluated)
-    }
-
-
-def perplexities_without_copies(
-    model: LanguageModel, stream: Stream, world: World, precision: str = "fp32"
-) -> dict[str, float]:
-    """The same less documents that nearly stand in training text, of each text that has such and others."""
-    return {
-        text.name: perplexity(model, stream, index, world, precision, ~stream.copied[text.name])
-        for index, text in enumerate(stream.evaluated)
-        if text.name in stream.copied and not stream.copied[text.name].all()
-    }
+    return {name: loss.perplexity for name, loss in measure_losses(model, stream, world, precision).items()}
 
 
 def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
@@ -52,37 +69,28 @@ def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
 
 
 @torch.no_grad()
-def perplexity(
-    model: LanguageModel,
-    stream: Stream,
-    domain: int,
-    world: World,
-    precision: str = "fp32",
-    counted: NDArray[np.bool_] | None = None,
-) -> float:
-    """The exp of the mean cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
+def measure_loss(model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32") -> TextLoss:
+    """The cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
 
-    BERT: at masked positions, the same for every model, method and seed. GPT: at every text token. Infinite where no
-    float holds it. `counted`: (blocks, N), which tokens of the text count, all by default.
+    BERT: at masked positions, the same for every model, method and seed. GPT: at every text token.
     """
-    loss = count = 0.0
-    mine = iter(counted[world.rank :: world.size] if counted is not None else ())
+    documents, place = stream.validation_documents(domain), 0
+    count, mine = int(documents.max()) + 1, documents[world.rank :: world.size]
     rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
+    tokens, nats = np.zeros(count), np.zeros(count)
     with evaluating(model):
         for batch in stream.validation(domain, rows, world.rank, world.size):
+            columns = batch.positions.numpy() - int(stream.masked)
+            of = np.take_along_axis(mine[place : place + len(columns)], columns, axis=1).ravel()
+            place += len(columns)
             batch = batch.to(world.device)
             with autocast(world.device, precision):
                 logits = model(batch.tokens, batch.domains, batch.positions)
-            targets = batch.targets
-            if counted is not None:
-                here = torch.from_numpy(np.stack(list(islice(mine, len(targets))))).to(world.device)
-                chosen = here.gather(1, batch.positions - int(stream.masked))
-                logits, targets = logits[chosen][None], targets[chosen]
-            loss += F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum").item()
-            count += targets.numel()
-    loss, count = world.total(loss, count)
-    mean = loss / count
-    return math.inf if mean > 700 else math.exp(mean)  # e^700 is about the largest a float holds
+            losses = F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
+            tokens += np.bincount(of, minlength=count)
+            nats += np.bincount(of, losses.cpu().numpy(), minlength=count)
+    both = np.array(world.total(*tokens, *nats)).reshape(2, count)
+    return TextLoss(both[0].astype(np.int64), both[1])
 
 
 @contextmanager
@@ -116,7 +124,7 @@ def evaluate_missing(
     model = load_model().to(world.device)
     for index in missing:
         text = stream.evaluated[index]
-        value = perplexity(model, stream, index, world, precision)
+        value = measure_loss(model, stream, index, world, precision).perplexity
         bits = bits_per_byte(value, text)
         if world.leads:
             line = LaterLine(domain=text.name, text=keys[text.name], perplexity=value, bits_per_byte=bits)

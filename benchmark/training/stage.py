@@ -21,7 +21,7 @@ from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Checkpoint, Position, Trunk
 from benchmark.training.clock import Clock, contention
-from benchmark.training.evaluate import bits_per_byte, perplexities, perplexities_without_copies
+from benchmark.training.evaluate import bits_per_byte, measure_losses
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, elapsed
 from benchmark.training.method import Phase, get_state, set_state
@@ -222,10 +222,13 @@ class StageRun:
     def _evaluate(self, phase: str, **values: float) -> None:
         inputs = self.inputs
         given = inputs.evaluated, inputs.stream, self.world, self.training.precision
-        perplexity = perplexities(*given)
-        without = {}
+        losses = measure_losses(*given)
+        perplexity, without, documents = {name: loss.perplexity for name, loss in losses.items()}, {}, {}
         if self.clock.fraction >= 1:  # at the end of a stage alone, which is what tables show
-            without = perplexities_without_copies(*given)
+            documents = {name: loss.by_document() for name, loss in losses.items()}
+            for name, copied in inputs.stream.copied.items():
+                if left := losses[name].without(copied):
+                    without[name] = left.perplexity
         if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
             raise self._make_divergence(f"the perplexity of {gone[0]} is more than a number holds")
         self.record(
@@ -237,6 +240,7 @@ class StageRun:
             perplexity=perplexity,
             bits_per_byte={text.name: bits_per_byte(perplexity[text.name], text) for text in inputs.stream.evaluated},
             without_copies=without,
+            documents=documents,
             tokens_per_second=self.clock.tokens_per_second,
             **values,
         )

@@ -82,14 +82,18 @@ class Stream:
         self._apart = data.document_mask
         self._memory_key = (seed,) if data.memory_seed == "run" else ()
         self._samples: dict[int, Integers] = {}
-        self.copied: dict[str, NDArray[np.bool_]] = {}  # (blocks, N) by text: see `mark_leaks`
+        self.copied: dict[str, set[int]] = {}  # by text: see `mark_leaks`
 
     def mark_leaks(self, found: Found) -> None:
-        """Know which validation tokens are of documents that nearly stand in training text."""
+        """Know which validation documents nearly stand in training text."""
         for text in self.evaluated:
-            if numbers := sorted({number for of in found.values() for number in of[text.name]}):
-                ends: NDArray[Any] = np.asarray(text.valid) == self.corpus.special.eos
-                self.copied[text.name] = self._cut_in_blocks(np.isin(np.cumsum(ends) - ends, numbers))
+            if numbers := {number for of in found.values() for number in of[text.name]}:
+                self.copied[text.name] = numbers
+
+    def validation_documents(self, domain: int) -> NDArray[np.int64]:
+        """The number of the document that each token of a validation text is of, (blocks, N)."""
+        ends = np.asarray(self.evaluated[domain].valid) == self.corpus.special.eos
+        return self._cut_in_blocks(np.cumsum(ends) - ends)
 
     def memory_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
         """How many rows of a batch come from memory: always the same number, see `rows_of_share`."""
