@@ -1,22 +1,27 @@
-"""Print the map's comparisons from its records: `PYTHONPATH=. python results/small_models_begun_well/compare_rows.py`.
+"""Print comparisons from the study's records: `PYTHONPATH=. python results/small_models_begun_well/compare_rows.py`.
 
-Each compares AP after the last domain, paired by seed: the geometric mean of the ratio, its 95% interval (Student's t)
-and the two-sided p-value of docs/statistics.md, corrected together with all others that have run (Holm).
+Each compares AP after the last domain, paired by seed: the geometric mean of the ratio, its 95% interval, and the
+two-sided p-value of docs/statistics.md, corrected together with all others of its table that have run (Holm). Where the
+losses of validation documents are recorded, the interval holds the choice of them too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 import run_all
 from analysis.inference import ERRORS, holm, interval, one_sided
+from analysis.study import Study
 from benchmark.jobs.study import open_records
 
 HERE = Path(__file__).parent
-BUDGETS = {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C"}
+TABLES = {  # what is corrected together: suites, and what they are called
+    "The map": {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C"},
+    "Muon": {"muon_quarter": "C/4"},
+}
 SIZES = ("57k", "113k", "237k")  # parameters of the last model
 PAIRS = (
     ("ELLE (exact), to {}", "ER, {} from the start"),
@@ -26,17 +31,12 @@ PAIRS = (
 HEADS = "Budget", "Last size", "Compared", "AP of both", "Change (95% interval)", "Seeds", "p", "p < 0.05"
 
 
-def read_final_ap(suite: str, records: Path) -> pd.DataFrame:
-    """AP after the last domain, a line a seed, a column a row."""
-    ends = run_all.open_suite(str(HERE / f"{suite}.toml"), str(records)).evaluations.query("is_end and stage == 4")
-    ap: pd.DataFrame = ends.pivot(index="seed", columns="row", values="ap")
-    return ap
-
-
-def compare_rows(aps: dict[str, pd.DataFrame]) -> list[list[str]]:
-    """The cells of the table's lines: a line for each pair of rows that at least two seeds of a suite have."""
+def compare_rows(studies: Mapping[str, Study]) -> list[list[str]]:
+    """The cells of a table's lines: a line for each pair of rows that at least two seeds of a suite have."""
     lines, p_values = [], []
-    for suite, ap in aps.items():
+    for budget, study in studies.items():
+        last = study.ends["stage"].max()
+        ap = study.ends[study.ends["stage"] == last].pivot(index="seed", columns="row", values="ap")
         for size in SIZES:
             for first, second in ((one.format(size), other.format(size)) for one, other in PAIRS):
                 both = ap.reindex(columns=[first, second]).dropna()
@@ -45,19 +45,28 @@ def compare_rows(aps: dict[str, pd.DataFrame]) -> list[list[str]]:
                 ratio = np.log((both[first] / both[second]).to_numpy())
                 above, below = one_sided(ratio[:, None])
                 p_values.append(2 * min(above[0], below[0]))
-                mean, low, high = np.expm1([ratio.mean(), *interval(ratio)])
+                shared = study.text_variance(study.suites[0], first, second, last)
+                mean, low, high = np.expm1([ratio.mean(), *interval(ratio, shared)])
                 values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(both).mean()))
                 change = f"{mean:+.1%} ({low:+.1%} to {high:+.1%})".replace("-", "−")
-                lines.append([BUDGETS[suite], size, f"{first} / {second}", values, change, str(len(both))])
+                lines.append([budget, size, f"{first} / {second}", values, change, str(len(both))])
     corrected = holm(np.array(p_values))
     return [[*line, f"{p:.2g}", "yes" if p < ERRORS else ""] for line, p in zip(lines, corrected, strict=True)]
 
 
 def main() -> None:
     with open_records(str(HERE)) as records:
-        aps = {suite: read_final_ap(suite, records) for suite in BUDGETS if (records / "suites" / suite).is_dir()}
-    rows = [HEADS, [":--"] * 3 + ["--:"] * 4 + [":--"], *compare_rows(aps)]
-    print("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        for title, suites in TABLES.items():
+            there = {budget: suite for suite, budget in suites.items() if (records / "suites" / suite).is_dir()}
+            opened = {
+                budget: run_all.open_suite(str(HERE / f"{suite}.toml"), str(records)) for budget, suite in there.items()
+            }
+            rows = [
+                HEADS,
+                [":--"] * 3 + ["--:"] * 4 + [":--"],
+                *compare_rows({b: suite.study for b, suite in opened.items()}),
+            ]
+            print(f"\n{title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 
 if __name__ == "__main__":
