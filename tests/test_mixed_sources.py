@@ -88,7 +88,8 @@ def test_memory_has_the_mix_of_the_stage() -> None:
 
 
 def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> None:
-    """Oracle: the ids of each source, prepared as a domain of its own; other weights make nothing anew."""
+    """Oracle: the ids of each source, prepared as a domain of its own; other weights make nothing anew. Each is
+    named by its place in the list."""
     files = [str(write(tmp_path / f"{name}.jsonl", sentences(seed))) for seed, name in enumerate("ab")]
     own = Data(sequence_length=18, valid_share=0.2)
 
@@ -96,7 +97,9 @@ def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> No
         sources = tuple(WeightedText(train=(file,), weight=weight) for file, weight in zip(files, weights, strict=True))
         return Domain(name="web", sources=sources, hold_out=0.1)
 
-    corpus = prepare([domain(0.5, 0.5)], SMALL, own, tmp_path / "data")
+    said: list[str] = []
+    corpus = prepare([domain(0.5, 0.5)], SMALL, own, tmp_path / "data", said.append)
+    assert said[-2:] == [f"web, source {number}: tokenising" for number in (1, 2)]
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")}
     other = prepare([domain(0.9, 0.1)], SMALL, own, tmp_path / "data")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")} == made

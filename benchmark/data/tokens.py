@@ -265,8 +265,10 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place,
 def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
     """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself before."""
     notes = into.folder / "texts"
-    known = [corpus.identity(part, data.valid_share, notes) for part in domain.parts]
-    parts = [_domain(part, key, made_with, data, into) for part, key in zip(domain.parts, known, strict=True)]
+    parts = []
+    for number, part in enumerate(domain.parts, 1):
+        named = part.model_copy(update={"name": f"{domain.name}, source {number}"})
+        parts.append(_domain(named, corpus.identity(part, data.valid_share, notes), made_with, data, into))
     for name in ("train.bin", "valid.bin"):
         with (folder / name).open("wb") as file:
             for part in parts:

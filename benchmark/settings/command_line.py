@@ -129,7 +129,7 @@ def _add_around_a_sweep(
     add: Add, suite: argparse.ArgumentParser, runs: argparse.ArgumentParser, chosen: argparse.ArgumentParser
 ) -> None:
     sub = add(SWEEP, "list methods", f"name the {', '.join(LISTS)}")
-    sub.add_argument("kind", choices=LISTS)
+    sub.add_argument("kind", choices=LISTS, type=lambda text: {name[:-1]: name for name in LISTS}.get(text, text))
     add(SWEEP, "doctor bert_base", "try whether this machine and its cluster are fit for it", suite, runs, chosen)
     add(SWEEP, "prepare bert_base", "tokenise a suite's domains, and read its tasks", suite, runs, chosen)
     sub = add(SWEEP, "tune demo", "write a suite that tries options; then one with the best", suite, runs, chosen)
