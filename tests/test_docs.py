@@ -11,6 +11,7 @@ import pytest
 
 from benchmark.settings.command_line import command_line
 from benchmark.settings.load import load_suite
+from benchmark.settings.texts import Replay, weigh
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -19,6 +20,7 @@ COMMANDS = [
     for page in PAGES
     for line in re.findall(r"^    python run_all\.py (.+)$", page.read_text(encoding="utf-8"), re.M)
 ]
+OWN_TEXT = (ROOT / "docs" / "your_own_text.md").read_text(encoding="utf-8")
 WALK = (ROOT / "docs" / "starting_from_a_model.md").read_text(encoding="utf-8")
 
 
@@ -50,6 +52,24 @@ def test_the_walk_through_has_suites(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.toml").write_text(text)
     suite = load_suite(str(tmp_path / f"{name}.toml"))
     assert suite.name == name and suite.budget.unit == "seconds"
+
+
+def test_what_people_bring_has_suites(tmp_path: Path) -> None:
+    """Oracle: the validation of suites; by hand what each asks for, in the page's order."""
+    first, *others = re.findall(r"```toml\n(.*?)```", OWN_TEXT, re.S)
+    (tmp_path / "mine.toml").write_text(first)
+    assert len(load_suite(str(tmp_path / "mine.toml")).domains) == 3
+    suites = []
+    for number, text in enumerate(others):
+        (tmp_path / f"{number}.toml").write_text(text)
+        suites.append(load_suite(str(tmp_path / f"{number}.toml")))
+    masked, skipping, mixed, replaying, asking = suites
+    assert masked.data.document_mask and masked.training.optimizer == "muon" and masked.data.sequence_length == 66
+    assert skipping.domains[0].on_error == "skip" and skipping.domains[2].datasets[0].revision
+    shares = [weigh(mixed.domains[2].sources, over)[0] for over in (0.0, 1.0)]
+    assert shares == pytest.approx([0.75, 0.625]) and "75% of its rows are recipes at first" in OWN_TEXT
+    assert replaying.replay == Replay(text="general", share=0.3) and replaying.probes
+    assert asking.evaluate.tasks == ("colours",)  # tests/test_zero_shot.py asks what its YAML says
 
 
 def test_the_walk_throughs_programs_compile() -> None:

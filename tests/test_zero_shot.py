@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,17 +23,8 @@ from benchmark.models.transformer import read_tokenizer
 from benchmark.store import load_runs
 from tests.support import tiny_suite
 
-TASK = """
-task: colours
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {folder}/questions.jsonl}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: question
-doc_to_choice: choices
-doc_to_target: answer
-metric_list: [{{metric: acc}}]
-"""
+PAGE = (Path(__file__).parent.parent / "docs" / "your_own_text.md").read_text(encoding="utf-8")
+[TASK] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
 QUESTIONS: list[dict[str, Any]] = [
     {"question": question, "choices": [first, "seven blue", "cyan"], "answer": place}
     for place, first in enumerate(["green", "two three", "four"])
@@ -53,7 +45,7 @@ def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("zero_shot")
     suite = tiny_suite.write(folder)
     (folder / "tasks").mkdir()
-    (folder / "tasks" / "colours.yaml").write_text(TASK.format(folder=folder / "tasks"))
+    (folder / "tasks" / "colours.yaml").write_text(TASK.replace("tasks/", f"{folder}/tasks/"))
     (folder / "tasks" / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in QUESTIONS))
     head = 'methods = ["naive", "elle"]\ntables = ["zero_shot_by_stage"]\n'
     text = suite.read_text().replace('methods = ["naive", "er"]\n', head)
