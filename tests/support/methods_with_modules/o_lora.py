@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import nn
 
 from benchmark.models.architectures import matrix
 from benchmark.models.kinds.extended import ExtendedModel
-from benchmark.models.kinds.lora import linear_maps
+from benchmark.models.kinds.lora import Adapter, linear_maps
 from benchmark.training.method import AtLeastOne, LifelongMethod, NotNegative
 
 
@@ -23,23 +22,17 @@ class SumOfAdapters(ExtendedModel):
 
     def add(self):
         self.requires_grad_(False)
-        new = nn.ModuleList()
-        for outputs, inputs in (matrix(module).shape for module in linear_maps(self)):
-            down = nn.Linear(inputs, self.made_with["rank"], bias=False)
-            up = nn.Linear(self.made_with["rank"], outputs, bias=False)
-            nn.init.zeros_(up.weight)
-            new.append(nn.Sequential(down, up))
-        self.adapters.append(new)
+        maps, rank = linear_maps(self), self.made_with["rank"]
+        self.adapters.append(nn.ModuleList(Adapter(matrix(module), rank) for module in maps))
         self.made_with["domains"] += 1
 
     def adapt(self, place, module, inputs, output):
-        return output + sum(adapters[place](inputs[0]) for adapters in self.adapters)
+        return output + sum(each[place].up(each[place].down(inputs[0])) for each in self.adapters)
 
     def to_plain(self):
-        with torch.no_grad():
-            for adapters in self.adapters:
-                for module, (down, up) in zip(linear_maps(self), adapters, strict=True):
-                    matrix(module).add_(up.weight @ down.weight)
+        for adapters in self.adapters:
+            for module, adapter in zip(linear_maps(self), adapters, strict=True):
+                adapter.merge(module)
         self.adapters = nn.ModuleList()
         return self.network
 
@@ -58,9 +51,7 @@ class OLora(LifelongMethod):
         return model
 
     def loss(self, learner, batch):
-        loss = learner.language_model_loss(batch)
         *earlier, new = getattr(learner.model, "adapters", [None])
-        for adapters in earlier:
-            for (old, _), (down, _) in zip(adapters, new, strict=True):
-                loss = loss + self.strength * (old.weight @ down.weight.T).abs().sum()
-        return loss
+        pairs = [pair for adapters in earlier for pair in zip(adapters, new, strict=True)]
+        overlap = sum((old.down.weight @ adapter.down.weight.T).abs().sum() for old, adapter in pairs)
+        return learner.language_model_loss(batch) + self.strength * overlap
