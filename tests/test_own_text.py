@@ -102,6 +102,23 @@ def test_what_suites_and_domains_are_called_changes_nothing(tmp_path, monkeypatc
     assert "Glyph" not in capsys.readouterr().err
 
 
+def test_a_broken_line_is_left_out_and_told(texts: Path, monkeypatch) -> None:
+    """Oracle: by hand: the domain says so, and no other; text of which nothing can be read is an error."""
+    monkeypatch.chdir(texts.parent)
+    with (texts / "My Letters" / "all.jsonl").open("a") as file:
+        file.write("\n{broken\n")
+    said = write_suite("of mine", [texts], 5e10)
+    assert [domain.on_error for domain in load_suite("of mine.toml").domains] == ["stop", "skip", "stop"]
+    assert "python run_all.py prepare 'of mine' " in said[-3]
+    for name in (texts / "news").iterdir():
+        name.write_text("no\0n\0e\0")
+    with pytest.raises(DataError, match=r"news/0\.txt: 3 of 7 characters are NUL"):
+        write_suite("another", [texts], 5e10)
+    (texts / "2024" / "9.jsonl").write_text("broken\n")
+    with pytest.raises(DataError, match=r"2024/9\.jsonl:1: not JSON"):
+        write_suite("another", [texts], 5e10)
+
+
 def test_a_field_within_a_field_is_named(texts: Path, monkeypatch) -> None:
     """Oracle: by hand: the longest text of a record stands in its `meta.body`; names of folders stay what they are."""
     monkeypatch.chdir(texts.parent)
@@ -136,9 +153,12 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     write_suite("faster", [texts / "news", texts / "2024"], 1e15)
     assert list(map(str, load_suite("faster").model.ladder)) == ["L6_D256", "L6_D320"]
     write_suite("many", [texts / "news"] * 60, 1e10)
-    assert list(tomllib.loads(Path("many.toml").read_text())["model"]["ladder"]) == [
+    many, few = (tomllib.loads(Path(name).read_text()) for name in ("many.toml", "slow.toml"))
+    assert many["model"]["ladder"] == [
         {"layers": size.layers, "hidden_size": size.hidden_size} for size in RUNGS[:5] for _ in range(12)
     ], "sixty domains: five sizes"
+    read = [suite["data"]["max_valid_bytes"] * suite["training"].get("evaluations", 5) for suite in (many, few)]
+    assert 50 * read[0] <= read[1] == 1_000_000, "all of a stage's evaluations read as much of sixty domains as of one"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from benchmark.data import corpus
 from benchmark.data.documents import (
+    BROKEN,
     FEW_DOCUMENTS,
     KINDS,
     PIECE,
@@ -81,7 +83,7 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     content = suite_text(file, texts, flops_per_second)
     with whole_file(file) as out:
         out.write(content.encode())
-    called = file.with_suffix("")
+    called = shlex.quote(str(file.with_suffix("")))
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
         *(f"  {text.domain.name}: about {text.total / 1e6:,.3f} MB of text" for text in texts),
@@ -118,22 +120,29 @@ def read_beginning(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
     files = find_files(str(place), Counter())
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files]
-    domain = Domain(name=name, train=(str(place),), text_field=_text_field(files))
+    stops = Domain(name=name, train=(str(place),), text_field=_text_field(files))
+    domain, skipped = stops.model_copy(update={"on_error": "skip"}), Counter[str]()
     documents = seen = 0
-    for document in corpus.drop_repeats(domain, Counter()):
+    for document in corpus.drop_repeats(domain, skipped):
         documents += 1
         seen += len(document.text.encode())
         if seen > LOOKED_AT:
-            return Text(domain, documents, seen, max(sum(packed), seen))
+            break
+    if not any(reason.startswith(BROKEN) for reason in skipped):
+        domain = stops
+    elif not documents:
+        next(corpus.drop_repeats(stops, Counter()))  # raises what it is
+    if seen > LOOKED_AT:
+        return Text(domain, documents, seen, max(sum(packed), seen))
     pages = seen // PIECE  # of which some are held out where documents are too few
     return Text(domain, documents if documents >= FEWEST else max(documents, pages), seen, seen)
 
 
 def _text_field(files: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one; "a.b" is b of a's."""
-    rows = (row for path in files if find_kind(path) != ".txt" for _, row in read_rows(path, "text"))
-    row = next((row for row in rows if not isinstance(row, bytes) or row.strip()), None)
-    record = parse_line(row, f"{files[0]}", '{"text": ...}') if isinstance(row, bytes) else row
+    rows = (pair for path in files if find_kind(path) != ".txt" for pair in read_rows(path, "text"))
+    place, row = next(((place, row) for place, row in rows if not isinstance(row, bytes) or row.strip()), ("", None))
+    record = parse_line(row, place, '{"text": ...}') if isinstance(row, bytes) else row
     texts = dict(_strings(record))
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 
@@ -169,7 +178,9 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
     longest_document = max(text.seen / text.documents for text in texts)
-    measured = max(200_000, round(2 * FEW_DOCUMENTS * longest_document, -4))  # bytes, of documents enough
+    less = min(1.0, MOST_SIZES / len(texts))  # in a long stream, each of whose evaluations reads all domains
+    measured = round(max(200_000 * less, (1 + less) * FEW_DOCUMENTS * longest_document), -4)  # bytes
+    once = "" if less > 0.5 else ", evaluations = 1"
     held = f"valid_share = {share:g}, max_valid_bytes = {measured:_.0f}"
     names = [text.domain.name for text in texts]
     title = ", ".join(names) if len(names) <= MOST_SIZES else f"{len(names)} domains, {names[0]} to {names[-1]}"
@@ -187,7 +198,7 @@ domains = [  # the stream, in this order; paths are relative to this file
 tokenizer = {{ vocabulary = {vocabulary}, domains = ["{names[0]}"] }}
 # valid_share of each domain's documents measures perplexity; memory_tokens of each are for methods that replay
 data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
-training = {{ batch_size = 20, learning_rate = {rate:g} }}
+training = {{ batch_size = 20, learning_rate = {rate:g}{once} }}
 budget = {{ amount = {seconds:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
 # a size for each domain; methods that do not grow stay on the first
 model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, init = "scaled", ladder = [
@@ -217,8 +228,9 @@ def _parameters(size: Size, vocabulary: int) -> int:
 def _domain(text: Text, file: Path) -> str:
     place = Path(text.domain.train[0])
     beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
-    field = f", text_field = {_quote(str(text.domain.text_field))}" if text.domain.text_field != "text" else ""
-    return f'{{ name = "{text.domain.name}", train = [{_quote(beside.as_posix())}]{field} }}'
+    more = f", text_field = {_quote(str(text.domain.text_field))}" if text.domain.text_field != "text" else ""
+    more += ', on_error = "skip"' if text.domain.on_error == "skip" else ""
+    return f'{{ name = "{text.domain.name}", train = [{_quote(beside.as_posix())}]{more} }}'
 
 
 def _quote(text: str) -> str:
