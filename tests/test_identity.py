@@ -155,25 +155,6 @@ def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
         (place / "b.jsonl").unlink(missing_ok=True)
 
 
-def test_seeds_that_are_compared_or_tracked_have_one_text(place: Path, capsys) -> None:
-    """Oracle: the seed of the new text alone; the old one is shown to whoever asks for it alone."""
-    edit(place)
-    said(capsys, "run", "tiny.toml", "--parallel", "1", "--seeds", "1")
-    (place / "b.jsonl").unlink()
-    why = "what is recorded is of another text than a newer run of the row"
-
-    def compared(*seeds: str) -> tuple[list[str], bool]:
-        told = said(capsys, "compare", "runs", "runs", *seeds)
-        return next(
-            line.split() for line in told.splitlines() if line.lstrip().startswith("Naive ")
-        ), f"seed 0: {why}" in told
-
-    both, old, new = compared(), compared("--seeds", "0"), compared("--seeds", "1")
-    assert both[0] == new[0] != old[0] and [left_out for _, left_out in (both, old, new)] == [True, False, False]
-    told = said(capsys, "track", "tiny.toml", "--out", "events", "--seeds", "0,1")
-    assert f"is left out: {why}" in told and told.count("evaluations written to") == 1
-
-
 @pytest.mark.parametrize("change", ["touched", "moved", "gone"])
 def test_a_text_that_is_the_same_or_not_here_has_its_records(place: Path, capsys, change: str) -> None:
     """Oracle: what was shown before; nothing is trained."""
@@ -253,7 +234,6 @@ def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys)
     [
         (lambda line: line["stages"].reverse(), "stage 0 is recorded as ('"),
         (lambda line: line["domains"].reverse(), "stage 0 is recorded as ('"),
-        (lambda line: line.update(seed=1), "seed 1 of run naive-s0-"),
     ],
 )
 def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, change, message: str) -> None:
@@ -264,34 +244,6 @@ def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, ch
     write_lines(file, lines)
     told = said(capsys, "report", "tiny.toml", status=2)
     assert f"{file.name}: {message}" in told and CURE in told
-
-
-def test_a_failure_in_a_stage_that_a_run_does_not_have_is_refused(place: Path, capsys) -> None:
-    """Oracle: the message; one in its last stage is shown."""
-    [file] = (place / "runs" / "suites" / "tiny").glob("*.jsonl")
-    first, _ = read_lines(file)
-    failed = {"kind": "failed", "stage": 1, "error": "lightning"}
-    write_lines(file, [first, failed])
-    assert "failed in stage b: lightning" in said(capsys, "report", "tiny.toml")
-    for stage, message in ((2, "failed in stage 2, of stages 0 to 1; "), (-1, "not a record: ")):
-        write_lines(file, [first, failed | {"stage": stage}])
-        assert message in said(capsys, "report", "tiny.toml", status=2)
-
-
-@pytest.mark.parametrize("what", ["perplexity", "bits_per_byte"])
-def test_perplexities_that_were_edited_are_refused(place: Path, capsys, what: str) -> None:
-    """Oracle: bits per token over bits per byte are the bytes of a text's tokens, one number in all records."""
-    for stage in (0, 1):
-        [file] = [
-            path for path in (place / "runs/stages").glob("*/records.jsonl") if f'"index":{stage}' in path.read_text()
-        ]
-        kept, lines = file.read_bytes(), read_lines(file)
-        for line in lines:
-            line.update({what: {name: value / 2 for name, value in line.get(what, {}).items()}})
-        write_lines(file, lines)
-        told = said(capsys, "report", "tiny.toml", status=2)
-        assert "do not go together as in" in told and CURE in told
-        file.write_bytes(kept)
 
 
 def test_scores_are_chosen_by_their_key() -> None:

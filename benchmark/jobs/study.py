@@ -109,7 +109,7 @@ def unpack(folder: Path, into: Path) -> Store:
         try:
             with naming(into):
                 tar.extractall(into, filter="data")
-        except (tarfile.TarError, ValueError) as error:  # the latter for a name with NUL
+        except tarfile.TarError as error:
             raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
     store = Store(into)
     store.archive_mark.touch()
