@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.models import load
 from benchmark.settings.schedules import ScheduleName, schedule_of
 from benchmark.settings.suite import Budget, per_stage
@@ -86,14 +86,6 @@ def test_learning_rate() -> None:
     ]
     for schedule, done, expected in cases:
         assert schedule_of(schedule, 0.08).at(done) == pytest.approx(expected), (schedule, done)
-
-
-def test_the_optimizer_sees_the_schedule(tmp_path, learning_rates) -> None:
-    """Oracle: rates at the middle of each of 10 steps: warm-up over half of them to 3e-3, then linear decay."""
-    tiny = TinyRuns("naive", methods.build, tmp_path)
-    tiny.run(tiny.config(warmup=0.5), "run").train(last_stage=0)
-    expected = [3e-3 * min((i + 0.5) / 5, (10 - i - 0.5) / 5) for i in range(10)]
-    assert learning_rates == pytest.approx(expected)
 
 
 def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypatch) -> None:
@@ -245,20 +237,6 @@ def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypa
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
     again = stage_keys(config, methods.build("er"), ["a", "b", "c"])
     assert keys[0] == again[0] and not set(keys[1:]) & set(again[1:])
-
-
-def test_runs_share_what_they_have_in_common(tmp_path) -> None:
-    """Oracle: ER's first stage is Naive's, so it is trained once; the second stages differ."""
-    tiny = TinyRuns("naive", methods.build, tmp_path)
-    naive = tiny.run(tiny.config(), "store")
-    naive.train()
-    er = tiny.run(tiny_config("er"), "store")
-    assert er.keys[0] == naive.keys[0] and er.keys[1] != naive.keys[1]
-    before = (er.store.stage(er.keys[0]) / "records.jsonl").read_bytes()
-    er.train()
-    assert (er.store.stage(er.keys[0]) / "records.jsonl").read_bytes() == before
-    ends = [read_lines(run.store.run_file(run.config))[-1]["kind"] for run in (er, naive)]
-    assert ends == ["done", "done"]
 
 
 @dataclass

@@ -210,17 +210,6 @@ def test_agem_counts_conflicts(oracle) -> None:
     assert learner.metrics == {"steps": 5, "conflicts": pytest.approx(0.4)}
 
 
-def test_agem_without_memory_leaves_the_gradient(oracle) -> None:
-    method = build("agem")
-    model = toy.Toy(oracle["weights"]["first"])
-    learner = toy.learner(model, method)
-    learner.accumulate([toy.batch(oracle["domains"][0])])
-    before = learner.gradients()
-    method.adjust_gradients(learner, [])
-    assert all(torch.equal(p.grad, old) for p, old in zip(model.parameters(), before, strict=True))  # type: ignore[arg-type]
-    assert learner.metrics == {}
-
-
 class Logits(nn.Module):
     """Logits as parameters, so that their gradient is what the learner sees."""
 

@@ -25,47 +25,6 @@ from tests.support.record_lines import read_lines
 CONSTANT: Any = "constant"
 
 
-@dataclass
-class Remembers(LifelongMethod):
-    """Carries the optimizer on and notes each gradient of the first norm of the first layer."""
-
-    first: bool = True
-    gradients: list = field(default_factory=list, init=False)
-    state: ClassVar[tuple[str, ...]] = ("gradients",)
-
-    def signature(self, stage):
-        return {"remembers": self.first}
-
-    def phases(self, stage):
-        if stage.first and not self.first:
-            return [Phase("adapt")]
-        return [
-            Phase("a", 0.3, optimizer="carry", schedule=CONSTANT),
-            Phase("look", 0.2, trains=False),
-            Phase("b", 0.5, optimizer="carry", schedule=CONSTANT),
-        ]
-
-    def adjust_gradients(self, learner, memory):
-        gradient = dict(learner.named_parameters)["network.transformer.h.0.ln_1.weight"].grad
-        self.gradients = [*self.gradients, gradient.clone()]
-
-
-def test_moments_go_on_over_phases_and_stages(tmp_path) -> None:
-    """Oracle: Adam's mean of all gradients so far in closed form, over 24 steps of six phases; and the rows that the
-    embeddings got with their domains have moments of zero, as no text contains them."""
-    tiny = TinyRuns("remembers", lambda name, options: Remembers(), tmp_path)
-    run = tiny.run(tiny.config(), "run")
-    run.train()
-    stage = run.store.stage(run.keys[-1])
-    kept = torch.load(stage / "optimizer.pt", weights_only=True)
-    gradients = torch.load(stage / "method.pt", weights_only=True)["gradients"]
-    assert len(gradients) == 24 and kept["layers.0.ln_1.weight"]["step"] == 24
-    expected = sum(0.1 * 0.9 ** (23 - i) * gradient for i, gradient in enumerate(gradients))
-    torch.testing.assert_close(kept["layers.0.ln_1.weight"]["exp_avg"], expected)
-    assert len(kept["embeddings.0.weight"]["exp_avg"]) == load(stage / "model").vocabulary.size
-    assert not kept["embeddings.0.weight"]["exp_avg_sq"][-3:].any()
-
-
 def adafactor(groups: Any, training: Any, options: Any) -> torch.optim.Optimizer:
     return torch.optim.Adafactor(groups, lr=0.0, weight_decay=training.weight_decay, **options)
 
@@ -96,10 +55,21 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
     on over three stages of two phases, and was killed on the way."""
 
     @dataclass
-    class Notes(Remembers):
+    class Notes(LifelongMethod):
         state: ClassVar = ("gradients", "weights")
+        gradients: list = field(default_factory=list, init=False)
         weights: list = field(default_factory=list, init=False)
         optimizer = OWN if kind == "adafactor" else None
+
+        def signature(self, stage):
+            return {"notes": True}
+
+        def phases(self, stage):
+            return [
+                Phase("a", 0.3, optimizer="carry", schedule=CONSTANT),
+                Phase("look", 0.2, trains=False),
+                Phase("b", 0.5, optimizer="carry", schedule=CONSTANT),
+            ]
 
         def adjust_gradients(self, learner, memory):
             names = learner.model.part_names()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark import records
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite, parse_set
 from benchmark.settings.suite import Data
@@ -40,7 +37,6 @@ def values_of(letters: st.SearchStrategy[str]) -> st.SearchStrategy[object]:
 
 
 VALUES = values_of(st.characters())
-SHOWN = st.characters(exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"])  # others: tests/test_hostile_texts.py
 
 
 @few
@@ -51,21 +47,6 @@ def test_a_suite_is_read_or_refused(key: str, value: object) -> None:
         load_suite("demo", dict([parse_set(f"{key}={json.dumps(value)}")]))
     except ConfigError as error:
         assert len(str(error)) < 3000
-
-
-@few
-@given(st.integers(0, 400), st.binary(max_size=4))
-def test_damaged_records_are_refused_or_read(place: int, damage: bytes) -> None:
-    """Oracle: no error but the one that names the file."""
-    lines = [{"kind": "metrics", "phase": "adapt", "step": n, "values": {"x": 1.0}, "time": 1.7e9} for n in range(6)]
-    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "records.jsonl")
-        path.write_bytes(content[:place] + damage + content[place + len(damage) :])
-        try:
-            records.read(path, records.STAGE)
-        except records.RecordsError as error:
-            assert str(path) in str(error)
 
 
 def rows_of(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import methods
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns
 from benchmark.instruments.speed import Cost, measure, table
-from benchmark.models import load, transformer
+from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.training import step_times
@@ -77,42 +75,6 @@ def test_flops_of_every_fused_attention(backend: str) -> None:
     assert count_flops(lambda: backward(*grad, *given[1])) == 4 * product
 
 
-class Projections(TorchDispatchMode):
-    """Counts the rows of matrix products that have so many columns."""
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.columns, self.rows = columns, 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm):
-            self.rows += result.numel() // self.columns if result.shape[-1] == self.columns else 0
-        return result
-
-
-@pytest.mark.parametrize("architecture", ["bert", "gpt"])
-@pytest.mark.parametrize("at_once", [True, False])
-def test_only_predicted_positions_are_projected(architecture: str, at_once: bool, tmp_path, monkeypatch) -> None:
-    """Oracle: round(0.15 N) positions of each of BERT's rows of N tokens, and N of a GPT's N + 1 columns; in the
-    decoder itself, and in the loss that never has all logits at once."""
-    if not at_once:
-        monkeypatch.setattr(transformer, "FEW_LOGITS", 0)
-    tiny = TinyRuns("naive", methods.build, tmp_path)
-    config = tiny.config(architecture)
-    _, stage = next(speed.stages(config, methods.build, tiny.run(config, "run").stream, ALONE))
-    calls: list[int] = []
-    decoder = stage.inputs.model.network.get_output_embeddings()
-    decoder.register_forward_hook(lambda module, given, logits: calls.append(logits.shape[:-1].numel()))
-    stepper = Stepper(stage.inputs, Phase("adapt"), 0)
-    with Projections(stage.inputs.model.vocabulary.text) as counted:
-        stepper.step(0)
-    stepper.close()
-    predicted = round(0.15 * config.data.text_length) if architecture == "bert" else config.data.text_length
-    expected = config.training.batch_size * predicted
-    assert counted.rows == expected and calls == ([expected] if at_once else [])
-
-
 @pytest.mark.parametrize("name, first, second", [("er", 1.0, 1.0), ("agem", 1.0, 2.0), ("pnn", 1.0, None)])
 def test_flops_see_all_that_a_method_does(name: str, first: float, second: float | None, tmp_path) -> None:
     """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds the first one's
@@ -147,26 +109,29 @@ def with_budget(config: RunConfig, **budget) -> RunConfig:
 @pytest.mark.parametrize("unit", ["tokens", "flops", "reference"])
 def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit: the stop and the
-    learning rate of each step are the same."""
+    learning rate of each step are the same. All units are recorded under each; FLOPs by hand, to the last one."""
     tiny = TinyRuns("er", methods.build, tmp_path)
     config = tiny.config()
     steps = tiny.run(config, "steps")
     steps.train(last_stage=1)
-    cost = {
+    costs = {
+        "steps": 1,
         "tokens": config.training.batch_size * config.data.text_length,
         "flops": analytic_flops(config, steps.corpus.vocabulary.text, config.training.batch_size),
-        "reference": 0.25,
-    }[unit]
-    budget = {"unit": unit, "amount": STEPS * cost}
+    }
+    costs |= {"reference": 0.25} if unit == "reference" else {}
+    budget = {"unit": unit, "amount": STEPS * costs[unit]}
     if unit == "reference":
         budget["reference"] = str(tmp_path / "times.json")
-        row = RowTimes("er", {}, settings_of(config), (StageTimes(0.0, {"adapt": cost}),) * 3)
+        row = RowTimes("er", {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
         step_times.write(tmp_path / "times.json", [row], ALONE.hardware())
     run = tiny.run(with_budget(config, **budget), unit)
     run.train(last_stage=1)
     for stage in range(2):
-        assert spent(run, stage)["steps"] == STEPS
-        assert spent(run, stage)[unit] == pytest.approx(STEPS * cost)
+        charged = spent(run, stage)
+        assert charged["seconds"] > 0 and {name: charged[name] for name in costs} == {
+            name: STEPS * cost for name, cost in costs.items()
+        }
         expected = load(steps.store.stage(steps.keys[stage]) / "model").state_dict()
         actual = load(run.store.stage(run.keys[stage]) / "model").state_dict()
         assert all(torch.equal(tensor, actual[name]) for name, tensor in expected.items())
@@ -210,56 +175,20 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
 
 
 @dataclass
-class Recorded(LifelongMethod):
-    """Writes down what is asked of it."""
-
-    state = ("calls",)
-    calls: list[str] = field(default_factory=list, init=False)
-
-    def phases(self, stage):
-        return [Phase("look", share=0.5, trains=False), Phase("adapt", share=0.5, memory_batch=0.5)]
-
-    def loss(self, learner, batch):
-        self.calls.append(f"loss of {len(batch.tokens)} rows of {batch.rows}")
-        return super().loss(learner, batch)
-
-    def adjust_gradients(self, learner, memory):
-        self.calls.append(f"adjust with {[len(batch.tokens) for batch in memory]}")
-
-    def observe(self, learner, batches):
-        self.calls.append(f"observe {[len(batch.tokens) for batch in batches]}")
-
-
-def test_a_stepper_takes_the_steps_of_the_loop(tmp_path, monkeypatch) -> None:
-    """Oracle: what the loop asks of a method and of the optimizer in the last step of each phase."""
-    method = Recorded()
-    step = torch.optim.AdamW.step
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: (method.calls.append("step"), step(self))[1])
-    tiny = TinyRuns("recorded", lambda name, options: method, tmp_path)
-    config = tiny.config(micro_batch_size=3, clip=1.0)
-    run = tiny.run(config, "run")
-    run.train(last_stage=1)
-    look, adapt = method.calls[method.calls.index("observe [3, 3, 2]")], method.calls[-5:]
-    stage = trainable_stage(config, 1, run.stream)
-    model = stage.build(config.model.ladder[0])
-    before = [parameter.clone() for parameter in model.parameters()]
-    for number, (phase, expected) in enumerate(zip(method.phases(stage), [[look], adapt], strict=True)):
-        stepper = Stepper(StageInputs(config, stage, run.stream, method, model, ALONE), phase, number)
-        method.calls.clear()
-        stepper.step(0)
-        assert method.calls == expected
-    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+class Remembers(LifelongMethod):
+    state = ("known",)
+    known: list[str] = field(default_factory=list, init=False)
 
 
 def test_a_stage_begins_with_what_the_method_remembers(tmp_path) -> None:
     """Oracle: as in a run, each stage has a new method with the `state` of the one before."""
-    tiny = TinyRuns("recorded", lambda name, options: Recorded(), tmp_path)
+    tiny = TinyRuns("remembers", lambda name, options: Remembers(), tmp_path)
     run = tiny.run(tiny.config(), "run")
     prepared = speed.stages(tiny.config(), tiny.build, run.stream, ALONE)
     (_, first) = next(prepared)
-    first.inputs.method.calls.append("first stage")  # type: ignore[attr-defined]
+    first.inputs.method.known.append("first stage")  # type: ignore[attr-defined]
     (_, second) = next(prepared)
-    assert second.inputs.method is not first.inputs.method and second.inputs.method.calls == ["first stage"]  # type: ignore[attr-defined]
+    assert second.inputs.method is not first.inputs.method and second.inputs.method.known == ["first stage"]  # type: ignore[attr-defined]
 
 
 def test_costs_of_a_suite(tmp_path) -> None:

@@ -47,19 +47,6 @@ def test_random_numbers_stay_the_same() -> None:
         assert (np.ravel(random_bits(*counters)) == random_bits(*as_arrays)).all()
 
 
-@pytest.mark.parametrize(("batch_size", "expected"), [(8, 1), (10, 1), (16, 2), (20, 2), (256, 26)])
-def test_nine_to_one_in_exact_counts(corpus, batch_size: int, expected: int) -> None:
-    """Oracle: the nearest whole number to a tenth of the batch, in every batch, memory rows last."""
-    stream = Stream(corpus, DATA, masked=False, seed=0)
-    phase = Phase("adapt", memory=0.1)
-    for step in range(5):
-        batch = stream.batch(1, phase, 0, step, batch_size, range(batch_size))
-        assert batch.memory_rows == expected
-        assert (batch.domains[batch.memory] == 0).all()
-        assert (batch.domains[~batch.memory] == 1).all()
-        assert batch.memory_share == expected / batch_size
-
-
 @pytest.mark.parametrize(
     ("share", "batch_size", "what"),
     [(0.1, 5, "none"), (0.05, 10, "none"), (0.95, 6, "all"), (0.5, 1, "none")],  # round(0.5) is 0, round(9.5) 10
@@ -131,20 +118,6 @@ def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
     assert seen.hexdigest()[:16] == expected
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_row_is_the_same_whoever_asks_for_it(corpus, masked: bool) -> None:
-    """Oracle: the whole batch, cut into two processes' rows."""
-    stream = Stream(corpus, DATA, masked, seed=5)
-    phase = Phase("adapt", memory=0.25)
-    whole = stream.batch(2, phase, 1, 17, 8, range(8))
-    for rank in range(2):
-        part = stream.batch(2, phase, 1, 17, 8, range(rank, 8, 2))
-        for field in ("tokens", "domains", "positions", "targets", "memory"):
-            assert torch.equal(getattr(part, field), getattr(whole, field)[rank::2])
-    other = stream.batch(2, phase, 1, 18, 8, range(8))
-    assert not torch.equal(other.targets, whole.targets)
-
-
 def test_masks(corpus) -> None:
     """Oracle: BERT's recipe: round(0.15 N) positions a row, of these 80% <mask>, 10% random, 10% kept."""
     data = replace_length(DATA, 102)
@@ -173,12 +146,6 @@ def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
     assert batches_equal(whole, next(second.validation(1, rows=6)))
     halves = [next(first.validation(1, 6, rank, 2)) for rank in range(2)]
     assert torch.equal(halves[1].tokens, whole.tokens[1::2])
-
-
-def test_no_memory_means_no_memory_rows(corpus) -> None:
-    stream = Stream(corpus, Data(sequence_length=18, memory_tokens=0), masked=False, seed=0)
-    batch = stream.batch(2, Phase("adapt", memory=0.5), 0, 0, 8, range(8))
-    assert not batch.memory.any() and (batch.domains == 2).all()
 
 
 def test_unions(corpus) -> None:

@@ -8,22 +8,18 @@ from typing import Any
 import matplotlib.figure
 import pytest
 
-import methods
 import run_all
 from analysis import figures
 from analysis.page import page
 from analysis.study import Study
-from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.records import CoreShare, DoneLine, EvaluationLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.settings.units import UNITS, Unit, list_recorded_units
 from benchmark.store import RunRecords, load_runs
-from benchmark.training import step_times
-from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from tests.support.made_up_methods import Idles
-from tests.support.record_lines import read_lines
 from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study
 from tests.support.tiny_suite import write
@@ -155,33 +151,6 @@ def test_a_row_that_spends_several_budgets_in_one_stage_is_left_out(tmp_path):
     others = load("units").build(Study("demo", [run for run in data.runs if run.row != "Late"]))
     assert table.blocks == others.blocks and [row.stub for row in table.blocks[0].rows] == [("ER",), ("MAS",)]
     assert {*table.notes} - {*others.notes} == {"Left out, as stages of theirs take the budgets of several: Late."}
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_every_unit_is_recorded_under_every_budget(unit, tmp_path):
-    """Oracle: a GPT's matrix products by hand, to the last one. A row of T columns takes 12 D^2 T + 2 T^2 D
-    multiplications a layer and V D for each of the T - 1 that predict; with additions and the backward pass six times
-    as many operations."""
-    tiny = TinyRuns("naive", methods.build, tmp_path)
-    config = tiny.config()
-    rows, text, d = config.training.batch_size, config.data.text_length, config.model.ladder[0].hidden_size
-    columns = text + 1
-    vocabulary = tiny.run(config, "run").corpus.vocabulary.text
-    flops = 6 * rows * (12 * d * d * columns + 2 * columns * columns * d + text * d * vocabulary)
-    costs = {"seconds": 1e-6, "steps": 1, "tokens": rows * text, "flops": flops, "reference": 0.25}
-    budget = {"unit": unit, "amount": STEPS * costs[unit]}
-    if unit == "reference":
-        times = RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
-        step_times.write(tmp_path / "times.json", [times], ALONE.hardware())
-        budget["reference"] = str(tmp_path / "times.json")
-    run = tiny.run(config.model_copy(update={"budget": Budget.model_validate(budget)}), unit)
-    run.train(last_stage=0)
-    lines = read_lines(run.store.stage(run.keys[0]) / "records.jsonl")
-    for line in (line for line in lines if line["kind"] in ("evaluation", "done")):
-        charged = line["charged"]
-        assert charged["flops"] == charged["steps"] * flops and charged["tokens"] == charged["steps"] * rows * text
-        assert charged["seconds"] > 0
-    assert charged["steps"] == (1 if unit == "seconds" else STEPS)
 
 
 def test_no_other_file_asks_for_a_unit_by_name() -> None:
