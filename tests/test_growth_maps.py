@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +16,6 @@ from benchmark.models.growth import grow, places
 from benchmark.models.growth.exact import Exact
 from benchmark.models.growth.width import Fpi, Heads, NoiseScale
 from tests.support.small_networks import FAMILIES, difference, network
-
-ORACLE = Path(__file__).parents[2] / "shared" / "oracles" / "fpi.json"
 
 # ---- width
 
@@ -62,50 +58,6 @@ def test_fpi_divides_by_the_number_of_copies() -> None:
     wide = fpi.linear(Affine(tensor(weight), tensor([1, 2])), torch.tensor([0, 1, 2, 2, 1, 2]), torch.tensor([0, 1, 0]))
     torch.testing.assert_close(wide.weight, tensor(expected))
     assert wide.bias.tolist() == [1, 2, 1]
-
-
-@pytest.mark.skipif(not ORACLE.exists(), reason="the numbers lie outside the project")
-def test_all_numbers() -> None:
-    """Oracle: the whole file of numbers for FPI and average expansion."""
-    file = json.loads(ORACLE.read_text())
-    given, expected = file["inputs"], file["outputs"]
-    tolerance = file["tolerance"]["float64"]
-
-    pair = given["pair"]
-    fpi = Fpi(1, 1, Heads(1, 1), torch.Generator())
-    for name, inputs, outputs in (("first", "map_in", "map_middle"), ("second", "map_middle", "map_out")):
-        old = Affine(tensor(pair[name]["weight"]), tensor(pair[name]["bias"]))
-        wide = fpi.linear(old, torch.tensor(pair[inputs]), torch.tensor(pair[outputs]))
-        torch.testing.assert_close(wide.weight, tensor(expected["pair"][name]["weight"]), **tolerance)
-        torch.testing.assert_close(wide.bias, tensor(expected["pair"][name]["bias"]), **tolerance)
-    for name in ("random", "double"):
-        maps, wanted = given["toy"][name], expected["toy"][name]["expanded"]
-        weights = {key: tensor(value) for key, value in given["toy"]["weights"].items()}
-        embedding, hidden = torch.tensor(maps["map_embedding"]), torch.tensor(maps["map_hidden"])
-        fpi.hidden = embedding
-        table = fpi.table(Affine(weights["embedding.weight"], tensor([])), None)
-        torch.testing.assert_close(table.weight, tensor(wanted["embedding.weight"]), **tolerance)
-        layer = fpi.linear(Affine(weights["hidden.weight"], weights["hidden.bias"]), embedding, hidden)
-        torch.testing.assert_close(layer.weight, tensor(wanted["hidden.weight"]), **tolerance)
-        output = fpi.linear(Affine(weights["output.weight"], weights["output.bias"]), hidden, torch.arange(13))
-        torch.testing.assert_close(output.weight, tensor(wanted["output.weight"]), **tolerance)
-
-    norm = given["layer_norm"]
-    following = Affine(tensor(norm["next_linear"]), torch.zeros(5, dtype=torch.float64))
-    old_output = F.linear(tensor(expected["layer_norm"]["y"]), following.weight)
-    for size in (8, 12):
-        wanted = expected["layer_norm"][str(size)]
-        exact = average_expansion(6, size)
-        grown = exact.norm(Affine(tensor(norm["gamma"]), tensor(norm["beta"])))
-        eps = norm["eps"] * exact.eta**2
-        kept = 6 * exact.copies  # beyond them any gain will do
-        torch.testing.assert_close(grown.weight[:kept], tensor(wanted["gamma"][:kept]), **tolerance)
-        torch.testing.assert_close(grown.bias, tensor(wanted["beta"]), **tolerance)
-        assert eps == pytest.approx(wanted["eps"], rel=1e-9)
-        y = F.layer_norm(tensor(wanted["x"]), (size,), grown.weight, grown.bias, eps)
-        torch.testing.assert_close(y, tensor(wanted["y_expected"]), **tolerance)
-        after = F.linear(y, exact.reading(following, torch.arange(5)).weight)
-        torch.testing.assert_close(after, old_output, **tolerance)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import methods
 import paper_tables
 from analysis.study import Study
 from benchmark.records import LineOfStage, RunLine, Titled
@@ -72,44 +71,6 @@ def test_a_cell_lies_where_its_tokens_parameters_and_flops_put_it():
     assert not cell.decided  # one seed
 
 
-def test_elle_is_compared_with_the_er_of_its_budget_and_both_of_its_final_sizes():
-    """Oracle: four runs whose AP name them: ER has no final size, so each budget's serves both sizes."""
-    runs = [run("er", 8.0 * budget, budget=budget) for budget in (1.0, 4.0)]
-    runs += [run("elle", 2.0 * last, budget=budget, last=last) for budget in (1.0, 4.0) for last in (32, 64)]
-    cells_of_seeds = cells(Study("s", runs), CONTENDERS)
-    expected = [math.log(2.0 * last / (8.0 * budget)) for budget in (1.0, 4.0) for last in (32, 64)]
-    np.testing.assert_allclose([cell.log_ratio for cell in cells_of_seeds], expected)
-
-
-def test_a_cell_whose_flops_nobody_counted_is_left_out_and_said():
-    """Oracle: the CSV file has the one place that can be drawn, and the figure's text the number of the others."""
-    known = [run("er", 20.0), run("elle", 10.0)]
-    unknown = [run("er", 20.0, unit="steps"), run("elle", 10.0, unit="steps")]
-    files = EXHIBIT.render(Study("s", known + unknown))
-    assert [line["cell"] for line in csv.DictReader(io.StringIO(files["csv"].decode()))] == ["elle 0"]
-    said = EXHIBIT.figure(Study("s", known + unknown)).legends[0].get_title().get_text()
-    assert said.endswith("left out: 1.")
-    assert EXHIBIT.render(Study("s", unknown))["csv"].count(b"\n") == 1
-
-
-def test_methods_have_their_titles():
-    """Oracle: the methods' own; and the legend of a map, in which rows say their cell, has those that it shows."""
-    assert EXHIBIT.contenders == {name: methods.find(name).title for name in EXHIBIT.contenders}
-    runs = [run("er", 20.0), run("elle", 10.0), run("elle", 30.0, last=64), run("scratch", 15.0, last=64)]
-    runs[2].line.title = "ELLE, x4"
-    figure = EXHIBIT.figure(Study("s", runs))
-    said = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert said == ["ER", "ELLE", "From scratch, all text at once, is lower"]
-    assert "Not all ways have run in 2 of 2 cells." in " ".join(figure.legends[0].get_title().get_text().split())
-
-
-def test_of_two_rows_of_a_method_the_first_one_counts():
-    """Oracle: an ablation of ELLE further down in the same suite has other numbers."""
-    runs = [run("elle", 5.0, row=2), run("er", 20.0, row=0), run("elle", 10.0, row=1)]
-    (cell,) = cells(Study("s", runs), CONTENDERS)
-    assert cell.log_ratio == pytest.approx(math.log(0.5))
-
-
 def test_a_cell_is_decided_by_scipys_paired_t_test_on_the_seeds_that_both_have():
     """Oracle: scipy.stats.ttest_rel on logarithms, on both sides of 5%."""
     noise = [0.9, 1.0, 1.1, 1.05, 0.97, 1.02]
@@ -120,13 +81,6 @@ def test_a_cell_is_decided_by_scipys_paired_t_test_on_the_seeds_that_both_have()
         (cell,) = cells(Study("s", runs + [run("elle", value, seed) for seed, value in enumerate(elle)]), CONTENDERS)
         p = stats.ttest_rel(np.log(elle), np.log(er)).pvalue
         assert cell.seeds == 6 and cell.decided == (p < 0.05) == (factor == 0.8)
-
-
-def test_the_best_has_the_lowest_geometric_mean_over_the_seeds_that_all_have():
-    """Oracle: er_large would win by seed 1, which ELLE has not run."""
-    runs = [run("er", 20.0), run("er", 20.0, 1), run("elle", 10.0), run("er_large", 12.0), run("er_large", 1.0, 1)]
-    (cell,) = cells(Study("s", runs), CONTENDERS)
-    assert cell.best == "elle" and cell.ap["er_large"] == pytest.approx(12.0)
 
 
 def test_who_has_all_text_at_once_is_named_and_is_not_the_best_of_the_stream():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -13,45 +12,13 @@ from scipy.special import rel_entr
 
 import methods
 from analysis import model_similarity
-from benchmark.data.tokenizer import MASK, Vocabulary
+from benchmark.data.tokenizer import MASK
 from benchmark.instruments.conformance import TinyRuns, tiny_config
-from benchmark.models import build, load
-from benchmark.models.growth import grow
-from benchmark.settings.suite import Data, RunConfig
+from benchmark.models import load
+from benchmark.settings.suite import RunConfig
 from benchmark.training.run import Run
-from benchmark.training.stream import Stream
 from tests.support import suite_folder
 from tests.support.record_lines import read_lines
-from tests.support.texts import tiny_corpus
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gpt_neox", "modernbert"])
-def test_ars_of_other_architectures(architecture: str) -> None:
-    """Oracle: transformers' own forward pass on rows with their prompts, in float64; and exact growth, which leaves
-    nothing between an ancestor and its descendant."""
-    stream = Stream(tiny_corpus(2, 100, 65), Data(sequence_length=22), masked=architecture == "modernbert", seed=0)
-    models = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        models.append(build(architecture, 2, 32, Vocabulary(100, ("d0", "d1")), 22, 16, prompts=True))
-        for parameter in models[-1].parameters():
-            parameter.data.normal_(mean=float(parameter.dim() == 1), std=0.3)
-    newest = copy.deepcopy(models[0])
-    newest.set_network(grow(newest.network, 3, 64, mode="exact")[0])
-    kl, count = model_similarity.divergences([*models, newest], stream, 1)
-    [batch] = stream.validation(1, 3)
-    said = []
-    for model in (*models, newest):
-        with torch.no_grad():
-            logits = model.eval().network(model.insert_prompts(batch.tokens, batch.domains)).logits
-        at = (batch.positions + 1).unsqueeze(-1).expand(-1, -1, 100)
-        read = batch.tokens.gather(1, batch.positions) == MASK if stream.masked else batch.targets >= 0
-        said.append(logits.gather(1, at)[read].double().log_softmax(-1).numpy())
-    expected = [(np.exp(log_p) * (log_p - said[-1])).sum(1).mean() for log_p in said[:-1]]
-    assert count == len(said[0]) and expected[1] > 0.1
-    np.testing.assert_allclose(kl, expected, rtol=1e-4, atol=1e-6)
-    assert kl[0] == pytest.approx(0, abs=1e-6)
-
 
 # Runs
 
