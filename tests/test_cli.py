@@ -11,20 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-)
 
 import run_all
-from benchmark.records import DoneLine, EvaluationLine, StageLine
+from benchmark.records import DoneLine
 from benchmark.settings.command_line import command_line
 from benchmark.store import load_runs
 from tests.support import tiny_suite
-from tests.support.thorough import only_thorough
 
 ROOT = Path(__file__).parent.parent
 
@@ -111,27 +103,6 @@ def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
         assert [config.row_index for config in run_all.read_suite(options, suite)[1]] == expected
 
 
-def test_evaluate_agrees_with_the_records(cli, place, capsys) -> None:
-    """Oracle: a GPT's perplexity of the text's rows, computed with transformers alone from the saved folder."""
-    cli("run", "--parallel", 1)
-    key = load_runs(place / "runs", "tiny")[0].line.stages[0]
-    checkpoint = place / "runs" / "stages" / key / "model"
-    assert run_all.main(["evaluate", str(checkpoint), "--text", str(place / "a.jsonl"), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    network = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
-    ids = []
-    for line in (place / "a.jsonl").read_text().splitlines():
-        ids += [*tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"], 2]
-    assert result["tokens"] == len(ids) and result["documents"] == 200
-    rows = torch.tensor(ids[: len(ids) // 16 * 16]).view(-1, 16)
-    rows = torch.cat([torch.zeros(len(rows), 1, dtype=torch.long), rows], dim=1)
-    with torch.no_grad():
-        logits = network(rows).logits[:, :-1, : network.config.text_vocabulary]
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-    assert result["perplexity"] == pytest.approx(loss.exp().item(), rel=1e-5)
-
-
 def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:
     """Oracle: a run under unit 'reference' whose budget is Naive's measured start and 3.5 of its steps takes four."""
     table = place / "times.json"
@@ -146,41 +117,6 @@ def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> Non
     assert code == 0
     run = next(run for run in load_runs(place / "runs", "tiny") if run.seed == 7)
     assert next(line for line in run.stages[0] if isinstance(line, DoneLine)).charged["steps"] == 4
-
-
-def test_grow_a_foreign_checkpoint(tmp_path, capsys) -> None:
-    """Oracle: the logits of the small model (GPT-2 can grow exactly to any size)."""
-    torch.manual_seed(0)
-    GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=64, n_embd=128, n_layer=2, n_head=2)).save_pretrained(
-        tmp_path / "small"
-    )
-    arguments = ["grow", str(tmp_path / "small"), "--layers", "3", "--width", "192", "--out", str(tmp_path / "large")]
-    assert run_all.main(arguments) == 0
-    printed = capsys.readouterr()
-    said, then = dict(line.split(": ", 1) for line in printed.out.splitlines()), printed.err.splitlines()[-1]
-    assert then.startswith(f"next: `python run_all.py evaluate {tmp_path / 'large'} --text FILE` measures it")
-    assert said["case"] == "exact" and float(said["max_logit_difference"]) < 1e-4
-    ids = torch.arange(30).unsqueeze(0)
-    small, large = (AutoModelForCausalLM.from_pretrained(tmp_path / name).eval() for name in ("small", "large"))
-    assert large.config.n_embd == 192 and large.config.n_layer == 3
-    torch.testing.assert_close(small(ids).logits, large(ids).logits, rtol=1e-4, atol=1e-4)
-
-
-@only_thorough
-def test_two_processes_equal_one(place, monkeypatch) -> None:
-    """Oracle: the perplexities of the runs trained by one process, in fp32: in bf16 the order of sums is seen."""
-    common = ["run", str(place / "tiny.toml"), "--out", str(place / "report"), "--methods", "er"]
-    common += ["--set", "training.precision=fp32"]
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert run_all.main([*common, "--runs", str(place / "two"), "--processes", "2"]) == 0
-    assert run_all.main([*common, "--runs", str(place / "one")]) == 0
-    alone, two = (load_runs(place / name, "tiny")[0] for name in ("one", "two"))
-    assert [first.provenance.world_size for first, *_ in two.stages if isinstance(first, StageLine)] == [2, 2]
-    for a, b in zip(alone.stages, two.stages, strict=True):
-        for x, y in zip(a, b, strict=True):
-            assert type(x) is type(y)
-            if isinstance(x, EvaluationLine) and isinstance(y, EvaluationLine):
-                assert x.perplexity == pytest.approx(y.perplexity, rel=1e-5)
 
 
 def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:

@@ -105,15 +105,6 @@ def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
             load_suite(str(tmp_path / "x.toml"), {key: 1})
 
 
-@pytest.mark.parametrize("name", ["COMPASS", "TOKENS", "DATA_KEY_DIR"])
-def test_variables_may_be_called_anything(name: str, tmp_path, monkeypatch) -> None:
-    """Oracle: the variable's value, as a shell would put it there."""
-    monkeypatch.setenv(name, "/there")
-    (tmp_path / "x.toml").write_text(f'extends = "demo"\ndomains = [{{ name = "a", train = ["${{{name}}}/x.txt"] }}]\n')
-    for_one = {"model.ladder": [{"layers": 1, "hidden_size": 16}], "budget.amount": 1, "tasks": []}
-    assert load_suite(str(tmp_path / "x.toml"), for_one).domains[0].train == ("/there/x.txt",)
-
-
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [

@@ -13,7 +13,6 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import suite_names
 from benchmark.settings.suite import per_stage
-from benchmark.training.keys import stage_keys
 from tests.tools import suite_keys
 
 ROOT = Path(__file__).parent.parent
@@ -64,7 +63,6 @@ def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
         (("hidden_size = 128", "hidden_size = 100"), "hidden_size 100 is not a multiple of head_size 64"),
         (('name = "b"', 'name = "a"'), "domains and probes: two have the name 'a'"),
         ((', packages = ["json"]', ""), "exactly one of packages, train, datasets, sources (given: none)"),
-        (('title = "T"', "title = "), "not TOML"),
         (('["naive"]', '["naiv"]'), "no method 'naiv'; there are agem"),
     ],
 )
@@ -90,11 +88,6 @@ def test_a_ladder_by_rule_is_the_list_that_it_stands_for(suite_file) -> None:
     assert begun.model.ladder == by_list.model.ladder[1:]
     with pytest.raises(ConfigError, match=r"model\.ladder: .*evry: no such key \(did you mean 'every'\?\)"):
         load_suite(suite_file(text.replace(ladder, rule.replace("every", "evry"))))
-
-
-def test_unknown_suite_names_the_choices() -> None:
-    with pytest.raises(ConfigError, match="no suite 'dem'. There are .*demo"):
-        load_suite("dem")
 
 
 def test_environment_variables(suite_file, monkeypatch) -> None:
@@ -219,45 +212,6 @@ def test_orders_of_domains(suite_file) -> None:
     for config in permuted[3:]:
         assert (config.model, config.budget) == (given.model, given.budget)
         assert list(config.tokenizer.domains) == listed
-
-
-PUBMED, ARXIV = (
-    {"path": f"ccdv/{name}-summarization", "name": "document", "text_field": "article"} for name in ("pubmed", "arxiv")
-)
-OLDER_TEXT = [
-    {
-        "name": "wb",
-        "datasets": [
-            {"path": "wikimedia/wikipedia", "name": "20231101.en", "documents": 2_500_000},
-            {"path": "rojagtap/bookcorpus"},
-        ],
-    },
-    {"name": "ns", "datasets": [{"path": "allenai/c4", "name": "realnewslike"}]},
-    {"name": "rev", "datasets": [{"path": "fancyzhx/amazon_polarity", "text_field": "content"}]},
-    {"name": "bio", "datasets": [PUBMED]},
-    {"name": "cs", "datasets": [ARXIV]},
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "seed", "changes", "id", "last_key"),
-    [
-        ("bert_base", "ER", 1, {}, "er-s1-a2a050798336", "62d5001824ca"),
-        ("ablation", "WE + DE + FRW", 0, {}, "we-de-frw-s0-e647396730a2", "11179d658264"),
-        ("bert_base", "ELLE", 0, {"noise_scale": "relative"}, "elle-s0-ab9f4c1f22b9", "6e21346582c7"),
-        ("bert_base", "ELLE", 0, {}, "elle-s0-ab9f4c1f22b9", None),  # its noise is another now
-    ],
-)
-def test_known_runs_keep_their_keys(
-    name: str, row: str, seed: int, changes: dict[str, str], id: str, last_key: str | None
-) -> None:
-    """Oracle: what was computed before memory_seed, order, noise_scale, max_valid_bytes and the revisions of data sets
-    were settings, and noise was relative."""
-    suite = load_suite(name, {"data.max_valid_tokens": 1_000_000, "domains": OLDER_TEXT})
-    [config] = [config for config in expand(suite, methods.rows(suite), [seed]) if config.row == row]
-    keys = stage_keys(config, methods.build(config.method, {**config.options, **changes}), ["unprepared"] * 5)
-    assert config.id == id
-    assert keys[-1] == last_key if last_key else keys[-1] != "6e21346582c7"
 
 
 def test_the_page_of_suite_keys_is_current() -> None:

@@ -13,18 +13,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import run_all
 from benchmark.files import whole_folder
 from benchmark.models.transformer import naming_damage
-from tests.support.suite_folder import SuiteFolder, write_texts
 
 OTHER = 4711  # a user's number
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> SuiteFolder:
-    write_texts(tmp_path)
-    return SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
 
 
 @contextmanager
@@ -34,14 +26,6 @@ def with_umask(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def test_who_looks_leaves_nothing(tiny: SuiteFolder, tmp_path: Path) -> None:
-    """Oracle: no file: one that a umask of 022 had made would keep others from preparing."""
-    for words in ("status", "cancel", "run --dry-run"):
-        assert tiny.call(*words.split()) == 0 and not list(tiny.runs.iterdir())
-    assert run_all.main(["report", str(tiny.file), "--runs", str(tiny.runs), "--out", str(tmp_path / "report")]) == 0
-    assert not list(tiny.runs.iterdir())
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])

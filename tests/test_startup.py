@@ -6,20 +6,14 @@ import functools
 import gc
 import subprocess
 import sys
-import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import methods
 import paper_tables
 from analysis import study
-from benchmark.jobs.state import Survey
-from benchmark.settings.load import load_suite
-from benchmark.store import Store
-from tests.support import synthetic
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 ROOT = Path(__file__).parent.parent
@@ -112,34 +106,6 @@ def test_each_file_of_records_is_opened_once(tiny: SuiteFolder, command: list[st
     """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
     assert tiny.call(*command) == 0
     assert_opened_once(opened, tiny, files=5)
-
-
-def test_what_is_known_of_runs_goes_at_once(tiny: SuiteFolder) -> None:
-    """Oracle: Python's own count of references, without its collector, which would walk over all runs at the end."""
-    suite = load_suite(str(tiny.file))
-    survey = Survey(suite, tiny.configs(), methods.build, Store(tiny.runs))
-    assert len(survey.states()) == 3
-    known = weakref.ref(survey)
-    gc.disable()
-    try:
-        del survey
-        assert known() is None
-    finally:
-        gc.enable()
-
-
-def test_so_it_is_where_a_status_compares_wall_times(tmp_path: Path, opened: Counter[Path], capsys) -> None:
-    """Oracle: the same count, of two runs of two stages under a budget in seconds."""
-    write_texts(tmp_path)
-    tiny = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }', '{ method = "er" }')
-    tiny.file.write_text(tiny.file.read_text().replace('unit = "steps"', 'unit = "seconds"'))
-    for config in tiny.configs():
-        synthetic.write_as(tiny.runs, config, [f"{config.method}{i}" for i in range(2)], finished=2)
-    for text in tmp_path.glob("*.jsonl"):
-        text.unlink()  # records are believed where their text is not here
-    opened.clear()
-    assert tiny.call("status") == 0 and "2 done" in capsys.readouterr().out
-    assert_opened_once(opened, tiny, files=6)
 
 
 def test_a_report_makes_its_frames_once(tiny: SuiteFolder, monkeypatch) -> None:

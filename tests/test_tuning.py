@@ -100,17 +100,11 @@ def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> Non
     assert load_suite("tiny-tune.toml") == search(load_suite(str(suite)), 2).model_copy(update={"called": "tiny-tune"})
     assert main(tune) == 0
     assert "4 of the 4 trials in tiny-tune.toml have not ended" in capsys.readouterr().out
-    trial = Path("tiny-tune.toml").read_text()
-    Path("tiny-tune.toml").write_text(trial.replace('"amount" = 6.0', '"amount" = 3.0'))
-    assert main(["run", "tiny-tune.toml", "--parallel", "1"]) == 0  # of another budget, which decides nothing
-    Path("tiny-tune.toml").write_text(trial)
-    assert main(tune) == 0
-    assert "4 of the 4 trials in tiny-tune.toml have not ended" in capsys.readouterr().out
     assert main(["run", "tiny-tune.toml", "--parallel", "1"]) == 0
     assert main(tune) == 0
     trials = {row.name: row for row in load_suite("tiny-tune").rows}
     judged: dict[str, list[tuple[float, str]]] = {}
-    for run in [run for run in load_runs(Path("runs"), "tiny-tune") if run.line.config["budget"]["amount"] == 6.0]:
+    for run in load_runs(Path("runs"), "tiny-tune"):
         last = [line.perplexity for line in run.stages[-1] if isinstance(line, EvaluationLine)][-1]
         ap = math.exp(sum(math.log(last[domain.name] or 0.0) for domain in run.domains) / 2)
         judged.setdefault(run.row.rpartition(" ")[0], []).append((ap, run.row))
@@ -145,8 +139,3 @@ def test_a_rate_is_scaled_in_every_stage() -> None:
     assert searching.rows[1].set[RATE] == pytest.approx([1e-3 * factor, 2e-3 * factor])
     [row] = tuning.pick(suite, methods.rows(suite), searching, perplexities).rows
     assert row.set[RATE] == pytest.approx([rate * factor for rate in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3)])
-
-
-def test_too_many_configurations_are_refused(suite: Path, capsys: Any) -> None:
-    assert main(["tune", str(suite), "--configurations", "6"]) == 2
-    assert "--configurations 6: give 1 to 5" in capsys.readouterr().err
