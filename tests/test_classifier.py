@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary
+from benchmark.data.tokenizer import BOS, EOS, PAD
 from benchmark.downstream.classifier import (
     ColumnClassifier,
     SavedModel,
@@ -18,12 +18,9 @@ from benchmark.downstream.classifier import (
     truncate,
     wrong_domain,
 )
-from benchmark.downstream.finetune import Trainer, score
+from benchmark.downstream.finetune import Trainer
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
-from benchmark.models import build
-from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
@@ -152,33 +149,3 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
     mask = (ids != PAD).long()
     with torch.no_grad():
         torch.testing.assert_close(ours(ids, mask).logits, theirs(input_ids=ids, attention_mask=mask).logits)
-
-
-@pytest.mark.parametrize("kind", ["pnn", "lora"])
-def test_columns_and_adapters_are_fine_tuned_with_those_of_the_tasks_domain(tmp_path, kind):
-    """Oracle: the model itself: hidden states of the domain's column; and the task is learned."""
-    torch.manual_seed(0)
-    bpe = tokenizer()
-    vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)
-
-    def fresh():
-        return build("gpt", 2, 32, vocabulary, LENGTH, head_size=16, dropout=0.0)
-
-    model = fresh()
-    for _ in range(2):
-        if kind == "pnn":
-            model = ProgressiveModel.add_column(model, fresh())
-        else:
-            model = model if isinstance(model, LoraModel) else LoraModel(model)
-            model.add(4)
-            nn.init.normal_(model.adapters[-1][0].up.weight)
-    model.eval().save(tmp_path / "model", bpe)
-    checkpoint, data = SavedModel(tmp_path / "model"), data_of()
-    ids = torch.tensor([[0, 5, 6, 7, 2]])
-    for index, domain in enumerate(DOMAINS):
-        encoder = checkpoint.classifier(data.labels, domain).eval().encoder
-        with torch.no_grad():
-            expected = model.hidden(ids, torch.tensor([index]))
-            torch.testing.assert_close(encoder(ids, torch.ones_like(ids)), expected, atol=1e-5, rtol=1e-5)
-    result = score(checkpoint, TASK, data, "none", 0, SETTINGS)
-    assert result.test > 0.95

@@ -9,16 +9,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
 from benchmark.instruments.export import export_model
-from benchmark.models import LanguageModel, build
-from benchmark.models.kinds.experts import ExpertModel
-from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.kinds.progressive import ProgressiveModel
+from benchmark.models import LanguageModel
 from benchmark.settings.base import ConfigError
+from tests.support import small_models
+from tests.support.small_models import adapted, mixture, plain, progressive
 from tests.support.small_networks import RMS_FAMILIES, TOKENS, network
-from tests.support.toy_task import DOMAINS, LENGTH, WORDS, save, tokenizer
+from tests.support.toy_task import WORDS, save
 
 
 @pytest.mark.parametrize("family", RMS_FAMILIES)
@@ -41,28 +39,17 @@ def test_a_published_folder_keeps_what_is_not_of_its_size(family: str, tmp_path:
     assert json.loads((large / "config.json").read_text())["tie_word_embeddings"]
 
 
-def save_more(kind: str, folder: Path) -> None:
-    """Save a model that is more than a network."""
-
-    def model() -> LanguageModel:
-        return build("llama", 1, 16, Vocabulary(tokenizer().get_vocab_size(), DOMAINS), LENGTH, head_size=16)
-
-    if kind == "columns":
-        ProgressiveModel.add_column(model(), model()).save(folder, tokenizer())
-    elif kind == "adapters":
-        adapted = LoraModel(model())
-        adapted.add(rank=2)
-        adapted.save(folder, tokenizer())
-    else:
-        mixture = ExpertModel(model())
-        mixture.add()
-        mixture.save(folder, tokenizer())
+MORE: dict[str, LanguageModel] = {
+    "columns": progressive("llama", 2),
+    "adapters": adapted("llama", 1),
+    "experts": mixture(plain("llama"), 2),
+}
 
 
-@pytest.mark.parametrize("kind", ["columns", "adapters", "experts"])
+@pytest.mark.parametrize("kind", MORE)
 def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
     """Oracle: the words a user needs; nothing is written."""
-    save_more(kind, tmp_path / "small")
+    MORE[kind].save(tmp_path / "small", small_models.tokenizer())
     with pytest.raises(ConfigError, match=f"small: it has {kind}"):
         grow_checkpoint(tmp_path / "small", 2, 16, tmp_path / "large")
     assert not (tmp_path / "large").exists()

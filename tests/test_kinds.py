@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import methods
+from benchmark.downstream.classifier import SavedModel
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.models import kind_of, load
+from benchmark.models import load
 from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_of
 from tests.support.record_lines import read_stage_lines
@@ -100,7 +101,7 @@ def test_a_saved_model_computes_the_same(kind: str, architecture: str, tmp_path:
 @pytest.mark.parametrize("architecture", architecture_names())
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: Path) -> None:
-    """Oracle: the model's hidden states in the domain's part; padding at the right changes nothing."""
+    """Oracle: the model's hidden states in the part of the task's domain; padding at the right changes nothing."""
     model = KINDS[kind](architecture).eval()
     model.save(tmp_path / "model", tokenizer())
     tokens, _ = rows()
@@ -108,7 +109,7 @@ def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: P
     mask[1, 7:] = 0
     padded = torch.where(mask.bool(), tokens, 1)
     for domain, index in (("web", 0), ("news", 1), ("biology", 2), ("still to come", 2)):
-        encoder = kind_of(tmp_path / "model").load_column(tmp_path / "model", domain).eval()
+        encoder = SavedModel(tmp_path / "model").classifier(("l", "r"), domain).eval().encoder
         assert all(parameter.requires_grad for parameter in encoder.parameters())
         hidden, short = model.hidden(tokens, of(index)), model.hidden(tokens[[1], :7], of(index, 1))
         torch.testing.assert_close(encoder(tokens, torch.ones_like(tokens)), hidden, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -19,6 +19,7 @@ from benchmark.models import architectures, transformer
 from benchmark.models.transformer import build, load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
+from tests.support import toy_task
 
 # (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE rows have the hidden
 # size 384 and, for M1, the 6 layers that alone give their printed counts.
@@ -55,16 +56,7 @@ def test_gpt_has_the_parameters_of_the_paper_and_positions(layers: int, hidden_s
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=280,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["one two three four five six seven", "seven six five four"] * 5, trainer)
-    return tokenizer
+    return toy_task.tokenizer()
 
 
 def small(architecture: str, tokenizer: Tokenizer, prompts: bool) -> transformer.LanguageModel:
@@ -147,7 +139,7 @@ def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
     model.network = GPT2LMHeadModel(other.network.config)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"282 logits for a text vocabulary of 280: .* `model\.set_network"):
+    with pytest.raises(ValueError, match=r"294 logits for a text vocabulary of 292: .* `model\.set_network"):
         model(tokens, domains, positions)
     model.set_network(other.network)
     torch.testing.assert_close(model(tokens, domains, positions), other(tokens, domains, positions), rtol=0, atol=0)
@@ -180,9 +172,9 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
     saved = AutoTokenizer.from_pretrained(folder)
     assert saved.convert_tokens_to_ids([*SPECIAL_TOKENS, "<domain:news>"]) == [0, 1, 2, 3, model.vocabulary.text + 1]
     assert saved.mask_token_id == MASK
-    ids = tokenizer.encode("five six").ids
-    assert saved("five six", add_special_tokens=False).input_ids == ids
-    assert saved("five six").input_ids == [BOS, *ids, *[EOS] * model.masked]
+    ids = tokenizer.encode("cat dog").ids
+    assert saved("cat dog", add_special_tokens=False).input_ids == ids
+    assert saved("cat dog").input_ids == [BOS, *ids, *[EOS] * model.masked]
 
 
 def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
@@ -197,7 +189,7 @@ def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
 
 def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     """Oracle: the words a user needs: the bad value and the choices."""
-    vocabulary = Vocabulary(280, ("web",))
+    vocabulary = Vocabulary(292, ("web",))
     with pytest.raises(ConfigError, match="'albert'; choose from bert, .*gpt"):
         build("albert", 2, 128, vocabulary, 32)
     with pytest.raises(ConfigError, match=r"hidden size 100 must be a multiple of the head size 64"):
@@ -208,8 +200,8 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ConfigError, match=r"unknown architecture 't5'; known are bert, .*roberta"):
         load(tmp_path)
-    with pytest.raises(ValueError, match=r"does not fit a model with 281 text ids: the prompts would be \[280\]"):
-        build("gpt", 1, 64, Vocabulary(281, ("web",)), 32).save(tmp_path / "new", tokenizer)
+    with pytest.raises(ValueError, match=r"does not fit a model with 293 text ids: the prompts would be \[292\]"):
+        build("gpt", 1, 64, Vocabulary(293, ("web",)), 32).save(tmp_path / "new", tokenizer)
     small("gpt", tokenizer, False).network.save_pretrained(tmp_path / "foreign")
     with pytest.raises(ConfigError, match="that this benchmark has written"):
         load(tmp_path / "foreign")

@@ -21,7 +21,6 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Tokenizer
 from benchmark.settings.tasks import Docstrings, Task
 from benchmark.settings.texts import Domain
-from benchmark.store import load_runs
 from tests.support import tiny_suite
 from tests.support.texts import DATA, SMALL, sentences
 from tests.support.texts import write as write_text
@@ -82,24 +81,6 @@ def test_names_of_others_write_nothing_into_the_suite(texts: Path, name: str, is
     suite = load_suite("mine.toml")
     assert suite.domains[1].text_field == field and Path(suite.domains[1].train[0]).name == folder
     assert suite.methods == ("naive", "er", "elle", "elle_exact")
-
-
-def test_what_suites_and_domains_are_called_changes_nothing(tmp_path, monkeypatch, capsys) -> None:
-    """Oracle: the same runs of a suite with plain names; brackets, colons, emoji, Persian and a byte order mark."""
-    monkeypatch.chdir(tmp_path)
-    plain = tiny_suite.write(tmp_path)
-    text = plain.read_text().replace('name = "a"', 'name = "web-2024", title = "📚 Web"')
-    file = tmp_path / "a[1], b: (c) {d}.toml"
-    file.write_text("\ufeff" + text.replace('name = "b"', 'name = "C4", title = "کتاب‌ها"'), encoding="utf-8")
-    perplexities = []
-    for suite in (plain, file):
-        arguments = [str(suite), "--runs", "runs", "--out", "out", "--set", "budget.amount=1"]
-        assert run_all.main(["run", *arguments, "--parallel", "1"]) == 0
-        runs = load_runs(Path("runs"), suite.stem)
-        perplexities.append([[list(stage.values()) for stage in run.matrix] for run in runs])
-        assert (tmp_path / "out" / suite.stem / "index.html").exists()
-    assert perplexities[0] == perplexities[1] and len(perplexities[0]) == 2
-    assert "Glyph" not in capsys.readouterr().err
 
 
 def test_a_broken_line_is_left_out_and_told(texts: Path, monkeypatch) -> None:

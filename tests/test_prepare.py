@@ -207,22 +207,3 @@ def test_two_processes_at_once(tmp_path) -> None:
     assert (output + rest).count("b: tokenising") == 1
     assert errors == more_errors == ""
     assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), alone)
-
-
-def test_a_process_forked_later_can_tokenise(tmp_path) -> None:
-    """Oracle: it ends, and nobody warns; if the threads of the library had been started before, it would hang."""
-    code = CHILD.rsplit("\n", 2)[0] + (
-        "\ncorpus = tokens.prepare(domains, Tokenizer(vocabulary=320), data, folder)\n"
-        "if pid := os.fork():\n    sys.exit(os.waitpid(pid, 0)[1])\n"
-        "os._exit(len(corpus.tokenizer.encode_batch(['the model'] * 10)) != 10)\n"
-    )
-    arguments = [json.dumps([domain.model_dump() for domain in two_domains(tmp_path)]), str(tmp_path / "data")]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")

@@ -21,12 +21,11 @@ from benchmark.data import corpus, ids, tokens
 from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, ids_of, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
-from benchmark.settings.suite import Data, Tokenizer
+from benchmark.settings.suite import Tokenizer
 from benchmark.settings.texts import Domain
 from tests.support.texts import DATA, ODD, SMALL, decoded, gpt2_files, sentences, two_domains, write
 
 ROOT = Path(__file__).parent.parent
-SHARED = ROOT.parent / "shared" / "data"
 
 
 @pytest.mark.parametrize("loaded", [False, True])
@@ -61,36 +60,16 @@ def test_layout_of_the_vocabulary(tmp_path) -> None:
         assert ids.max() < 320
 
 
-def check_against_gpt2(folder: Path, texts: list[str]) -> None:
-    theirs = GPT2TokenizerFast.from_pretrained(folder)
-    ours = load_bpe(folder)
+def test_a_loaded_tokenizer_cuts_as_gpt2(tmp_path) -> None:
+    """Oracle: transformers' GPT-2 tokenizer on the same files, ids shifted by 4."""
+    folder = gpt2_files(tmp_path / "bpe")
+    theirs, ours = GPT2TokenizerFast.from_pretrained(folder), load_bpe(folder)
     ours.encode_special_tokens = True
-    for text in texts:
+    for text in (text for text in sentences(4) + ODD if "<|endoftext|>" not in text):
         assert [i - 4 for i in ours.encode(text, add_special_tokens=False).ids] == theirs(text)["input_ids"]
     entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     assert {token: index + 4 for token, index in entries.items()}.items() <= ours.get_vocab().items()
     assert ours.get_vocab_size() == len(entries) + 4
-
-
-def test_a_loaded_tokenizer_cuts_as_gpt2(tmp_path) -> None:
-    """Oracle: transformers' GPT-2 tokenizer on the same files, ids shifted by 4."""
-    texts = [text for text in sentences(4) + ODD if "<|endoftext|>" not in text]
-    check_against_gpt2(gpt2_files(tmp_path / "bpe"), texts)
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/data with GPT-2's files")
-def test_the_real_gpt2_files(tmp_path) -> None:
-    """Oracles: transformers' tokenizer; token counts and cross-entropy in ../shared/data/README.md."""
-    texts = [text for text in sentences(5) + ODD if "<|endoftext|>" not in text]
-    check_against_gpt2(SHARED / "tokenizer", texts)
-    stream = SHARED / "stream" / "bio"
-    bio = Domain(name="bio", train=(str(stream / "train.jsonl.gz"),), valid=(str(stream / "valid.jsonl.gz"),))
-    corpus = prepare([bio], Tokenizer(folder=str(SHARED / "tokenizer")), Data(), tmp_path)
-    assert corpus.text_vocabulary == 50257 + 4
-    assert corpus.domains[0].train.dtype == np.uint16
-    assert len(corpus.domains[0].train) == 1_867_011 + 3_155  # and one </s> a document
-    assert len(corpus.domains[0].valid) == 71_541 + 125
-    assert math.log(corpus.domains[0].info["unigram_perplexity"]) == pytest.approx(7.481, abs=0.001)
 
 
 def test_a_vocabulary_with_our_special_tokens_keeps_one_of_each(tmp_path) -> None:
