@@ -166,7 +166,7 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
         assert (hardware["side_by_side"], hardware.get("threads", 1)) == (2, 1)
     assert "tripped" in tiny.wait_for("trips", "failed").detail
     tiny.wait_for_endings(job)
-    assert commands.endings([job]) == {job: "COMPLETED"}
+    assert commands.endings([job]) == {job: ("COMPLETED", 1)}
 
 
 def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
@@ -248,12 +248,14 @@ def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path:
             subprocess.run(["scancel", f"--signal={TIME_OVER.name[3:]}", job], check=True)
             wait_until(lambda: job not in (jobs := queue()) or jobs[job].waits)
         tiny.wait_for_endings(job)
-        assert commands.endings([job]) == {job: "FAILED"}
+        assert commands.endings([job]) == {job: ("FAILED", 1)}
         assert tiny.call("cancel") == 0
         capsys.readouterr()
         assert tiny.call("status") == 1
-        [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("!")]
+        told = capsys.readouterr().out
+        [line] = [line for line in told.splitlines() if line.startswith("!")]
         assert f"! job {job} to prepare: its job failed: " in line and "raise slurm.prepare.time" in line
+        assert f"job {job} to prepare was started 2 times" in told
 
 
 def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> None:

@@ -321,7 +321,7 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     assert tiny.submit() == 0
     naive, er = tiny.job("Naive"), tiny.job("ER")
     slurm.ended |= {"100": "COMPLETED", "101": "COMPLETED", naive: "FAILED", er: "CANCELLED by 0"}
-    slurm.restarts["103"] = 2
+    slurm.restarts |= {"103": 2, er: 4}
     log = Path(next(found.log for found in tiny.jobs() if found.id == naive))
     log.write_text("Traceback\nUserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
     capsys.readouterr()
@@ -329,6 +329,7 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     told = capsys.readouterr().out
     assert "its job failed: UserError: torch finds none on n1; 0 of 2 stages done" in told and "srun" not in told
     assert "its job was cancelled; 0 of 2" in told and "job 103 to report was started 3 times" in told
+    assert re.search(rf"interrupted  {er} +5 ", told)
     assert told.count(str(log.parent)) == 1 and log.name in told and Path(tiny.jobs()[-2].log).name not in told
 
 

@@ -93,7 +93,8 @@ def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
     head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
     lost = find_lost_jobs(survey, states)
     jobs = [f"! job {job.id} to {job.kind}: {job.detail}; log {Path(job.log).name}" for job in lost]
-    jobs += [f"job {job.id} to {job.kind} was started {job.restarts + 1} times" for job in under_way if job.restarts]
+    begun_again = [job for job in [*lost, *under_way] if job.restarts]
+    jobs += [f"job {job.id} to {job.kind} was started {job.restarts + 1} times" for job in begun_again]
     shown = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
     logs = {str(Path(log).parent) for log in [*map(_log_of, shown), *(job.log for job in lost)] if log}
     places = [f"logs are in {', '.join(sorted(logs))}"] if logs else []

@@ -54,7 +54,9 @@ class FakeSlurm:
             each = ((job, self.states.get(job, "PENDING"), self.restarts.get(job, 0)) for job in self.jobs)
             return "".join(f"{job}|{state}|Priority|n1|{restarts}|\n" for job, state, restarts in each)
         if command[0] == "sacct":
-            return "".join(f"{job}|{state}\n" for job, state in self.ended.items() if state)
+            rows = [(job, "REQUEUED", "1") for job, restarts in self.restarts.items() for _ in range(restarts)]
+            rows += [(job, state, "2") for job, state in self.ended.items() if state]
+            return "".join(f"{'|'.join(row)}\n" for row in rows)
         if command[0] == "scancel":
             of = {job: {job, job.partition("_")[0]} for job in self.jobs}
             self.ended |= {job: "CANCELLED by 0" for job, ids in of.items() if ids & {*command[1:]}}

@@ -253,7 +253,7 @@ class SuiteFolder:
 
         def ended() -> bool:
             how = {} if wanted & {*queue()} else commands.endings(sorted(wanted))
-            return how.keys() >= wanted and not {*how.values()} & {"PENDING", "RUNNING", "COMPLETING", "REQUEUED"}
+            return how.keys() >= wanted and not {state for state, _ in how.values()} & {*slurm.UNENDED}
 
         wait_until(ended)
 

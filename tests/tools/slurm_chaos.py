@@ -200,7 +200,7 @@ class Chaos:
             wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].waits)
             begun.unlink()
         self.tiny.wait_for_endings(job.id)
-        assert commands.endings([job.id])[job.id] == "FAILED"
+        assert commands.endings([job.id])[job.id][0] == "FAILED"
         assert "raise slurm.report.time" in self.tiny.log(job.id).read_text()
         self.slow_report.unlink()
 

@@ -303,13 +303,14 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
         if not patient:
             raise
         logging.warning("%s: what follows is from the records alone", error)
-        queue, ended = {}, dict.fromkeys(ids.values(), SILENT)
+        queue, ended = {}, dict.fromkeys(ids.values(), (SILENT, 0))
     jobs_of_suite = []
     for place, id in ids.items():
         wave, queued = waves[place[0]], queue.get(id)
         log = commands.find_log(folder / wave["user"], id)
-        state, detail = _state_in_queue(queued) if queued else _state_after(ended.get(id, ""), wave, log)
-        node, restarts = (queued.node, queued.restarts) if queued else ("", 0)
+        ending, restarts = ended.get(id, ("", 0))
+        state, detail = _state_in_queue(queued) if queued else _state_after(ending, wave, log)
+        node, restarts = (queued.node, queued.restarts) if queued else ("", restarts)
         job = Job(id, wave["kind"], tuple(units[place]), state, detail, wave["time"], str(log), node, restarts)
         jobs_of_suite += [job] if state != "done" else []
     return jobs_of_suite

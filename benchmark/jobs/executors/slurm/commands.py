@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,20 +57,22 @@ def queue(users: Iterable[str]) -> dict[str, Queued]:
     }
 
 
-def endings(jobs: Iterable[str]) -> dict[str, str]:
-    """How jobs ended, e.g. OUT_OF_MEMORY, as far as sacct knows; nothing where no accounts are kept.
+def endings(jobs: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """How jobs ended, e.g. OUT_OF_MEMORY, and how often they had been started again, as far as sacct knows.
 
-    Raises SlurmError where accounts are kept and there is no answer.
+    Nothing where no accounts are kept. Raises SlurmError where they are and there is no answer.
     """
     arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)
-    words = ("--noheader", "--parsable2", "--allocations", f"--jobs={','.join(arrays)}", "--format=JobID,State")
+    words = ("--noheader", "--parsable2", "--allocations", "--duplicates", f"--jobs={','.join(arrays)}")
     try:
-        rows = [line.split("|") for line in ask("sacct", *words).splitlines()]
+        rows = [line.split("|") for line in ask("sacct", *words, "--format=JobID,State,Submit").splitlines()]
     except SlurmError as error:
         if any(word in str(error) for word in NO_ACCOUNTS):
             return {}
         raise
-    return {job: state.split()[0] for job, state in rows}
+    rows.sort(key=lambda row: row[2])  # a row for each start
+    starts = Counter(job for job, _, _ in rows)
+    return {job: (state.split()[0], starts[job] - 1) for job, state, _ in rows}
 
 
 def cancel(jobs: Iterable[str]) -> None:
