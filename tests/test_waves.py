@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
-from submitit.core.utils import cloudpickle_dump
+from submitit.core.utils import DelayedSubmission, cloudpickle_dump
 
 import methods
 from benchmark import records
@@ -338,24 +338,26 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     [
         (Lease, "try_acquire", "nothing was begun or submitted"),
         (of_slurm, "snapshot", "nothing was submitted"),
+        (DelayedSubmission, "dump", "nothing was submitted"),
         (of_slurm, "_write_note", "100 were submitted"),
     ],
 )
 def test_a_full_disk_says_what_was_submitted(
     tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, owner: object, place: str, said: str
 ) -> None:
-    """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the second array."""
-    real = getattr(owner, place)
+    """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the second array. Where an
+    error names no file the folder of the jobs' files is named."""
+    real, named = getattr(owner, place), ["/runs/x"] if place != "dump" else []
 
     def full(*given: object) -> object:
         if place == "_write_note" and given[1] == "100":
             return real(*given)
-        raise OSError(errno.ENOSPC, "No space left on device", "/runs/x")
+        raise OSError(errno.ENOSPC, "No space left on device", *named)
 
     monkeypatch.setattr(owner, place, full)
     assert tiny.submit() == 2
-    told = capsys.readouterr().err
-    assert f"No space left on device: '/runs/x': {said}" in told
+    [folder] = named or tiny.runs.glob("suites/tiny/jobs/slurm/*/")
+    assert f"No space left on device: '{folder}': {said}" in capsys.readouterr().err
 
 
 def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch) -> None:

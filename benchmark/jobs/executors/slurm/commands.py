@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import UserError
+from benchmark.files import naming
 
 PATIENCE = 120.0  # seconds for an answer
 # A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change Slurm's answers.
@@ -123,7 +124,7 @@ def submit(logs: Path, python: str, parameters: dict[str, Any], do: Callable[[An
         raise SlurmError(f"no srun here: {ELSEWHERE}") from None
     executor.update_parameters(**parameters, stderr_to_stdout=True)
     try:
-        with outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
+        with naming(logs), outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
             jobs = executor.map_array(do, tasks)
     except FailedJobError as error:
         raise Refusal(str(error).strip()) from None
