@@ -2,9 +2,10 @@
 
 python -m tests.tools.gpu_check [--name NAME] [--stand-in]
 
-Each part is a process of its own, with a limit of its own: one that fails, or takes too long, costs the others nothing.
-docs/gpu_results/NAME.json holds what came out, and docs/gpu.md a table of all files there. `--stand-in` does all of it
-on the device of tests/support/other_device.py, or on the CPU where processes of `run` train, with tiny models.
+Each part is a process of its own with a limit of its own, and has what earlier ones left of theirs: one that fails, or
+takes too long, costs the others nothing. docs/gpu_results/NAME.json holds what came out, and docs/gpu.md a table of all
+files there. `--stand-in` does all of it with tiny models, on the device of tests/support/other_device.py, or on the CPU
+where that cannot serve; nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +33,7 @@ import torch
 import methods
 from benchmark import records
 from benchmark.data.tokens import Corpus
+from benchmark.errors import UserError
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import TinyRuns, Weights, tiny_config, train_through_kills, weights_of
 from benchmark.models.devices import CPU, accelerators, device_name, own_device, precision_of
@@ -38,12 +42,11 @@ from benchmark.settings.suite import RunConfig
 from benchmark.store import load_runs
 from benchmark.training.processes import World, code_version
 from benchmark.training.run import Run
-from tests.support import other_device
+from tests.support import other_device, processes
 from tests.tools.trainer_speed import trainer_tokens_per_second
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "docs" / "gpu_results", ROOT / "docs" / "gpu.md"
-SECONDS = 470.0  # for all of it
 KILLS = (3, 8, 14)  # steps of two stages of ten
 DOUBLE, SINGLE = 1e-6, 1e-3  # by how much weights of the same run may differ, in float64 and in float32
 PERPLEXITY = 1e-2  # relative
@@ -61,8 +64,8 @@ class Scale:
     length: int = 512
     rows: int = 64
     vocabulary: int = 30_000
-    seconds: float = 12.0  # of each side of a pair
-    steps: int = 40  # of a stage of runs side by side
+    seconds: float = 8.0  # of each side of a pair
+    steps: int = 30  # of a stage of runs side by side
     packages: tuple[str, ...] = ("stdlib", "sklearn", "torch")
     head: int = 64
 
@@ -87,7 +90,11 @@ class Place:
     def world(self) -> World:
         return World(0, 1, self.device)
 
-    def config(self, method: str, architecture: str = "bert", **training: Any) -> RunConfig:
+    def tiny(self, method: str) -> TinyRuns:
+        """Tiny runs of a method, which share their text with those of others."""
+        return TinyRuns(method, methods.build, self.folder / "tiny")
+
+    def config(self, method: str, architecture: str = "bert") -> RunConfig:
         """A run of two stages at the scale of the place, the second of a larger model where a method grows."""
         scale, small = self.scale, tiny_config(method, architecture)
         content = small.model_dump(mode="json")
@@ -97,11 +104,26 @@ class Place:
         content["model"] |= {"head_size": scale.head, "dropout": 0.1}
         half = {"layers": max(1, scale.layers // 2), "hidden_size": scale.width}
         content["model"]["ladder"] = [half, {"layers": scale.layers, "hidden_size": scale.width}]
-        content["training"] |= {"batch_size": scale.rows, "precision": "auto", "evaluations": 1, **training}
+        content["training"] |= {"batch_size": scale.rows, "precision": "auto", "evaluations": 1}
         return RunConfig.model_validate(content)
 
 
 # The parts
+
+
+def machine(place: Place) -> Figures:
+    """What computes, and with what."""
+    device, count = place.device, accelerators()[1]
+    figures: Figures = {"device": device_name(device), "kind": device.type, "count": count, "torch": torch.__version__}
+    if not count:
+        raise UserError("torch finds no GPU here; --stand-in tries all of it without one")
+    figures |= {"precision": precision_of("auto", device), "code": code_version(), "date": date.today().isoformat()}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        figures |= {"memory": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
+        figures["cuda"] = torch.version.cuda or torch.version.hip
+    words = f"{count} {figures['device']}, {figures['date']}" + ", a stand-in that is no GPU" * place.stand_in
+    return figures | {"said": words, "ok": True}
 
 
 def methods_equal_the_cpus(place: Place) -> Figures:
@@ -109,12 +131,13 @@ def methods_equal_the_cpus(place: Place) -> Figures:
     torch.set_default_dtype(torch.float32 if place.device.type == "mps" else torch.float64)
     tolerance = SINGLE if place.device.type == "mps" else DOUBLE
     worst: dict[str, float | str] = {}
-    for name in methods.names():
+    names = COSTS if place.stand_in else methods.names()
+    for name in names:
         if time.monotonic() > place.ends - 10:
-            return judged(worst, tolerance, sorted({*methods.names()} - worst.keys()))
-        tiny = TinyRuns(name, methods.build, place.folder / "methods" / name)
+            return judged(worst, tolerance, sorted({*names} - worst.keys()))
         try:
-            both = [two_stages(tiny, world) for world in (World(0, 1, CPU), place.world)]
+            worlds = (World(0, 1, CPU), place.world)
+            both = [two_stages(place.tiny(name), world, f"{name}-{world.device.type}") for world in worlds]
             worst[name] = difference(*both)
         except Exception as error:  # of one method
             worst[name] = f"{type(error).__name__}: {error}"[:300]
@@ -130,31 +153,38 @@ def judged(worst: Mapping[str, float | str], tolerance: float, left_out: Sequenc
     return {"differs": dict(worst), "left_out": list(left_out), "said": words, "ok": not (bad or left_out)}
 
 
-def goes_on_after_kills(place: Place) -> Figures:
+def goes_on_after_kills(place: Place, precision: str) -> Figures:
     """ELLE, killed in three steps: by how much its weights differ from those of a run that was not, and those from the
-    weights of the same run again. A checkpoint cannot hold tensors of the tests' device: the CPU stands in."""
-    tiny = TinyRuns("elle", methods.build, place.folder / "kills")
-    world = World(0, 1, CPU) if place.stand_in else place.world
-    first, again = (two_stages(tiny, world, store) for store in ("first", "again"))
-    run_to_kill = partial(run_of_two_stages, tiny, world, "killed", checkpoint_seconds=1e-9)
-    killed = train_through_kills(run_to_kill, KILLS)
-    after, alone = difference(first, killed), difference(first, again)
+    weights of the same run again; in fp16, by GradScaler, also by how much its perplexities differ from fp32's. A
+    checkpoint cannot hold tensors of the tests' device: the CPU stands in."""
+    tiny, world = place.tiny("elle"), World(0, 1, CPU) if place.stand_in else place.world
+    first, again = (two_stages(tiny, world, f"{precision}-{run}", precision=precision) for run in ("first", "again"))
+    store = f"{precision}-killed"
+    start = partial(run_of_two_stages, tiny, world, store, precision=precision, checkpoint_seconds=1e-9)
+    after, alone = difference(first, train_through_kills(start, KILLS)), difference(first, again)
     words = f"weights differ by {after:.0e}, trained again by {alone:.0e}"
-    return {"killed": after, "again": alone, "said": words, "ok": after <= max(SINGLE, 2 * alone)}
+    figures = {"killed": after, "again": alone, "said": words, "ok": after <= max(SINGLE, 2 * alone)}
+    if precision == "fp32":
+        return figures
+    runs = [run_of_two_stages(tiny, world, f"{each}-first", precision=each) for each in (precision, "fp32")]
+    for run in runs:
+        run.train()
+    return compared([tuple(map(last_evaluation, runs))], words, figures)
 
 
 def compiled_equals_eager(place: Place) -> Figures:
     """ELLE under torch.compile: by how much the weights differ from the eager ones."""
-    tiny = TinyRuns("elle", methods.build, place.folder / "compiled")
     world, backend = (World(0, 1, CPU), "aot_eager") if place.stand_in else (place.world, True)
-    eager, compiled = two_stages(tiny, world, "eager"), two_stages(tiny, world, "compiled", compile=backend)
+    eager, compiled = (
+        two_stages(place.tiny("elle"), world, "eager"),
+        two_stages(place.tiny("elle"), world, "compiled", compile=backend),
+    )
     differs = difference(eager, compiled)
     return {"backend": backend, "differs": differs, "said": f"weights differ by {differs:.0e}", "ok": differs <= SINGLE}
 
 
 def beside_the_trainer(place: Place, architecture: str) -> Figures:
-    """Tokens a second of Naive's first stage beside transformers.Trainer's on the same model, batch and text, in turns;
-    then compiled."""
+    """Tokens a second of Naive's first stage beside Trainer's, in turns: the same model, batch and text."""
     ours, theirs = list[float](), list[float]()
     memory: Figures = {}
     for turn in range(2):
@@ -170,11 +200,7 @@ def beside_the_trainer(place: Place, architecture: str) -> Figures:
         memory["theirs"] = peak_memory(place)
     figures: Figures = {"ours": ours, "theirs": theirs, "ratio": sum(ours) / sum(theirs), "peak_bytes": memory}
     figures["precision"] = precision_of("auto", place.device)
-    if not place.stand_in and time.monotonic() < place.ends - 5 * place.scale.seconds:
-        compiled = trained(place, one_stage(place, architecture, compile=True), f"pair-{architecture}-compiled")
-        figures["ours_compiled"] = tokens_per_second(compiled)
     words = f"{sum(ours) / 2:,.0f} and {sum(theirs) / 2:,.0f} tokens/s, {figures['ratio']:.1f} times"
-    words += f", compiled {figures['ours_compiled']:,.0f}" if "ours_compiled" in figures else ""
     if memory["ours"]:
         words += f"; {memory['ours'] / 1e9:.1f} and {memory['theirs'] / 1e9:.1f} GB"
     return figures | {"said": f"{words}; {figures['precision']}", "ok": True}
@@ -205,36 +231,46 @@ def steps_of_methods(place: Place) -> Figures:
 
 def runs_side_by_side(place: Place) -> Figures:
     """Two runs one after the other, and at a time on one device: seconds, and whether they come to the same."""
-    figures: Figures = {}
-    for count in (1, 2):
+    seconds = []
+    for store, count in (("alone", "1"), ("side by side", "2")):
         began = time.monotonic()
-        run_suite(place, f"side-{count}", "--parallel", str(count), "--methods", "naive,er")
-        figures[f"seconds_{count}"] = time.monotonic() - began
-    words = f"{figures['seconds_1']:.0f} s one after the other, {figures['seconds_2']:.0f} s at a time"
-    return figures | compared(place, "side-1", "side-2", words)
+        run_suite(place, store, ['{ method = "naive" }', '{ method = "er" }'], "--parallel", count)
+        seconds.append(time.monotonic() - began)
+    pairs = zip(evaluations(place, "alone").values(), evaluations(place, "side by side").values(), strict=True)
+    return compared(
+        [*pairs], f"{seconds[0]:.0f} s one after the other, {seconds[1]:.0f} s at a time", {"took": seconds}
+    )
 
 
 def processes_together(place: Place) -> Figures:
-    """A run by all GPUs of the machine, two processes where it has none, beside a run by one: what it comes to."""
+    """A run by all GPUs of the machine, and one whose model is spread over them, beside that by one GPU: what they come
+    to. Shards do not go with fp16. For the tests' device two processes on the CPU stand in."""
     count = 2 if place.stand_in else accelerators()[1]
     if count < 2:
-        return {"said": "left out: one GPU", "ok": True}
-    run_suite(place, "alone", "--methods", "naive")
-    run_suite(place, "together", "--methods", "naive", "--processes", str(count))
-    rates = {name: last_evaluations(place, name)[0].tokens_per_second for name in ("alone", "together")}
-    words = f"{count} are {rates['together'] / rates['alone']:.2f} times as fast as one"
-    return {"processes": count, "tokens_per_second": rates} | compared(place, "alone", "together", words)
+        return {"said": "left out: nccl takes no two processes on one GPU, and there is one", "ok": True}
+    precision = precision_of("auto", place.device).replace("fp16", "fp32")
+    shards = f'set = {{ "training.shard" = true, "training.precision" = "{precision}" }}'
+    rows = ['{ method = "naive" }', f'{{ name = "Shards", method = "naive", {shards} }}']
+    run_suite(place, "together", rows, "--processes", str(count))
+    alone, together = evaluations(place, "alone")["Naive"], evaluations(place, "together")
+    rates = {name: line.tokens_per_second for name, line in (("alone", alone), *together.items())}
+    times = [f"{rates[name] / rates['alone']:.2f}" for name in ("Naive", "Shards")]
+    words = f"{count} are {times[0]} times as fast as one, as shards {times[1]} times"
+    pairs = [(alone, line) for line in together.values()]
+    return compared(pairs, words, {"processes": count, "tokens_per_second": rates})
 
 
-PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {
-    "bert beside Trainer": (partial(beside_the_trainer, architecture="bert"), 110),
-    "methods": (methods_equal_the_cpus, 150),
-    "kills": (goes_on_after_kills, 60),
-    "compile": (compiled_equals_eager, 90),
-    "processes": (processes_together, 90),
-    "side by side": (runs_side_by_side, 80),
-    "steps": (steps_of_methods, 120),
-    "gpt beside Trainer": (partial(beside_the_trainer, architecture="gpt"), 110),
+PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {  # with their limits in seconds
+    "machine": (machine, 20),
+    "bert beside Trainer": (partial(beside_the_trainer, architecture="bert"), 90),
+    "methods": (methods_equal_the_cpus, 70),
+    "kills": (partial(goes_on_after_kills, precision="fp32"), 25),
+    "fp16 with GradScaler": (partial(goes_on_after_kills, precision="fp16"), 25),
+    "compile": (compiled_equals_eager, 50),
+    "side by side": (runs_side_by_side, 45),
+    "processes": (processes_together, 45),
+    "steps": (steps_of_methods, 50),
+    "gpt beside Trainer": (partial(beside_the_trainer, architecture="gpt"), 50),
 }
 
 # What parts share
@@ -247,9 +283,9 @@ def run_of_two_stages(
     return tiny.run(config.model_copy(update={"domains": config.domains[:2]}), store, stop, world)
 
 
-def two_stages(tiny: TinyRuns, world: World, store: str = "", **training: Any) -> list[Weights]:
+def two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> list[Weights]:
     """The weights after each of two stages of a tiny run, trained on a device."""
-    run = run_of_two_stages(tiny, world, store or world.device.type, **training)
+    run = run_of_two_stages(tiny, world, store, **training)
     run.train()
     return weights_of(run)
 
@@ -260,9 +296,9 @@ def difference(ours: Sequence[Weights], theirs: Sequence[Weights]) -> float:
     return max(float((mine - other).abs().max()) for mine, other in pairs)
 
 
-def one_stage(place: Place, architecture: str, **training: Any) -> RunConfig:
+def one_stage(place: Place, architecture: str) -> RunConfig:
     """Naive at full size from the first stage on, for some seconds."""
-    config = place.config("naive", architecture, **training)
+    config = place.config("naive", architecture)
     budget = config.budget.model_copy(update={"unit": "seconds", "amount": place.scale.seconds})
     model = config.model.model_copy(update={"ladder": config.model.ladder[1:] * 2})
     return config.model_copy(update={"model": model, "budget": budget})
@@ -281,10 +317,14 @@ def _corpus(run: Run, _: RunConfig) -> Corpus:
     return run.corpus
 
 
-def tokens_per_second(run: Run) -> float:
-    line = records.last(run.store.stage_lines(run.keys[0]), EvaluationLine)
+def last_evaluation(run: Run, stage: int = -1) -> EvaluationLine:
+    line = records.last(run.store.stage_lines(run.keys[stage]), EvaluationLine)
     assert line
-    return float(line.tokens_per_second)
+    return line
+
+
+def tokens_per_second(run: Run) -> float:
+    return float(last_evaluation(run, 0).tokens_per_second)
 
 
 def forget_memory(place: Place) -> None:
@@ -300,7 +340,8 @@ def peak_memory(place: Place) -> int | None:
 
 SUITE = """
 title = "GPU check"
-methods = ["naive", "er"]
+methods = []
+rows = [{rows}]
 tables = ["main_pretraining"]
 domains = [{{ name = "domain0", packages = {packages} }}, {{ name = "domain1", packages = {packages} }}]
 [tokenizer]
@@ -317,7 +358,7 @@ head_size = {head}
 dropout = 0.0
 ladder = [{{ layers = {layers}, hidden_size = {width} }}, {{ layers = {layers}, hidden_size = {width} }}]
 [training]
-batch_size = {rows}
+batch_size = {batch}
 learning_rate = 1e-4
 evaluations = 1
 [budget]
@@ -326,11 +367,11 @@ amount = {steps}
 """
 
 
-def run_suite(place: Place, store: str, *words: str) -> None:
-    """`run_all.py run` on a suite of two rows, on folders of its own but for the text."""
+def run_suite(place: Place, store: str, rows: Sequence[str], *words: str) -> None:
+    """`run_all.py run` on a suite of some rows, on folders of its own but for the text."""
     suite, runs = place.folder / "gpu_check.toml", place.folder / store
-    values = asdict(place.scale) | {"packages": json.dumps(place.scale.packages)}
-    suite.write_text(SUITE.format(**values))
+    values = asdict(place.scale) | {"packages": json.dumps(place.scale.packages), "batch": place.scale.rows}
+    suite.write_text(SUITE.format(**values | {"rows": ", ".join(rows)}))
     runs.mkdir()
     (place.folder / "data").mkdir(exist_ok=True)
     (runs / "data").symlink_to(place.folder / "data")
@@ -340,72 +381,69 @@ def run_suite(place: Place, store: str, *words: str) -> None:
         raise RuntimeError(f"{words}: exit status {ended.returncode}: {ended.stderr[-1000:]}")
 
 
-def last_evaluations(place: Place, store: str) -> list[EvaluationLine]:
-    """Of each run, the one of its last stage."""
+def evaluations(place: Place, store: str) -> dict[str, EvaluationLine]:
+    """The one of the last stage of each row's run."""
     runs = load_runs(place.folder / store, "gpu_check")
-    return [line for run in runs if (line := records.last(run.stages[-1], EvaluationLine))]
+    return {run.row: line for run in runs if (line := records.last(run.stages[-1], EvaluationLine))}
 
 
-def compared(place: Place, ours: str, theirs: str, words: str) -> Figures:
-    """By how much the perplexities of runs in two folders differ, as a share, after other words on both."""
-    pairs = zip(last_evaluations(place, ours), last_evaluations(place, theirs), strict=True)
+def compared(pairs: Sequence[tuple[EvaluationLine, ...]], words: str, figures: Figures) -> Figures:
+    """Figures, and by how much the perplexities of pairs of runs differ, as a share, after other words on both."""
     values = [(mine.perplexity[name], value) for mine, other in pairs for name, value in other.perplexity.items()]
     most = max(abs((mine or math.inf) / (other or math.inf) - 1) for mine, other in values)
-    return {"differs": most, "said": f"{words}; perplexities differ by {most:.1%} at most", "ok": most <= PERPLEXITY}
+    ok = figures.get("ok", True) and most <= PERPLEXITY
+    return figures | {"differs": most, "said": f"{words}; perplexities differ by {most:.1%} at most", "ok": ok}
 
 
 # From outside
 
 
-def machine(device: torch.device) -> Figures:
-    count = accelerators()[1]
-    figures: Figures = {"device": device_name(device), "kind": device.type, "count": count, "torch": torch.__version__}
-    figures |= {"precision": precision_of("auto", device), "code": code_version(), "date": date.today().isoformat()}
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        figures |= {"memory": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
-        figures["cuda"] = torch.version.cuda or torch.version.hip
-    return figures
-
-
-def do_part(name: str, folder: Path, stand_in: bool, seconds: float) -> Figures:
-    """A part in this process. Whatever goes wrong is in its figures."""
+def do_part(name: str, folder: Path, stand_in: bool, seconds: float) -> None:
+    """A part in this process, into `folder/figures.json`. Whatever goes wrong is in its figures."""
     began = time.monotonic()
-    device = other_device.register() if stand_in else own_device()
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
     try:
-        figures = PARTS[name][0](Place(folder, device, stand_in, began + seconds)) if name else machine(device)
+        device = other_device.register() if stand_in else own_device()
+        figures = PARTS[name][0](Place(folder, device, stand_in, began + seconds))
     except Exception as error:
         figures = {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000], "traceback": traceback.format_exc()}
-    return figures | {"seconds": round(time.monotonic() - began, 1)}
+    figures |= {"seconds": round(time.monotonic() - began, 1)}
+    (folder / "figures.json").write_text(json.dumps(figures))
 
 
 def in_a_process(name: str, folder: Path, stand_in: bool, seconds: float) -> Figures:
-    """A part in a process of its own, which is killed when its time is over."""
+    """A part in a process of its own, which is killed, with all that it has started, when its time is over.
+
+    It is a fork, as to import torch takes long; so this process asks no driver of a GPU, which would not serve both.
+    """
     out = folder / "figures.json"
     out.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tests.tools.gpu_check", "--part", name, "--folder", str(folder)]
-    command += ["--seconds", str(seconds), *["--stand-in"] * stand_in]
-    try:
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
+    part = multiprocessing.get_context("fork").Process(target=do_part, args=(name, folder, stand_in, seconds))
+    part.start()
+    part.join(seconds)
+    if part.is_alive():
+        processes.kill([*processes.descendants(part.ident or 0), part.ident or 0])
+        part.join()
         return {"ok": False, "error": f"took more than {seconds:.0f} s", "seconds": seconds}
     if not out.exists():
-        return {"ok": False, "error": f"exit status {ended.returncode}: {ended.stderr[-1000:]}"}
+        return {"ok": False, "error": f"exit status {part.exitcode}: {(folder / 'log').read_text()[-1000:]}"}
     figures: Figures = json.loads(out.read_text())
     return figures
 
 
 def check(name: str, stand_in: bool, results: Path) -> dict[str, Figures]:
     """Do all parts, and write after each of them what came out so far."""
-    ends = time.monotonic() + SECONDS
+    ends, parts = time.monotonic(), dict[str, Figures]()
     with tempfile.TemporaryDirectory() as folder:
-        parts = {"machine": in_a_process("", Path(folder), stand_in, 60)}
-        name = name or re.sub(r"\W+", "-", str(parts["machine"].get("device", "unknown"))).strip("-").lower()
         for part, (_, most) in PARTS.items():
-            left = ends - time.monotonic()
-            late = {"ok": False, "error": "no time was left for it"}
-            parts[part] = in_a_process(part, Path(folder), stand_in, min(most, left)) if left > 20 else late
+            ends += most
+            parts[part] = in_a_process(part, Path(folder), stand_in, ends - time.monotonic())
             print(f"{part:20} {'ok   ' if parts[part]['ok'] else 'WRONG'}  {said(parts[part])}", flush=True)
+            if not parts["machine"]["ok"]:
+                break
+            name = name or re.sub(r"\W+", "-", str(parts["machine"].get("device", "unknown"))).strip("-").lower()
             results.mkdir(exist_ok=True)
             (results / f"{name}.json").write_text(json.dumps(parts, indent=1) + "\n")
     return parts
@@ -424,8 +462,6 @@ def table(results: Path) -> str:
     """All files of results side by side, in Markdown."""
     files = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     rows = [["", *files], [":--"] * (len(files) + 1)]
-    devices = [f"{of['machine']['count']} {of['machine']['device']}, {of['machine']['date']}" for of in files.values()]
-    rows.append(["machine", *devices])
     for part in PARTS:
         rows.append([part, *(said(of.get(part, {})) for of in files.values())])
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
@@ -444,24 +480,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", default="", help="of the file of results (default: the device's)")
     parser.add_argument("--stand-in", action="store_true")
-    for hidden in ("--part", "--folder", "--seconds"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.part is not None:
-        folder = Path(options.folder)
-        figures = do_part(options.part, folder, options.stand_in, float(options.seconds))
-        (folder / "figures.json").write_text(json.dumps(figures))
-        return 0
-    if not options.stand_in and not accelerators()[1]:
-        print("torch finds no GPU here; --stand-in tries all of it without one", file=sys.stderr)
-        return 2
     with tempfile.TemporaryDirectory() as scratch:
         results = Path(scratch) if options.stand_in else RESULTS
         parts = check(options.name, options.stand_in, results)
-        if not options.stand_in:
+        if parts["machine"]["ok"] and not options.stand_in:
             write_table(PAGE, RESULTS)
             print(f"wrote {RESULTS}, and the table in {PAGE}: they are worth a commit")
-    return int(not all(figures.get("ok", True) for figures in parts.values()))
+    return int(not all(figures["ok"] for figures in parts.values()))
 
 
 if __name__ == "__main__":
