@@ -337,7 +337,7 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     ("owner", "place", "said"),
     [
         (Lease, "try_acquire", "nothing was begun or submitted"),
-        (of_slurm, "snapshot", "nothing was submitted"),
+        (shutil, "copyfile", "nothing was submitted"),
         (DelayedSubmission, "dump", "nothing was submitted"),
         (of_slurm, "_write_note", "100 were submitted"),
     ],
@@ -349,7 +349,7 @@ def test_a_full_disk_says_what_was_submitted(
     error names no file the folder of the jobs' files is named."""
     real, named = getattr(owner, place), ["/runs/x"] if place != "dump" else []
 
-    def full(*given: object) -> object:
+    def full(*given: object, **_: object) -> object:
         if place == "_write_note" and given[1] == "100":
             return real(*given)
         raise OSError(errno.ENOSPC, "No space left on device", *named)

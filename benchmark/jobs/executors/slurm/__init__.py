@@ -275,8 +275,11 @@ def snapshot(folder: Path) -> Path:
     if not copy.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), whole_folder(copy) as unfinished:
-            for name in CODE:
-                shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
+            try:
+                for name in CODE:
+                    shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
+            except shutil.Error as errors:  # it goes on to the end, and has one of each file
+                raise OSError(errors.args[0][0][-1]) from None
             (unfinished / COMMIT_FILE).write_text(commit(), encoding="utf-8")
     return copy
 
