@@ -59,7 +59,7 @@ SlurmctldLogFile={logs}/slurmctld.log
 SlurmdLogFile={logs}/slurmd-%n.log
 SlurmctldDebug=verbose
 SlurmdDebug=verbose
-MailProg=/bin/true
+MailProg={run}/mail
 
 # Believe what the node lines claim, bind and limit nothing.
 ProctrackType=proctrack/linuxproc
@@ -124,7 +124,7 @@ def missing_programs() -> list[str]:
 
 
 class SlurmCluster:
-    """The cluster, as its users see it. Configuration, with lines `more`, and logs are in `folder` and stay there."""
+    """The cluster, as its users see it. Configuration, with lines `more`, mails and logs are in `folder`, and stay."""
 
     def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 0, more: str = "") -> None:
         self.folder, self._options = folder, [more, str(gpus), str(nodes), str(cpus)]
@@ -228,6 +228,8 @@ class Supervisor:
     def _boot(self) -> None:
         processes.prctl(processes.SET_CHILD_SUBREAPER, 1)
         self.run.chmod(0o755)
+        (self.run / "mail").write_text(f'#!/bin/sh\necho "$@" >> {self.folder}/mails\n')
+        (self.run / "mail").chmod(0o755)
         controller_port, accounting_port, *node_ports = free_ports(2 + len(self.nodes))
         gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         values = {

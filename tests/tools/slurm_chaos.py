@@ -2,12 +2,13 @@
 
     python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--largest-array 10] [--seed S]
 
-Who submits is killed twice on its way, then two submit at once, and the cluster takes few jobs at a time: `run` is
-called again and again. What prepares is stopped in the middle of a text. Jobs are told that their time is over, killed,
-preempted, suspended, cancelled, or lose their node, nodes are drained, the controller falls silent, and so does who
-keeps accounts. One job each that prepares, scores and measures is killed, and one that reports reaches its limit in
-vain. Another suite asks for a run's stages while they are trained. With several runs a job what happens to one happens
-to its job: all of its runs stop, or its processes die. The largest array may be 0, which is a site without arrays.
+Who submits has a full disk, is killed twice on its way, then two submit at once, and the cluster takes few jobs at a
+time: `run` is called again and again. What prepares has an account of its own, and is stopped in the middle of a text.
+Jobs are told that their time is over, killed, preempted, suspended, cancelled, or lose their node, nodes are drained,
+the controller falls silent, and so does who keeps accounts. One job each that prepares, scores and measures is killed,
+and one that reports reaches its limit in vain. Another suite asks for a run's stages while they are trained. With
+several runs a job what happens to one happens to its job: all of its runs stop, or its processes die. The largest array
+may be 0, which is a site without arrays.
 
 All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the training that was lost
 must stay within the checkpoint intervals and two percent.
@@ -98,6 +99,7 @@ class Chaos:
         settings = 'partition = "preemptible"\naccount = "tiny"\narray_parallelism = 5'
         if runs_per_job > 1:
             settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
+        settings += '\n[slurm.prepare]\naccount = "urgent"'
         self.tiny.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.tiny.folder))
         text = self.tiny.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
         text = text.replace("[data]", "[data]\nmax_valid_bytes = 5000")
@@ -125,6 +127,7 @@ class Chaos:
         return self.tiny.folder / "steps" / row
 
     def run(self) -> None:
+        self.submit_on_a_full_disk()
         scontrol("update", "PartitionName=preemptible", "State=DOWN")  # or who prepares is over before it can be killed
         for waves in (1, 2):
             self.kill_submitter(waves)
@@ -204,13 +207,21 @@ class Chaos:
         assert "raise slurm.report.time" in self.tiny.log(job.id).read_text()
         self.slow_report.unlink()
 
-    def submitter(self) -> subprocess.Popen[bytes]:
+    def submitter(self, *before: str, stderr: int | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "run_all.py", *self.tiny.arguments("run", "--executor", "slurm")],
+            [*before, sys.executable, "run_all.py", *self.tiny.arguments("run", "--executor", "slurm")],
             cwd=self.tiny.folder.parent / "code",
             start_new_session=True,
             stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            text=True,
         )
+
+    def submit_on_a_full_disk(self) -> None:
+        """No file may grow: nothing is submitted, which is said."""
+        process = self.submitter("sh", "-c", 'ulimit -f 1; exec "$0" "$@"', stderr=subprocess.PIPE)
+        said = process.communicate()[1]
+        assert process.returncode == 2 and "submitted; make room there" in said and not queue(), said
 
     def kill_submitter(self, waves: int) -> None:
         """SIGKILL to who submits, when it has noted so many arrays; what it has not noted is done twice at worst."""
@@ -236,8 +247,10 @@ class Chaos:
         processes.kill(processes_of(job.id))
 
     def cancel(self, job: Job) -> None:
-        """All jobs are ended by `cancel`; the next `run` goes on."""
+        """All jobs are ended by `cancel`, which states say; the next `run` goes on."""
+        row = next(config.row for config in self.tiny.configs() if config.id in job.units)
         assert self.tiny.call("cancel") == 0
+        wait_until(lambda: "was cancelled" in (state := self.tiny.states()[row]).detail or state.state == "done")
         self.left = True
 
     def share(self, job: Job) -> None:
@@ -367,6 +380,9 @@ class Chaos:
             assert {state.state for state in other.states().values()} == {"done"}, other.states()
         assert not self.tiny.plan().waves and not self.others, (self.tiny.plan().waves, self.others)
         assert list(self.tiny.folder.rglob("representational_similarity.png")), "no report"
+        for kind, account in (("prepare", "urgent"), ("train", "tiny")):
+            arrays = ",".join({id.partition("_")[0] for id in self.tiny.ids(kind).values()})
+            assert {*commands.ask("sacct", "-nXP", "--format=Account", f"--jobs={arrays}").split()} == {account}, kind
         for row, resumed in self.stood_still.items():
             if self.tiny.count(row, "resumed") == resumed:  # else a kill may have taken the note with it
                 assert self.tiny.stage(row)[-1]["cores"]["stood_still"] > SILENCE - 1, row

@@ -27,6 +27,7 @@ SHORT = {
     "tasks": "[]",  # each would be fine-tuned on every model
     "tables": '["main_pretraining"]',
     "slurm.partition": "preemptible",
+    "slurm.report.mail_type": "END",
     "slurm.runs_per_job": 100,
     "slurm.ntasks_per_node": min(2, len(physical_cores())),
 }
@@ -51,27 +52,26 @@ def job() -> Job | None:
     return next((job for job in trains if list((RUNS / "suites" / "demo").glob("*.json"))), None)
 
 
-def state() -> str:
-    """How far the sweep is, in a line."""
-    return run_all("status")[0]
-
-
 def main() -> None:
     began = time.monotonic()
     for folder in (RUNS, OUT):
         shutil.rmtree(folder, ignore_errors=True)
-    with tempfile.TemporaryDirectory() as place, SlurmCluster(Path(place) / "c", nodes=1, cpus=os.cpu_count() or 1):
+    with (
+        tempfile.TemporaryDirectory() as place,
+        SlurmCluster(Path(place), nodes=1, cpus=os.cpu_count() or 1) as cluster,
+    ):
         say("$ run_all.py run demo --executor slurm   (short budgets, all runs in one job)")
         say(*run_all("run", "--executor", "slurm", "--out", str(OUT)))
         wait_until(job, patience=600)
-        say(state())
+        say(*run_all("status"))
         trains = job()
         assert trains
         subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True, capture_output=True)
         wait_until(lambda: queue()[trains.id].waits)
-        say(f"an urgent job took the node: job {trains.id} has saved, and waits in the queue", state())
+        say(f"an urgent job took the node: job {trains.id} has saved, and waits in the queue", *run_all("status"))
         wait_until(lambda: not queue(), patience=600)
-        say(state())
+        wait_until((mails := cluster.folder / "mails").exists)
+        say(*run_all("status"), f"a mail says: {mails.read_text().strip()}")
     say(f"{time.monotonic() - began:.0f} s; the report is in {OUT.relative_to(ROOT)}:", "")
     [table] = OUT.rglob("main_pretraining.md")
     print(table.read_text())
