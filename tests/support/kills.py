@@ -63,20 +63,18 @@ seeds = 1
 """
 
 
-def write_suite(folder: Path, method: str, whole: bool) -> Path:
-    """The suite of a method; `whole` has a task and a look into models, too."""
+def write_suite(folder: Path, method: str) -> Path:
+    """The suite of a method, with a task and a look into models."""
     path = tiny_suite.write(folder)
-    tables = ["main_pretraining", *["main_downstream", "representational_similarity"] * whole]
+    tables = ["main_pretraining", "main_downstream", "representational_similarity"]
     text = path.read_text().replace('["naive", "er"]', json.dumps([method]))
     text = text.replace('title = "Tiny"', f'title = "Tiny"\ntables = {json.dumps(tables)}')
     text = text.replace("batch_size = 10", "batch_size = 20\ncheckpoint_seconds = 1e-9")  # due after each step
     for name in tiny_suite.WORDS:  # prepared text is known by the time of its files
         os.utime(folder / f"{name}.jsonl", (1, 1))
-    if whole:
-        lines = [{"text": f"red {word} {i}", "label": word} for i in range(12) for word in ("green", "blue")]
-        (folder / "task.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        text += TASK.format(folder)
-    path.write_text(text)
+    lines = [{"text": f"red {word} {i}", "label": word} for i in range(12) for word in ("green", "blue")]
+    (folder / "task.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(text + TASK.format(folder))
     return path
 
 
@@ -214,11 +212,10 @@ class Kills:
 
     folder: Path
     method: str
-    whole: bool = True
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.suite = write_suite(self.folder, self.method, self.whole)
+        self.suite = write_suite(self.folder, self.method)
         self._file = Pieces(self.folder / "pieces")
         self._run()
         self.pieces = self._file.with_seconds()

@@ -22,15 +22,16 @@ from tests.support.record_lines import read_lines
 
 METHODS = ("naive", "er")  # which share the first of their two stages
 COMPARED = 5  # seeds
+AT_ONCE = 8
 MOMENT = 0.3  # seconds from the beginning of a stage in which a process is killed, about what one takes
 
 
 class ManyRuns:
     """So many runs below a folder, of which a share is killed."""
 
-    def __init__(self, folder: Path, runs: int, share: float, seed: int, at_once: int = 8) -> None:
-        self.folder, self.runs, self.at_once = folder, folder / "runs", at_once
-        self.seeds, self.kills, self.calls = runs // len(METHODS), 0, 0
+    def __init__(self, folder: Path, runs: int, share: float, seed: int) -> None:
+        self.folder, self.runs = folder, folder / "runs"
+        self.seeds, self.kills = runs // len(METHODS), 0
         folder.mkdir(parents=True, exist_ok=True)
         self.suite = tiny_suite.write(folder)
         text = self.suite.read_text().replace('title = "Tiny"', 'title = "Tiny"\ntables = []')
@@ -44,7 +45,6 @@ class ManyRuns:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             child = self._call(self.runs, range(self.seeds))
-            self.calls += 1
             ended = (0, 0)
             try:
                 while not (ended := os.waitpid(child, os.WNOHANG))[0]:
@@ -75,7 +75,6 @@ class ManyRuns:
         return {
             "runs": len(runs),
             "kills": self.kills,
-            "calls": self.calls,  # of the command
             "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),  # once
             "stages": sum(_count(lines)["done"] == 1 for lines in stages.values()),
             "again": sum(times - 1 for times in begun),  # stages that were begun again, or went on from a checkpoint
@@ -99,7 +98,7 @@ class ManyRuns:
 
         def call() -> int:
             places = ["--runs", str(runs), "--out", str(self.folder / "report")]
-            more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(self.at_once), "--retry-failed"]
+            more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(AT_ONCE), "--retry-failed"]
             return run_all.main(["run", str(self.suite), *places, *more])
 
         return processes.forked(call, self.folder / "log")

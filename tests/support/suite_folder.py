@@ -305,11 +305,6 @@ def processes_of(job: str) -> list[int]:
     return [pid for pid in processes.everyone() if all(processes.has_variable(pid, setting) for setting in wanted)]
 
 
-def tasks_of(job: str) -> list[int]:
-    """Pids of the processes on this machine that do a job's work, without srun and shells, which start them."""
-    return [pid for pid in processes_of(job) if "submitit.core._submit" in processes.words(pid)[:5]]
-
-
 def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not happened():

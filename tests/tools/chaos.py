@@ -1,7 +1,7 @@
 """Kills of `run_all.py run` and of its processes at random, and faults of its disk, each counted: `make chaos`.
 
     python -m tests.tools.chaos kills [--kills N] [--seed 0] [--methods A,B]
-    python -m tests.tools.chaos many [--runs 200] [--at-once 8] [--seed 0] [--seconds S]
+    python -m tests.tools.chaos many [--runs 200] [--seed 0]
     python -m tests.tools.chaos disk
 
 `kills` kills runs of the methods in turn, seven times each before a comparison (tests/support/kills.py), until there
@@ -28,6 +28,7 @@ from tests.support.many_runs import ManyRuns
 
 KILLED = 0.3  # of `many` runs
 TOGETHER = 7  # kills of a run before it comes to an end
+PATIENCE = 3600.0  # seconds for `many`
 
 
 def kills(count: int | None, seed: int, names: list[str]) -> int:
@@ -53,11 +54,11 @@ def kills(count: int | None, seed: int, names: list[str]) -> int:
     return int(bool(wrong))
 
 
-def many(runs: int, at_once: int, seed: int, seconds: float) -> int:
+def many(runs: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        together = ManyRuns(Path(folder) / "many", runs, KILLED, seed, at_once)
-        if not together.disturb(seconds):
-            print(f"not finished in {seconds:.0f} s: give more --seconds")
+        together = ManyRuns(Path(folder) / "many", runs, KILLED, seed)
+        if not together.disturb(PATIENCE):
+            print(f"not finished in {PATIENCE:.0f} s")
             return 1
         outcome = together.outcome()
     print(f"seed {seed}: {json.dumps(outcome)}")
@@ -81,15 +82,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", default=",".join(methods.names()))
-    parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--at-once", type=int, default=8)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun ends as after Ctrl-C
     if given.what == "disk":
         return disk()
     if given.what == "many":
-        return many(given.runs, given.at_once, given.seed, given.seconds)
+        return many(given.runs, given.seed)
     return kills(given.kills, given.seed, given.methods.split(","))
 
 
