@@ -91,8 +91,6 @@ def describe(plan: Plan) -> list[str]:
     for wave in [*waves, plan.report]:
         for asked, units in _group_by_request(plan, wave):
             given = asked.parameters(wave.kind, {unit.config.budget.unit for unit in units})
-            count = asked.of(wave.kind).runs_per_job if wave.kind in TRAINS else 1
-            given |= {"runs_per_job": count} if count > 1 else {}
             said = ", ".join(f"{key} {value}" for key, value in given.items() if value and key not in UNSAID)
             lines.append(f"  {wave.kind}: {len(_tasks(wave.kind, asked, units))} jobs, {said}")
             lines += [f"    {unit.name}" for unit in units]
