@@ -175,11 +175,8 @@ def goes_on_after_kills(place: Place, precision: str) -> Figures:
 def compiled_equals_eager(place: Place) -> Figures:
     """ELLE under torch.compile: by how much the weights differ from the eager ones."""
     world, backend = (World(0, 1, CPU), "aot_eager") if place.stand_in else (place.world, True)
-    eager, compiled = (
-        two_stages(place.tiny("elle"), world, "eager"),
-        two_stages(place.tiny("elle"), world, "compiled", compile=backend),
-    )
-    differs = difference(eager, compiled)
+    eager = two_stages(place.tiny("elle"), world, "eager")
+    differs = difference(eager, two_stages(place.tiny("elle"), world, "compiled", compile=backend))
     return {"backend": backend, "differs": differs, "said": f"weights differ by {differs:.0e}", "ok": differs <= SINGLE}
 
 
@@ -231,15 +228,15 @@ def steps_of_methods(place: Place) -> Figures:
 
 def runs_side_by_side(place: Place) -> Figures:
     """Two runs one after the other, and at a time on one device: seconds, and whether they come to the same."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]  # for `run`
     seconds = []
     for store, count in (("alone", "1"), ("side by side", "2")):
         began = time.monotonic()
         run_suite(place, store, ['{ method = "naive" }', '{ method = "er" }'], "--parallel", count)
         seconds.append(time.monotonic() - began)
     pairs = zip(evaluations(place, "alone").values(), evaluations(place, "side by side").values(), strict=True)
-    return compared(
-        [*pairs], f"{seconds[0]:.0f} s one after the other, {seconds[1]:.0f} s at a time", {"took": seconds}
-    )
+    words = f"{seconds[0]:.0f} s one after the other, {seconds[1]:.0f} s at a time"
+    return compared([*pairs], words, {"took": seconds})
 
 
 def processes_together(place: Place) -> Figures:
