@@ -75,14 +75,21 @@ def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterato
 
 
 def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a domain as they come, each text once, with their fingerprints. Raises DataError."""
-    with contextlib.closing(_Seen()) as seen:
+    """The documents of a domain as they come, each text once, with their fingerprints. Raises DataError.
+
+    The fingerprints that came before are on disk, in a file that goes when it is closed, with a cache of 16 MiB.
+    """
+    with contextlib.closing(sqlite3.connect("")) as seen:
+        seen.executescript(
+            "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-16384; "
+            "CREATE TABLE seen (hash INTEGER PRIMARY KEY)"
+        )
         for document in _documents(domain, skipped):
             if not document.text.strip():
                 skipped["blank"] += 1
                 continue
             hashed = fingerprint(document.text)
-            if seen.add(hashed):
+            if seen.execute("INSERT OR IGNORE INTO seen VALUES (?)", (hashed - 2**63,)).rowcount:
                 yield replace(document, hashed=hashed, decides=document.decides or hashed)
             else:
                 skipped["duplicate"] += 1
@@ -118,23 +125,6 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         with whole_file(note) as file:
             file.write(content.encode())
     return content
-
-
-class _Seen:
-    """The hashes that were there before, on disk, with a cache of 16 MiB, for there is one for every document."""
-
-    def __init__(self) -> None:
-        self._table = sqlite3.connect("")  # a temporary file that goes when it is closed
-        for statement in ("PRAGMA journal_mode=OFF", "PRAGMA synchronous=OFF", "PRAGMA cache_size=-16384"):
-            self._table.execute(statement)
-        self._table.execute("CREATE TABLE seen (hash INTEGER PRIMARY KEY)")
-
-    def add(self, hashed: int) -> bool:
-        """False if it was there."""
-        return self._table.execute("INSERT OR IGNORE INTO seen VALUES (?)", (hashed - 2**63,)).rowcount == 1
-
-    def close(self) -> None:
-        self._table.close()
 
 
 def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
