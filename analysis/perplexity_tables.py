@@ -16,7 +16,6 @@ from analysis.exhibits import TableExhibit, View, with_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Curve, Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
-from benchmark.records import Measured
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
 from benchmark.settings.units import UNITS, list_recorded_units
 from benchmark.store import RunRecords
@@ -107,7 +106,7 @@ def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[
 
 TARGET = "ER"
 NEVER = -np.inf  # stands for a budget that does not get there
-SINCE_START = "Nats above the start model"
+OF_PROBE, SINCE_START = "Probe perplexity", "Nats above the start model"  # groups of columns, one a probe
 COLUMNS = (
     Column("AP", lower=True),
     Column("AP⁺", lower=True),
@@ -128,9 +127,9 @@ class LifelongTable(TableExhibit):
         suites = self.suites(study)
         runs = [run for suite in suites for run in study.of(suite)]
         probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
-        groups = ["Probe perplexity", *[SINCE_START] * any(run.start for run in runs)]
+        groups = [OF_PROBE, *[SINCE_START] * any(run.start for run in runs)]
         columns = (*COLUMNS, *(Column(title, group, lower=True) for group in groups for title in probes.values()))
-        blocks = [self._block(study, suite, columns, list(probes)) for suite in suites]
+        blocks = [self._block(study, suite, columns, probes) for suite in suites]
         about = (
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
             "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "
@@ -143,7 +142,7 @@ class LifelongTable(TableExhibit):
         below = [about, *(note for suite in suites for note in _note_slowed_runs(study, suite, study.curves(suite)))]
         return self.measured(study, columns, blocks, below, view)
 
-    def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Block:
+    def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
         curves, slowed = study.curves(suite), study.slowed(suite)
         apart = study.apart(suite)
         runs = {(run.row, run.seed): run for run in study.of(suite)}
@@ -155,12 +154,8 @@ class LifelongTable(TableExhibit):
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
         missing = [Cell(missing=True)] * len(columns)
         for (row, seed), curve in curves.items():
-            run = runs[row, seed]
-            own = {domain.name: run.line.unigram.get(domain.name, np.nan) for domain in run.domains}
             target = targets.get(seed, np.nan) if not apart & {row, TARGET} else np.nan
-            values = _measure(curve, run.matrix[-1], own, target, probes, (row, seed) in slowed)
-            since = (np.log(select_measure(run.matrix[-1], name) / select_measure(run.start, name)) for name in probes)
-            measured[row].append((*values, *since)[: len(columns)])
+            measured[row].append(_measure(runs[row, seed], curve, target, list(probes), (row, seed) in slowed))
         rows = [
             TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
             for row, lines in measured.items()
@@ -168,32 +163,24 @@ class LifelongTable(TableExhibit):
         return Block(self.heading(study, suite), (*rows, *_make_start_rows(study, suite, columns, probes)), suite)
 
 
-def _measure(
-    curve: Curve,
-    end: Mapping[str, Measured],
-    unigram: Mapping[str, float],
-    target: float,
-    probes: Sequence[str],
-    slowed: bool,
-) -> tuple[float, ...]:
-    """The columns' values of one run, NEVER for a target that it does not reach; of one that was `slowed` no wall time.
+def _measure(run: RunRecords, curve: Curve, target: float, probes: Sequence[str], slowed: bool) -> tuple[float, ...]:
+    """The columns' values of a run, NEVER for a target that it does not reach; of one that was `slowed` no wall time.
 
-    `end` is what it measures at its end, by domain or probe; `target` is NaN where there is none.
+    `target` is NaN where there is none. The last ones, of a start model, have columns where there is one.
     """
-    ends = np.flatnonzero(curve["is_end"])
-    matrix = np.full((len(unigram), len(unigram)), np.nan)  # a method may leave stages out
-    matrix[curve["stage"][ends]] = np.stack(list(curve["perplexity"][ends]))[:, : len(unigram)]
+    names, end = [domain.name for domain in run.domains], run.matrix[-1]
     later, last = curve["stage"] > 0, _last_stage(curve)
     reached = [metrics.budget_to_reach(last[unit], last["ap"], target) for unit in ("seconds", "tokens")]
     seconds, tokens = (NEVER if np.isnan(value) and not np.isnan(target) else value for value in reached)
     return (
         *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
-        float(np.mean([select_measure(end, name, "bits_per_byte") for name in unigram])),
-        metrics.forward_transfer(matrix, list(unigram.values())),
+        float(np.mean([select_measure(end, name, "bits_per_byte") for name in names])),
+        metrics.forward_transfer(loss_matrix(run), [run.line.unigram.get(name, np.nan) for name in names]),
         metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
         np.nan if slowed else seconds,
         tokens,
         *(select_measure(end, name) for name in probes),
+        *(np.log(select_measure(end, name) / select_measure(run.start, name)) for name in probes),
     )
 
 
@@ -202,20 +189,19 @@ def is_timed(run: RunRecords) -> bool:
     return UNITS[run.line.config["budget"]["unit"]].is_wall_time
 
 
-def _make_start_rows(study: Study, suite: str, columns: Sequence[Column], probes: Sequence[str]) -> Iterator[TableRow]:
+def _make_start_rows(
+    study: Study, suite: str, columns: Sequence[Column], probes: Mapping[str, str]
+) -> Iterator[TableRow]:
     """What each start model measures, untouched; the order of the domains is nothing to these numbers."""
     for name, runs in study.starts(suite).items():
-        start, names = runs[0].start, [domain.name for domain in runs[0].domains]
+        start, domains = runs[0].start, [domain.name for domain in runs[0].domains]
+        perplexities = [select_measure(start, domain) for domain in domains]
         values = {
-            "AP": float(metrics.average_perplexity([select_measure(start, name) for name in names], len(names) - 1)),
-            "Bits per byte": float(np.mean([select_measure(start, name, "bits_per_byte") for name in names])),
+            ("", "AP"): float(metrics.average_perplexity(perplexities, len(domains) - 1)),
+            ("", "Bits per byte"): float(np.mean([select_measure(start, of, "bits_per_byte") for of in domains])),
+            **{(OF_PROBE, title): select_measure(start, probe) for probe, title in probes.items()},
         }
-        known = [values.get(column.name, np.nan) for column in COLUMNS] + [
-            select_measure(start, name) for name in probes
-        ]
-        known += [np.nan] * (len(columns) - len(known))
-        pairs = zip(known, columns, strict=True)
-        cells = (Cell() if np.isnan(value) else _cell((value,), column) for value, column in pairs)
+        cells = (_cell((values.get((column.group, column.name), np.nan),), column) for column in columns)
         yield TableRow((name + UNTOUCHED,), tuple(cells), competes=False)
 
 

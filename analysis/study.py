@@ -35,6 +35,7 @@ from benchmark.records import (
     Spent,
     StageLine,
     last,
+    select_kind,
 )
 from benchmark.settings.names import START, slug
 from benchmark.settings.units import list_recorded_units
@@ -42,7 +43,8 @@ from benchmark.store import ENOUGH_CORES, RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
 Curve = dict[str, np.ndarray]
-_CURVE = ("stage", "is_end", "begun", "charged", "ap", "ap_plus", "log_ap_plus", "perplexity")
+_MEASURED = ("ap", "ap_plus", "log_ap_plus")
+_CURVE = ("stage", "is_end", "begun", "charged", *_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -74,40 +76,34 @@ class Study:
 
         `order` is its place among those of its stage, `begun` what was spent when that stage began, by unit.
         """
-        width, units = max((len(run.domains) for run in self.runs), default=1), list_recorded_units()
-        lines, perplexities, finished = [], [], []
+        units, lines = list_recorded_units(), []
         for run in self.runs:
-            names = [domain.name for domain in run.domains]
-            described = _run(run)
-            spent = dict.fromkeys(("charged", *units), 0.0)
-            diagonal = np.full(width, np.nan)
+            names, described = [domain.name for domain in run.domains], _run(run)
+            spent, finished = dict.fromkeys(("charged", *units), 0.0), np.full(len(names), np.nan)
             for index, stage in enumerate(run.stages):
-                evaluations = [line for line in stage if isinstance(line, EvaluationLine)]
-                done, unit = last(stage, DoneLine), header(stage).budget.unit if stage else ""
-                for order, line in enumerate(evaluations):
-                    values = [_finite(line.perplexity.get(name, np.nan)) for name in names]
-                    perplexities.append(values + [np.nan] * (width - len(values)))
-                    finished.append(diagonal)  # filled below, as the run's stages end
+                evaluations, done = select_kind(stage, EvaluationLine), last(stage, DoneLine)
+                unit = header(stage).budget.unit if stage else ""
+                known = [[_finite(line.perplexity.get(name, np.nan)) for name in names] for line in evaluations]
+                perplexity = np.array(known, float).reshape(-1, len(names))
+                measured = (
+                    metrics.average_perplexity(perplexity, index),
+                    metrics.increased_perplexity(perplexity, finished, index),
+                    metrics.increased_perplexity(np.log(perplexity), np.log(finished), index),
+                )
+                for order, (line, *values) in enumerate(zip(evaluations, *measured, perplexity, strict=True)):
                     is_end = done is not None and line is evaluations[-1]
-                    amounts = _sum_charges(spent, line.charged, unit)
+                    amounts = _sum_charges(spent, line.charged, unit).values()
                     lines.append(
-                        (*described, index, order, line.phase, line.fraction, *amounts.values(), is_end, spent)
+                        (*described, index, order, line.phase, line.fraction, *amounts, is_end, spent, *values)
                     )
                 if done is None:
                     break
                 if evaluations:  # a stage may train nothing, and then evaluates nothing
-                    diagonal[index] = _finite(evaluations[-1].perplexity[names[index]])
+                    finished[index] = perplexity[-1, index]
                 spent = _sum_charges(spent, done.charged, unit)
-        named = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
-        table = pd.DataFrame(lines, columns=named)
-        table = table.astype({"is_end": bool})  # an empty column has no type of its own
-        perplexity = np.array(perplexities, float).reshape(-1, width)
-        before, stage = np.array(finished, float).reshape(-1, width), table["stage"].to_numpy(int)
-        table["ap"] = metrics.average_perplexity(perplexity, stage)
-        table["ap_plus"] = metrics.increased_perplexity(perplexity, before, stage)
-        table["log_ap_plus"] = metrics.increased_perplexity(np.log(perplexity), np.log(before), stage)
-        table["perplexity"] = list(perplexity)
-        return table
+        columns = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
+        table = pd.DataFrame(lines, columns=[*columns, *_MEASURED, "perplexity"])
+        return table.astype({"is_end": bool} | dict.fromkeys(_MEASURED, float))  # an empty column has no type
 
     @cached_property
     def ends(self) -> pd.DataFrame:
