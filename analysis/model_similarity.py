@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -56,8 +56,8 @@ from benchmark.records import (
     EvaluationLine,
     GrowthRecord,
     LineOfMeasures,
-    LineOfStage,
     SimilarityLine,
+    select_kind,
 )
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig
@@ -82,16 +82,10 @@ def measure_similarity(config: RunConfig, store: Store) -> None:
 
 
 def _similarity(models: RunModels, index: int) -> SimilarityLine:
-    if reason := _not_trained(models, index):
-        return SimilarityLine(ars=None, divergences=[], positions=0, reason=reason)
-    kl, positions = divergences(models.up_to(index), models.stream, index)
-    ars = representational_similarity(kl)
-    return SimilarityLine(ars=ars, divergences=kl, positions=positions, reason=None)
-
-
-def _not_trained(models: RunModels, index: int) -> str:
-    missing = [f"M{i + 1}" for i in models.untrained(index)]
-    return f"{', '.join(missing)} not trained" if missing else ""
+    if reason := models.name_untrained(index):
+        return SimilarityLine(ars=None, reason=reason)
+    kl, _ = divergences(models.up_to(index), models.stream, index)
+    return SimilarityLine(ars=representational_similarity(kl), reason=None)
 
 
 @torch.no_grad()
@@ -129,18 +123,16 @@ def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 def measure_attention(config: RunConfig, store: Store) -> None:
     """Record the attention of the models of a run's finished stages, where that is not recorded."""
     settings = {"format": FORMAT, "rows": ROWS, "tokens": TOKENS, "lineages": LINEAGES, "shown": SHOWN}
-    maps: dict[int, Tensor] = {}  # of each model
+    maps: list[Tensor] = []  # of each model
 
     def compute(models: RunModels, index: int) -> AttentionLine:
-        reason = _reason_against(models, index)
-        if reason:
+        if reason := _reason_against(models, index):
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
-        for i in range(index + 1):
-            if i not in maps:
-                batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(models.device)
-                maps[i] = compute_attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu()
+        for i in range(len(maps), index + 1):
+            batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(own_device())
+            maps.append(compute_attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu())
         parents = [_parents(models, i) for i in range(1, index + 1)]
-        own, others = compare_with_ancestors([maps[i] for i in range(index + 1)], parents)
+        own, others = compare_with_ancestors(maps, parents)
         heads = lineages(len(maps[0]), parents)
         per_layer = len(maps[index]) // models.after(index).layers
         return AttentionLine(
@@ -155,7 +147,7 @@ def measure_attention(config: RunConfig, store: Store) -> None:
 
 
 def _reason_against(models: RunModels, index: int) -> str:
-    if not_trained := _not_trained(models, index):
+    if not_trained := models.name_untrained(index):
         return not_trained
     if any(isinstance(models.after(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
         return "the first domain is read with what M1 learned, unchanged"
@@ -242,7 +234,7 @@ class RunModels:
     def __init__(self, config: RunConfig, store: Store) -> None:
         self.config, self.store = config, store
         self.keys = list(takewhile(store.stage_done, store.recorded_stages(config)))
-        self.device = own_device()
+        self.lines = cache(lambda index: store.stage_lines(self.keys[index]))
         self._models: dict[int, LanguageModel] = {}
 
     @cached_property
@@ -252,23 +244,21 @@ class RunModels:
     def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
-            self._models[index] = load(self.store.stage(self.keys[index]) / "model").to(self.device)
+            self._models[index] = load(self.store.stage(self.keys[index]) / "model").to(own_device())
         return self._models[index]
 
     def up_to(self, last: int) -> list[LanguageModel]:
         """The models after all stages up to `last`."""
         return [self.after(index) for index in range(last + 1)]
 
-    def untrained(self, last: int) -> list[int]:
-        """The stages up to `last` without a trained model; a method may leave early stages out."""
-        return [i for i in range(last + 1) if not any(isinstance(line, EvaluationLine) for line in self._lines(i))]
+    def name_untrained(self, last: int) -> str:
+        """Which models up to that stage's are not trained, in words; a method may leave early stages out."""
+        missing = [f"M{i + 1}" for i in range(last + 1) if not select_kind(self.lines(i), EvaluationLine)]
+        return f"{', '.join(missing)} not trained" if missing else ""
 
     def growth(self, index: int) -> GrowthRecord | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        return next(line.growth for line in reversed(self._lines(index)) if isinstance(line, DoneLine))
-
-    def _lines(self, index: int) -> list[LineOfStage]:
-        return records.read_stage(self.store.stage_file(self.keys[index]))
+        return select_kind(self.lines(index), DoneLine)[-1].growth
 
 
 def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Batch]:

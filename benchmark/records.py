@@ -293,8 +293,6 @@ class SimilarityLine(Line, tag="similarity", kw_only=True):
     stage_key: str = ""
     domain: str = ""
     ars: float | None
-    divergences: list[float]  # in nats
-    positions: Count  # of the text that they are means over
     reason: str | None  # why it cannot be measured
 
 

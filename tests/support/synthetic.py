@@ -264,7 +264,7 @@ class _Run:
         apart *= 1 + 0.05 * self.noise("similarity", stage)
         key = self.keys[stage]
         place = {"stage_key": key, "domain": self.domains[stage][0], "key": key, "reason": None}
-        ars = {"kind": "similarity", "positions": 4000, "divergences": [apart] * stage, "ars": -apart}
+        ars = {"kind": "similarity", "ars": -apart}
         heads = {"kind": "attention", "own": [0.9] * stage, "others": [0.6] * stage, "heads": [[0, 0], [1, 2]]}
         maps = [[[100 * (1 + (query + column) % 5) for column in range(6)] for query in range(6)]] * 2
         attention = {**heads, "maps": maps}
