@@ -117,17 +117,12 @@ def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dic
         "hidden size": hidden,
         "heads": hidden / config["model"]["head_size"],
         "feed-forward size": 4 * hidden,
-        "learning rate": per_stage(_to_tuple(config["training"]["learning_rate"]), index),
+        "learning rate": per_stage(config["training"]["learning_rate"], index),
         "recover steps": pd.Series([line.get("recover") for line in steps], dtype=float).mean(),
         "adapt steps": pd.Series([line.get("adapt") for line in steps], dtype=float).mean(),
-        "warm-up": per_stage(_to_tuple(config["training"]["warmup"]), index),
+        "warm-up": per_stage(config["training"]["warmup"], index),
         "train wall time": stages["seconds"].mean(),
     }
-
-
-def _to_tuple(value: Any) -> Any:
-    """JSON has lists where the suite has tuples."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 SETTINGS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

@@ -438,8 +438,8 @@ Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
 
 
 def per_stage(value: PerStage, stage: int) -> float:
-    """The value of a per-stage setting in `stage` (counted from 0)."""
-    return value[stage] if isinstance(value, tuple) else value
+    """The value of a per-stage setting in `stage` (counted from 0); records hold lists."""
+    return value[stage] if isinstance(value, tuple | list) else value
 
 
 LISTED = 12  # domains at most, each of which is told of
