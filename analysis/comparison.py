@@ -64,8 +64,9 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
         yield furthest_apart(left, table)
 
 
-OF_A_SEED = {"seed", "places", "domains", "row_index", "tuned"}  # settings that runs of a row may have otherwise
-OF_A_MACHINE = {"tokenizer.folder", "training.checkpoint_seconds", "budget.reference", "model.start", "start.folder"}
+# settings that runs of a row may have otherwise: those of a seed and of a machine
+NO_TRIAL = {"seed", "places", "domains", "row_index", "tuned", "tokenizer.folder", "training.checkpoint_seconds"}
+NO_TRIAL |= {"budget.reference", "model.start", "start.folder"}
 
 
 def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
@@ -73,17 +74,16 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
 
     Raises ComparisonError for none, or for several settings of a row.
     """
-    runs = [run for run in side.suites[suite] if all(_has_setting(run, key, value) for key, value in settings.items())]
+    runs = [run for run in side.suites[suite] if _is_asked_for(run, settings)]
     if not runs:
         asked = ", ".join(f"{key}={value}" for key, value in settings.items())
         raise ComparisonError(f"{side.called}: no run of {suite} has {asked}; give --set what some were run with")
-    first: dict[str, dict[str, str]] = {}
+    first: dict[str, dict[str, Any]] = {}
     for run in runs:
-        flat = _flatten({f"options.{run.line.method}": run.line.options, **run.line.config})
-        own = {key: text for key, text in flat.items() if not {key, key.partition(".")[0]} & (OF_A_SEED | OF_A_MACHINE)}
+        own = {key: value for key, value in _settings_of(run).items() if not {key, key.split(".")[0]} & NO_TRIAL}
         other = first.setdefault(run.row, own)
         if key := next((key for key in {**other, **own} if other.get(key) != own.get(key)), None):
-            values = [texts.get(key, "none") for texts in (other, own)]
+            values = [_show(settings.get(key)) for settings in (other, own)]
             shown = next(value for value in values if value != "none")
             raise ComparisonError(
                 f"{side.called}: row {run.row!r} of {suite} was run with {key} = {' and with '.join(values)}: choose "
@@ -93,14 +93,11 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
     return [leave_out(run, older[run.id]) if run.id in older else run for run in runs]
 
 
-def _has_setting(run: RunRecords, key: str, value: Any) -> bool:
-    """Whether a run has a setting; options of other methods are nothing to it."""
-    settings: Any = {**run.line.config, "options": {run.line.method: run.line.options}}
-    if key.startswith("options.") and key.split(".")[1] != run.line.method:
-        return True
-    for part in key.split("."):
-        settings = settings.get(part) if isinstance(settings, dict) else None
-    return bool(settings == value)
+def _is_asked_for(run: RunRecords, settings: Mapping[str, Any]) -> bool:
+    """Whether a run has these settings; options of other methods are nothing to it."""
+    own = _settings_of(run)
+    others = {key for key in settings if key.startswith("options.") and key.split(".")[1] != run.line.method}
+    return all(own.get(key) == value for key, value in settings.items() if key not in others)
 
 
 def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:
@@ -110,14 +107,17 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     difference of perplexities. Intervals are Student's over seeds that both have; seeds of one side do not count.
     """
     studies = [Study(name, runs) for runs in (a, b)]
-    ends = [study.ends.set_index(["row", "seed", "stage"]) for study in studies]
-    both = ends[0].index.intersection(ends[1].index)
+    ends = [study.ends.set_index(["row", "seed", "stage"])[["ap", "ap_plus"]] for study in studies]
+    both = ends[0].merge(ends[1], left_index=True, right_index=True, suffixes=(" of A", " of B"))
     titles = studies[0].stage_titles(a[0].suite)
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
     last = [{run.row: run for run in runs if run.line.texts} for runs in (a, b)]
     apart = {row for row in rows if row in last[0] and row in last[1] and other_texts(last[0][row], last[1][row])}
-    lines = tuple(TableRow((row,), _cells(row, [end.loc[both] for end in ends], titles, row in apart)) for row in rows)
-    notes = [_only(rows, runs, f"only in {other}") for runs, other in ((a, "B"), (b, "A"))]
+    lines = tuple(TableRow((row,), _cells(both.query("row == @row"), titles, row in apart)) for row in rows)
+    notes = []
+    for other, runs in (("B", a), ("A", b)):
+        if missing := [row for row in rows if row not in {run.row for run in runs}]:
+            notes.append(f"{', '.join(missing)}: only in {other}.")
     notes.append(
         "B against A: below 0 is a lower AP in B. B less A: below 0 is less forgetting in B, in perplexity. Mean of "
         "the seeds that both have; one seed has no interval."
@@ -131,7 +131,7 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
         for note in (*note_probes(study, study.suites), *note_left_out_runs(study, study.suites[0], None))
     ]
     columns = tuple(map(Column, COLUMNS))
-    return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(filter(None, notes)))
+    return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(notes))
 
 
 def furthest_apart(name: str, table: Table) -> str:
@@ -148,22 +148,21 @@ def furthest_apart(name: str, table: Table) -> str:
     return f"{name}: AP of A and B is at most {100 * math.expm1(apart[row]):.1f}% apart ({row})"
 
 
-def _cells(row: str, ends: Sequence[pd.DataFrame], titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:
-    of_row = [end[end.index.get_level_values("row") == row] for end in ends]
-    if of_row[0].empty:
+def _cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:
+    """Of a row, whose ends both sides have; nothing is compared where texts are `apart`."""
+    if ends.empty:
         return tuple(Cell(text="--") for _ in COLUMNS)
-    stage = of_row[0].index.get_level_values("stage").max()
-    ours, theirs = (end.xs(stage, level="stage").sort_index() for end in of_row)
-    changes = np.log(theirs["ap"].to_numpy(float) / ours["ap"].to_numpy(float))
-    more = (theirs["ap_plus"] - ours["ap_plus"]).dropna().to_numpy(float)
-    if apart:
-        changes = more = np.empty(0)
-    ap, forgotten = (
-        [Cell(values=tuple(end[metric].dropna()), few_seeds=int(len(end) == 1)) for end in (ours, theirs)]
-        for metric in ("ap", "ap_plus")
+    stage = ends.index.get_level_values("stage").max()
+    ends = ends.xs(stage, level="stage").sort_index()
+    compared = ends[:0] if apart else ends
+    changes = np.log(compared["ap of B"] / compared["ap of A"]).to_numpy(float)
+    more = (compared["ap_plus of B"] - compared["ap_plus of A"]).dropna().to_numpy(float)
+    measured = {name: Cell(values=tuple(ends[name].dropna()), few_seeds=int(len(ends) == 1)) for name in ends}
+    return (
+        *(Cell(text=titles[stage]), Cell(text=str(len(ends)))),
+        *(measured["ap of A"], measured["ap of B"], *_change(changes, AP.show)),
+        *(measured["ap_plus of A"], measured["ap_plus of B"], *_change(more, AP_PLUS.show)),
     )
-    about = Cell(text=titles[stage]), Cell(text=str(len(ours)))
-    return (*about, *ap, *_change(changes, AP.show), *forgotten, *_change(more, AP_PLUS.show))
 
 
 def _change(changes: Floats, written: Callable[[float], str]) -> tuple[Cell, Cell]:
@@ -173,11 +172,6 @@ def _change(changes: Floats, written: Callable[[float], str]) -> tuple[Cell, Cel
     low, high = interval(changes)
     between = "" if math.isnan(low) else f"{written(low)} to {written(high)}"
     return Cell(text=written(float(changes.mean()))), Cell(text=between)
-
-
-def _only(rows: Sequence[str], runs: Sequence[RunRecords], where: str) -> str:
-    missing = [row for row in rows if row not in {run.row for run in runs}]
-    return f"{', '.join(missing)}: {where}." if missing else ""
 
 
 def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
@@ -206,24 +200,29 @@ def _less(values: Sequence[str], others: Sequence[str]) -> str:
 
 def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
     """Each setting that differs between runs of the same row, and in which rows."""
-    first = [{run.row: _flatten({"options": run.line.options, **run.line.config}) for run in runs} for runs in (a, b)]
+    first = [{run.row: _settings_of(run) for run in runs} for runs in (a, b)]
     rows = [row for row in first[0] if row in first[1]]
     changes: dict[str, list[str]] = {}
     for row in rows:
         ours, theirs = first[0][row], first[1][row]
         for key in dict.fromkeys((*ours, *theirs)):
             if ours.get(key) != theirs.get(key):
-                changes.setdefault(f"{key}: {ours.get(key, 'none')} → {theirs.get(key, 'none')}", []).append(row)
+                changes.setdefault(f"{key}: {_show(ours.get(key))} → {_show(theirs.get(key))}", []).append(row)
     for change, of in changes.items():
         yield change + ("" if of == rows else f" ({', '.join(of)})")
 
 
-def _flatten(settings: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Settings by dotted key, as JSON."""
-    flat: dict[str, str] = {}
+def _settings_of(run: RunRecords) -> dict[str, Any]:
+    """A run's settings by dotted key, as --set has them."""
+    return _flatten({"options": {run.line.method: run.line.options}, **run.line.config})
+
+
+def _flatten(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
-        inner = isinstance(value, dict)
-        flat |= (
-            _flatten(value, f"{before}{key}.") if inner else {f"{before}{key}": json.dumps(value, ensure_ascii=False)}
-        )
+        flat |= _flatten(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
     return flat
+
+
+def _show(value: Any) -> str:
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)

@@ -105,7 +105,7 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
 def test_what_differs_is_said(sides: tuple[Path, Path]) -> None:
     """Oracle: what the second was given. Records that are the same differ in nothing."""
     changes = list(differences(*(load_runs(side, "demo") for side in sides)))
-    assert changes == ["options.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0", INSTRUCTIONS]
+    assert changes == ["options.er.replay: none → 0.2 (ER)", "packages: torch 2.13.0 → torch 2.14.0", INSTRUCTIONS]
     assert not list(differences(*[load_runs(sides[0], "demo")] * 2))
 
 
