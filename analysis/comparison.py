@@ -152,10 +152,10 @@ def _cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell
     """Of a row, whose ends both sides have; nothing is compared where texts are `apart`."""
     if ends.empty:
         return tuple(Cell(text="--") for _ in COLUMNS)
-    stage = ends.index.get_level_values("stage").max()
-    ends = ends.xs(stage, level="stage").sort_index()
+    stages = ends.index.get_level_values("stage")
+    stage, ends = stages.max(), ends[stages == stages.max()].sort_index()
     compared = ends[:0] if apart else ends
-    changes = np.log(compared["ap of B"] / compared["ap of A"]).to_numpy(float)
+    changes = np.log((compared["ap of B"] / compared["ap of A"]).to_numpy(float))
     more = (compared["ap_plus of B"] - compared["ap_plus of A"]).dropna().to_numpy(float)
     measured = {name: Cell(values=tuple(ends[name].dropna()), few_seeds=int(len(ends) == 1)) for name in ends}
     return (

@@ -28,7 +28,7 @@ from benchmark.records import (
     EvaluationLine,
     Line,
     LineOfStage,
-    Measured,
+    Measures,
     Provenance,
     ScoreLine,
     SimilarityLine,
@@ -450,11 +450,9 @@ def describe_hardware(provenance: Provenance) -> str:
     return f"{device}{threads}{processes}, {provenance.precision}"
 
 
-def select_measure(
-    measured: Mapping[str, Measured], name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity"
-) -> float:
+def select_measure(measured: Measures, name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity") -> float:
     """What is measured of a domain or probe: infinite where it overflowed, NaN where the record lacks it."""
-    return _finite(getattr(measured[name], what)) if name in measured else np.nan
+    return _finite(getattr(measured, what).get(name, np.nan)) if measured else np.nan
 
 
 def _finite(value: float | None) -> float:

@@ -176,10 +176,13 @@ class ResumedLine(Line, tag="resumed", kw_only=True):
 
 
 class Measured(Struct):
-    """A model on one text; None is a number that overflowed."""
+    """A model on each text; None is a number that overflowed."""
 
-    perplexity: Perplexity | None
-    bits_per_byte: Amount | None
+    perplexity: dict[str, Perplexity | None]
+    bits_per_byte: dict[str, Amount | None]
+
+
+Measures = Measured | EvaluationLine | None  # None: nothing is measured
 
 
 class LaterLine(Line, tag="later", kw_only=True):

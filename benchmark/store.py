@@ -118,7 +118,7 @@ class RunRecords:
     `line` is the run's own. `stages[i]` holds the lines of the i-th stage in the order of training, without what a
     resume took back; it is empty for a stage that has not started. `scores[i]` are the downstream scores of that
     stage's model, of all suites and settings, `baselines` those that need no model. Of two scores with one key the last
-    counts. `start` is what the untouched start model measured, by domain or probe, as in `matrix`. `similarities[i]`
+    counts. `start` is what the untouched start model measured, None where there is none. `similarities[i]`
     are the last lines of each kind that were measured of that stage's model.
     """
 
@@ -129,7 +129,7 @@ class RunRecords:
     zero_shot: list[list[records.ZeroShotLine]] = field(default_factory=list)  # likewise, of all settings
     similarities: list[list[records.SimilarityLine | records.AttentionLine]] = field(default_factory=list)
     baselines: list[records.BaselineLine] = field(default_factory=list)
-    start: dict[str, Measured] = field(default_factory=dict)
+    start: records.Measures = None
     failure: records.FailedLine | None = None
     other_code: bool = False  # whether its method trained a stage with other code than now
     why: str = ""  # what is recorded of the run is not shown
@@ -155,20 +155,14 @@ class RunRecords:
         return self.line.domains
 
     @property
-    def matrix(self) -> list[dict[str, Measured]]:
-        """The last evaluation of each finished stage, by domain or probe; empty for a stage that trained nothing."""
-        ends = [last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
-        return [{name: read_measurement(end, name) for name in end.perplexity} if end else {} for end in ends]
+    def matrix(self) -> list[records.Measures]:
+        """The last evaluation of each finished stage; None for a stage that trained nothing."""
+        return [last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
 
     @property
     def finished(self) -> int:
         """Number of stages that ran to their end."""
         return sum(last(stage, DoneLine) is not None for stage in self.stages)
-
-
-def read_measurement(line: EvaluationLine, text: str) -> Measured:
-    """What an evaluation says of one text."""
-    return Measured(line.perplexity[text], line.bits_per_byte[text])
 
 
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
@@ -264,24 +258,26 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     if begun is None or (begun.texts == run.texts and not later):
         return stage
     lines: list[LineOfStage] = [line for line in stage if not isinstance(line, records.LaterLine)]
-    mine = {line.domain: line for line in later if run.texts.get(line.domain) == line.text}
-    end = last(lines, EvaluationLine)
+    end, more = last(lines, EvaluationLine), _select_measured(run, later)
     for place, line in enumerate(lines):
         if isinstance(line, EvaluationLine):
             names = [name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)]
-            known: dict[str, Measured | records.LaterLine] = {name: read_measurement(line, name) for name in names}
-            known |= mine if line is end else {}
             lines[place] = replace(
                 line,
-                perplexity={name: value.perplexity for name, value in known.items()},
-                bits_per_byte={name: value.bits_per_byte for name, value in known.items()},
+                perplexity={name: line.perplexity[name] for name in names} | (more.perplexity if line is end else {}),
+                bits_per_byte={name: line.bits_per_byte[name] for name in names}
+                | (more.bits_per_byte if line is end else {}),
             )
     return lines
 
 
-def _measure_start(store: Store, run: RunLine) -> dict[str, Measured]:
-    lines = (
-        select_kind(records.read(store.start_file(run.start), records.STAGE), records.LaterLine) if run.start else []
-    )
+def _measure_start(store: Store, run: RunLine) -> Measured | None:
+    lines = records.read(store.start_file(run.start), records.STAGE) if run.start else []
+    measured = _select_measured(run, select_kind(lines, records.LaterLine))
+    return measured if measured.perplexity else None
+
+
+def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
+    """What was measured of a run's own texts."""
     mine = [line for line in lines if run.texts.get(line.domain) == line.text]
-    return {line.domain: Measured(line.perplexity, line.bits_per_byte) for line in mine}
+    return Measured({line.domain: line.perplexity for line in mine}, {line.domain: line.bits_per_byte for line in mine})

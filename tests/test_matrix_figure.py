@@ -97,7 +97,7 @@ def test_regrets_of_a_run(tmp_path):
     data = synthetic.study(tmp_path, seeds=1, rows=ROWS_OF_REGRET)
     table = synthetic.load("oracle_regret").build(data)
     names = [domain.name for domain in data.runs[0].domains]
-    er, oracle = ([[stage[name].perplexity for name in names] for stage in run.matrix] for run in data.runs)
+    er, oracle = ([[stage.perplexity[name] for name in names] for stage in run.matrix] for run in data.runs)
     regret = [[math.log(er[s][i] / oracle[i][i]) for i in range(5)] for s in range(5)]
     means = [
         np.mean([regret[i][i] for i in range(5)]),

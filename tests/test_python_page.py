@@ -29,9 +29,7 @@ def test_the_page_can_be_typed(tmp_path, monkeypatch) -> None:
     ends: pd.DataFrame = names["ends"]
     for run in runs:
         last = ends[(ends["row"] == run.row) & (ends["stage"] == 1)].iloc[0]
-        assert {name: last[f"perplexity_{name}"] for name in "ab"} == {
-            name: measure.perplexity for name, measure in run.matrix[1].items()
-        }
+        assert {name: last[f"perplexity_{name}"] for name in "ab"} == run.matrix[1].perplexity
     assert run_all.main(["report", "mine", "--out", "report"]) == 0
     shown = (tmp_path / "report" / "mine" / "main_pretraining.md").read_text()
     assert names["table"]._repr_markdown_() in shown and (tmp_path / "mine.png").stat().st_size > 5000

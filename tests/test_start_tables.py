@@ -15,7 +15,7 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
         run.line.probes = [Titled("wiki", "Wiki")]
         run.line.config["model"]["start"] = "/models/base"
         known = {domain.name: 10.0 * 2**i for i, domain in enumerate(run.domains)} | {"wiki": 44.0}
-        run.start.update({name: Measured(value, 2.0) for name, value in known.items()})
+        run.start = Measured(known, dict.fromkeys(known, 2.0))
         for line in (line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)):
             line.perplexity["wiki"], line.bits_per_byte["wiki"] = 55.0, 1.0
     main = load("main_pretraining").build(data)

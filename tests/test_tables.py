@@ -178,7 +178,7 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
             first, end = (records.last(run.stages[index], EvaluationLine) for index in (1, 4))
             first.without_copies, end.without_copies = {"ns": 90.0}, {"ns": 100.0}
             last = [float(end.perplexity[domain.name] or 0.0) for domain in run.domains]
-            own = [float(of[d.name].perplexity or 0.0) for of, d in zip(run.matrix, run.domains, strict=True)]
+            own = [float(of.perplexity[d.name] or 0.0) for of, d in zip(run.matrix, run.domains, strict=True)]
             last[1], own[1] = 100.0, 90.0
             ap, plus = f"{np.exp(np.mean(np.log(last))):.2f}", f"{np.mean(np.subtract(last, own)[:-1]):.2f}"
     told = f"{'not known' if whole else ap} and {'not known' if later else plus}"
