@@ -173,7 +173,7 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
     hot = [(tasks[0][0].model_copy(update={"learning_rate": 1e30}), tasks[0][1]), tasks[1]]
     path, plain = tmp_path / "a.jsonl", Trainer._logits
     with pytest.raises(NotScored, match="'first': the loss is not finite"):
-        score_all("a", folders["gpt"], hot, SETTINGS, path)
+        score_all("a", SavedModel(folders["gpt"]), hot, SETTINGS, path)
 
     def without_memory(self, rows, part):
         if self.task.name == "first":
@@ -189,17 +189,17 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_logits", without_memory)
         with pytest.raises(NotScored, match=r"'first': memory does not hold a row of \d+ columns: shorten"):
-            score_all("a", folders["gpt"], tasks, SETTINGS, path)
+            score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test")))
         with pytest.raises(NotScored, match="'first': ValueError"):
-            score_all("a", folders["gpt"], tasks, SETTINGS, path)
+            score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     assert scored() == {("second", 0), ("second", 1)} and len(read_lines(path)) == 2 + 3 * 2
     for words in (("is not finite",), ("memory does not hold",), ("ValueError", "of this test")):
         assert [(line["kind"], line["task"], line["seed"]) for line in not_scored("task 'first'", *words)] == [
             ("unscored", "first", seed) for seed in (0, 1)
         ]
-    score_all("a", folders["gpt"], tasks, SETTINGS, path)
+    score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     assert len(scored()) == 4
 
 
@@ -207,7 +207,7 @@ def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
     """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not failed."""
     monkeypatch.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(Stopped))
     with pytest.raises(Stopped):
-        score_all("a", folders["gpt"], [(TASK, data_of(16, 8))], SETTINGS, tmp_path / "a.jsonl")
+        score_all("a", SavedModel(folders["gpt"]), [(TASK, data_of(16, 8))], SETTINGS, tmp_path / "a.jsonl")
     assert not (tmp_path / "a.jsonl").exists()
 
 
@@ -227,7 +227,7 @@ def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_pa
     task = TASK.model_copy(update={"max_epochs": 1})
     for seeds in (1, 2):
         settings = SETTINGS.model_copy(update={"seeds": seeds})
-        score_all("stage", folders["gpt"], [(task, data)], settings, tmp_path / "a.jsonl")
+        score_all("stage", SavedModel(folders["gpt"]), [(task, data)], settings, tmp_path / "a.jsonl")
     [line] = read_lines(tmp_path / "baselines.jsonl")
     assert (line["name"], line["window"], line["task_key"]) == (IN_WINDOW, window.key, data.key)
     record_baselines([(task, data)], tmp_path / "whole.jsonl")

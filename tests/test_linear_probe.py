@@ -111,12 +111,12 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
 
 def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
     """Oracle: counting; leaked rows by hand; fine-tuning alone."""
-    data = data_of(40, 20)
+    data, checkpoint = data_of(40, 20), SavedModel(folders["gpt"])
     leaky = TaskData(data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
     tasks = [(TASK.model_copy(update={"name": name, "max_epochs": 1}), leaky) for name in ("a", "b")]
     both = Finetuning(how=("finetune", "linear_probe"), seeds=2, prompts=("right", "none"), precision="fp32")
     path, left = tmp_path / "a.jsonl", list[int]()
-    score_all("m", folders["gpt"], tasks, both, path, progress=lambda line, count: left.append(count))
+    score_all("m", checkpoint, tasks, both, path, progress=lambda line, count: left.append(count))
     lines = read_lines(path)
     assert len(lines) == 2 * 2 * (2 + 1) and left == list(range(11, -1, -1))
     probes = [line for line in lines if line.get("how") == "linear_probe"]
@@ -124,6 +124,6 @@ def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
         (task, prompt, 0) for task in "ab" for prompt in ("right", "none")
     }
     assert all(line["leaks"] >= 10 and 0 <= line["test_without_leaks"] <= 1 for line in probes)
-    score_all("m", folders["gpt"], tasks, Finetuning(seeds=2, prompts=both.prompts, precision="fp32"), tmp_path / "b")
+    score_all("m", checkpoint, tasks, both.model_copy(update={"how": ("finetune",)}), tmp_path / "b")
     without = {line["key"]: line["test"] for line in read_lines(tmp_path / "b")}
     assert {line["key"]: line["test"] for line in lines if line not in probes} == without

@@ -54,7 +54,7 @@ class SavedModel:
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
-        self.pick: Pick = lambda texts: [self.index(self.domains[-1])] * len(texts)  # `score_all` has one fitted
+        self.pick: Pick = lambda texts: [self.index(self.domains[-1])] * len(texts)  # `score_stage` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
 
     def index(self, domain: str) -> int:

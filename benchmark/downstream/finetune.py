@@ -9,7 +9,8 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from benchmark import records
 from benchmark.data.tokens import corpus_if_prepared, corpus_of
 from benchmark.downstream import discriminator
 from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
-from benchmark.downstream.discriminator import Pick
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_baselines, result_of, score_key
 from benchmark.errors import UserError
@@ -32,7 +32,7 @@ from benchmark.models.devices import autocast, is_out_of_memory, keep_random_num
 from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, select_kind
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.settings.tasks import Finetuning, How, Prompt, Split, Task
+from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
 from benchmark.store import Store
 from benchmark.training.processes import Stopped
 from benchmark.training.progress import IN_PROGRESS
@@ -235,95 +235,74 @@ def _fine_tune(
         return trainer, trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
 
 
-@dataclass(frozen=True)
-class MissingScore:
-    """One cell of a model's grid of tasks, ways, prompts and seeds that is still to be scored."""
-
-    key: str
-    task: Task
-    data: TaskData
-    how: How
-    prompt: Prompt
-    seed: int
-
-    def score(self, checkpoint: SavedModel, settings: Finetuning, asked_to_stop: Asked) -> ScoreLine:
-        if self.how == "linear_probe":
-            columns = settings.forward_tokens
-            return score_probe(checkpoint, self.task, self.data, self.prompt, columns, asked_to_stop)
-        line = score(checkpoint, self.task, self.data, self.prompt, self.seed, settings, asked_to_stop)
-        return structs.replace(line, window=checkpoint.window(self.data).key)
-
-
 def find_missing(
     stage_key: str, tasks: Sequence[tuple[Task, TaskData]], prompts: Sequence[Prompt], settings: Finetuning, path: Path
-) -> list[MissingScore]:
-    """The cells of the grid that the records in `path` lack."""
+) -> list[tuple[UnscoredLine, Task, TaskData, Prompt]]:
+    """The cells of the grid of tasks, prompts, ways and seeds that the records in `path` lack.
+
+    Of each the record that it cannot be scored, without a reason yet.
+    """
     done = {line.key for line in select_kind(records.read(path, records.SCORES), ScoreLine)}
-    cells = [
-        MissingScore(score_key(stage_key, task, data.key, settings, prompt, seed, how), task, data, how, prompt, seed)
-        for task, data in tasks
-        for prompt in prompts
-        for how, seed in settings.trials_of(task)
-    ]
-    return [cell for cell in cells if cell.key not in done]
+    cells = []
+    for (task, data), prompt in product(tasks, prompts):
+        for how, seed in settings.trials_of(task):
+            key = score_key(stage_key, task, data.key, settings, prompt, seed, how)
+            place = {"key": key, "stage_key": stage_key, "task": task.name, "how": how, "prompt": prompt}
+            cells.append((UnscoredLine(**place, seed=seed, error=""), task, data, prompt))
+    return [cell for cell in cells if cell[0].key not in done]
+
+
+def record_unscored(path: Path, error: Exception, *missing: UnscoredLine) -> NotScored:
+    """Append to the records in `path` why these scores could not be computed, and return what says so."""
+    why = str(error) if isinstance(error, NotScored) else f"task {missing[0].task!r}: {error!r:.500}"
+    for line in missing:
+        records.append(path, structs.replace(line, error=why, traceback="".join(traceback.format_exception(error))))
+    return NotScored(why)
 
 
 def score_all(
     stage_key: str,
-    folder: Path,
+    checkpoint: SavedModel,
     tasks: Sequence[tuple[Task, TaskData]],
     settings: Finetuning,
     path: Path,
-    final: bool = True,
     progress: Callable[[ScoreLine, int], None] = lambda line, left: None,
     asked_to_stop: Asked = never_stop,
-    fit_pick: Callable[[], Pick] | None = None,
 ) -> bool:
-    """Score the checkpoint in `folder` on all tasks, prompts and seeds that the records in `path` lack.
+    """Score a model on all tasks, prompts and seeds that the records in `path` lack.
 
     Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
-    time waits and finds them. `progress` gets each new score and how many are still to come. `fit_pick` is asked
-    where prompts are to be picked. Returns whether any was lacking. Raises ConfigError and DataError before anything is
-    trained, NotScored for the first score that cannot be computed, after all others; why each could not is recorded.
+    time waits and finds them. `progress` gets each new score and how many are still to come. Returns whether any was
+    lacking. Raises ConfigError and DataError before anything is trained, NotScored for the last score that cannot be
+    computed, after all others; why each could not is recorded.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")) as lease:
-        checkpoint = SavedModel(folder, final)
         cells = find_missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
         if not cells:
             return False
-        fine_tuned = {cell.task.name: (cell.task, cell.data) for cell in cells if cell.how == "finetune"}
+        fine_tuned = {task.name: (task, data) for line, task, data, _ in cells if line.how == "finetune"}
         record_baselines(list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.window)
-        if fit_pick and any(cell.prompt == "picked" for cell in cells):
-            checkpoint.pick = fit_pick()
-        lost: list[NotScored] = []
-        for number, cell in enumerate(cells, start=1):
+        lost: NotScored | None = None
+        for number, (missing, task, data, prompt) in enumerate(cells, start=1):
             try:
-                result = cell.score(checkpoint, settings, asked_to_stop)
+                if missing.how == "linear_probe":
+                    columns = settings.forward_tokens
+                    result = score_probe(checkpoint, task, data, prompt, columns, asked_to_stop)
+                else:
+                    result = score(checkpoint, task, data, prompt, missing.seed, settings, asked_to_stop)
+                    result.window = checkpoint.window(data).key
             except (UserError, Stopped):
                 raise
             except Exception as error:
-                lost.append(
-                    error if isinstance(error, NotScored) else NotScored(f"task {cell.task.name!r}: {error!r:.500}")
-                )
                 lease.check()
-                line = UnscoredLine(
-                    key=cell.key,
-                    stage_key=stage_key,
-                    task=cell.task.name,
-                    how=cell.how,
-                    prompt=cell.prompt,
-                    seed=cell.seed,
-                    error=str(lost[-1]),
-                    traceback=traceback.format_exc(),
-                )
-                records.append(path, line)
+                lost = record_unscored(path, error, missing)
                 continue
             lease.check()
-            records.append(path, structs.replace(result, key=cell.key, stage_key=stage_key))
+            records.append(path, structs.replace(result, key=missing.key, stage_key=stage_key))
             progress(result, len(cells) - number)
     if lost:
-        raise lost[0]
+        raise lost
     return True
 
 
@@ -351,18 +330,16 @@ def score_stage(
     key = trained_stage(store, config, index)
     if not key:
         return f"nothing to score after {place}"
-    folder = store.stage(key) / "model"
 
     def say(line: ScoreLine, left: int) -> None:
         score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
-    def fit_pick() -> Pick:
-        return discriminator.fit(folder, stream_of(config, corpus_of(config, store)), index + 1)
-
+    checkpoint = SavedModel(store.stage(key) / "model", final)
+    fitted = cache(lambda: discriminator.fit(checkpoint.folder, stream_of(config, corpus_of(config, store)), index + 1))
+    checkpoint.pick = lambda texts: fitted()(texts)  # fitted where a prompt is to be picked
     if corpus := corpus_if_prepared(config, store):
         tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
-    given = (key, folder, tasks, suite.finetuning, store.scores_file(key))
-    if not score_all(*given, final, say, asked_to_stop, fit_pick):
+    if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), say, asked_to_stop):
         return f"nothing to score after {place}"
     return f"scored after {place}"

@@ -11,7 +11,6 @@ import io
 import logging
 import math
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from tokenizers import Tokenizer
 
 from benchmark import records
 from benchmark.data.tokenizer import ids_of
-from benchmark.downstream.finetune import Asked, NotScored, trained_stage
+from benchmark.downstream.finetune import Asked, NotScored, record_unscored, trained_stage
 from benchmark.downstream.zero_shot import ZERO_SHOT, content_of, missing_tasks, score_key
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load
@@ -163,12 +162,9 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
             raise
         except Exception as error:
             lease.check()
-            why, trace = f"{error}" if isinstance(error, NotScored) else f"{error!r:.500}", traceback.format_exc()
-            for task in missing:
-                names: dict[str, Any] = {"key": score_key(key, task, settings), "stage_key": key, "task": task}
-                line = UnscoredLine(**names, how=ZERO_SHOT, prompt="", seed=0, error=why, traceback=trace)
-                records.append(path, line)
-            raise NotScored(why) from error
+            place: dict[str, Any] = {"stage_key": key, "how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
+            lines = [UnscoredLine(key=score_key(key, task, settings), task=task, **place) for task in missing]
+            raise record_unscored(path, error, *lines) from error
         lease.check()
         for task, (values, version) in told.items():
             scored = ZeroShotLine(

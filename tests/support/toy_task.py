@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from benchmark.data.tokenizer import Vocabulary, train_bpe
+from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import find_missing, score_all
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
@@ -66,5 +67,5 @@ def grid(folder: Path, path: Path, progress: Callable[[ScoreLine, int], None] = 
         for name, rate in (("first", 3e-3), ("second", 1e-3))
     ]
     settings = Finetuning(seeds=2, prompts=("right", "none"), precision="fp32")
-    score_all("stage", folder, tasks, settings, path, progress=progress)
+    score_all("stage", SavedModel(folder), tasks, settings, path, progress=progress)
     assert not find_missing("stage", tasks, ("right", "none"), settings, path)
