@@ -114,7 +114,8 @@ class Study:
     def stages(self) -> pd.DataFrame:
         """Every stage that was started: domain, unit, amount, charged, seconds, hardware, code, packages, size, done.
 
-        `cores` is the share of its cores that other programs left it, NaN where that is not recorded.
+        `shares` is the sum of its phases' shares of its budget, `cores` the share of its cores that other programs
+        left it, NaN where that is not recorded.
         """
         lines = [_stage(run, index, stage) for run in self.runs for index, stage in enumerate(run.stages) if stage]
         return pd.DataFrame(lines, columns=[*RUN, *_STAGE]).astype({"done": bool})
@@ -217,13 +218,9 @@ class Study:
     @cached_property
     def references(self) -> frozenset[str]:
         """Rows whose stages so far were given more than their budgets: others are measured against these."""
-        rows = set()
-        for run in self.runs:
-            heads = [header(stage) for stage in run.stages if stage]
-            given = sum(head.budget.amount * sum(phase["share"] for phase in head.phases) for head in heads)
-            if given > 1.01 * sum(head.budget.amount for head in heads):
-                rows.add(run.row)
-        return frozenset(rows)
+        amounts = self.stages.assign(given=self.stages["amount"] * self.stages["shares"])
+        sums = amounts.groupby(["suite", "row", "run"])[["given", "amount"]].sum()
+        return frozenset(sums.index[sums["given"] > 1.01 * sums["amount"]].get_level_values("row"))
 
     @cached_property
     def pooled(self) -> frozenset[str]:
@@ -231,8 +228,7 @@ class Study:
 
         They train on all text so far at once, so no stage of theirs compares with one of the others'.
         """
-        heads = [(run.row, header(stage)) for run in self.runs for stage in run.stages if stage]
-        return frozenset(row for row, head in heads if abs(sum(phase["share"] for phase in head.phases) - 1) > 0.01)
+        return frozenset(self.stages.loc[(self.stages["shares"] - 1).abs() > 0.01, "row"])
 
     @cached_property
     def suites(self) -> list[str]:
@@ -408,7 +404,7 @@ def _clean(scores: Sequence[S]) -> list[S]:
 
 
 _SCORE = ["domain", "task", "task_key", "how", "prompt", "metric"]
-_STAGE = ["stage", "domain", "unit", "amount", "charged", "seconds", "hardware", "code", "packages"]
+_STAGE = ["stage", "domain", "unit", "amount", "shares", "charged", "seconds", "hardware", "code", "packages"]
 _STAGE += ["parameters", "trainable", "layers", "hidden_size", "cores", "done"]
 
 
@@ -421,7 +417,7 @@ def _stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[A
     unit = head.budget.unit
     charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
     size = (head.parameters, head.trainable, head.layers, head.hidden_size)
-    place = (index, head.domain, unit, head.budget.amount)
+    place = (index, head.domain, unit, head.budget.amount, sum(phase["share"] for phase in head.phases))
     share = done.cores.share if done else None
     cores = np.nan if share is None else share
     packages = ", ".join(f"{name} {version}" for name, version in head.provenance.packages.items())
