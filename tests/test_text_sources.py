@@ -44,7 +44,7 @@ def test_a_network_that_fails_in_the_middle_names_the_data_set(tmp_path: Path, m
         next(documents)
     for field, told in (
         ("text", "dataset 'some/where', split 'train': NetworkError: the"),
-        ("body", "no field 'body'"),
+        ("body", "dataset 'some/where', split 'train': KeyError: 'body'"),
     ):
         task = Task(name="t", domain="hub", dataset=HubTask(path="some/where", text_field=field))
         with pytest.raises(DataError, match=f"^task 't'[:,] .*{told}"):

@@ -89,30 +89,27 @@ def check(task: str, raw: Mapping[Split, Sequence[Example]]) -> TaskData:
     Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some rows only, a
     missing label, a single class, and a label of dev or test unknown in train.
     """
+    paired, known = bool(raw["train"]) and raw["train"][0].text_pair is not None, dict[str, int]()
+    splits: dict[Split, tuple[Example, ...]] = {}
     for split in SPLITS:
         if not raw[split]:
             raise DataError(f"task {task!r}: {split} is empty; every split needs examples")
-    paired = raw["train"][0].text_pair is not None
-    for split in SPLITS:
         for row in raw[split]:
             _check_row(task, row, paired)
-    counts = Counter(_label(row) for row in raw["train"])
-    labels = tuple(sorted(counts))
-    if len(labels) < 2:
-        raise DataError(f"task {task!r}: all of train has the label {labels[0]!r:.80}; there must be two classes")
-    number = {label: index for index, label in enumerate(labels)}
-    splits: dict[str, tuple[Example, ...]] = {}
-    for split in SPLITS:
+        if split == "train":
+            known = {label: number for number, label in enumerate(sorted(set(map(_label, raw["train"]))))}
+        if len(known) < 2:
+            label = _label(raw["train"][0])
+            raise DataError(f"task {task!r}: all of train has the label {label!r:.80}; there must be two classes")
         for row in raw[split]:
-            label = _label(row)
-            if counts[label] == 0:
-                known = ", ".join(f"{name!r:.80}" for name in labels[:SHOWN])
+            if _label(row) not in known:
+                shown = ", ".join(f"{name!r:.80}" for name in [*known][:SHOWN])
                 raise DataError(
-                    f"task {task!r}, {row.place}: unknown label {label!r:.80}; train has {known}"
-                    f"{', ...' * (len(labels) > SHOWN)}: correct it, or leave the row out"
+                    f"task {task!r}, {row.place}: unknown label {_label(row)!r:.80}; train has {shown}"
+                    f"{', ...' * (len(known) > SHOWN)}: correct it, or leave the row out"
                 )
-        splits[split] = tuple(replace(row, label=number[_label(row)]) for row in raw[split])
-    return TaskData(labels, splits["train"], splits["dev"], splits["test"])
+        splits[split] = tuple(replace(row, label=known[_label(row)]) for row in raw[split])
+    return TaskData(tuple(known), splits["train"], splits["dev"], splits["test"])
 
 
 def _check_row(task: str, row: Example, paired: bool) -> None:
@@ -176,38 +173,28 @@ def load_examples(
     a task is scored there may be no network. Raises DataError (see also `check`), NotHere for those that it would have
     to make, where it `makes` none.
     """
-    docstrings, dataset = task.docstrings, task.dataset
+    docstrings, dataset, texts = task.docstrings, task.dataset, folder / "texts"
+    source: list[Any]
+    find: Callable[[], Mapping[Split, Sequence[Example]]]
     if docstrings is not None:
         domain = next(domain for domain in domains if domain.name == task.domain)
-        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, folder / "texts", makes)]
-        return _keep_examples(task, source, folder, lambda: load_docstrings(task.name, docstrings, domain), makes)
-    if task.which_domain:
-        texts = [(d.name, corpus.identity(d, valid_share, folder / "texts", makes)) for d in domains]
-        read = lambda: load_domains(task.name, domains, valid_share)  # noqa: E731
-        return _keep_examples(task, ["which domain", texts], folder, read, makes)
-    if dataset is not None:
+        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, texts, makes)]
+        find = lambda: load_docstrings(task.name, docstrings, domain)  # noqa: E731
+    elif task.which_domain:
+        source = ["which domain", [(d.name, corpus.identity(d, valid_share, texts, makes)) for d in domains]]
+        find = lambda: load_domains(task.name, domains, valid_share)  # noqa: E731
+    elif dataset is not None:
         source = [dataset.model_dump(mode="json")]
-        hub = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
-        return _keep_examples(task, source, folder, hub, makes)
-    return check(task.name, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS})
-
-
-def _keep_examples(
-    task: Task,
-    source: list[Any],
-    folder: Path,
-    find: Callable[[], Mapping[Split, Sequence[Example]]],
-    makes: bool,
-) -> TaskData:
-    """Examples as they were found the first time; what is wrong is not kept."""
+        find = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
+    else:
+        return check(task.name, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS})
     path = folder / "tasks" / f"{digest([EXAMPLES_FORMAT, *source])}.json"
-    if not (makes or path.exists()):
-        raise NotRead(f"task {task.name!r}: its examples were not looked for yet")
     if not path.exists():
+        if not makes:
+            raise NotRead(f"task {task.name!r}: its examples were not looked for yet")
         examples = find()
-        data = check(task.name, examples)
+        check(task.name, examples)  # what is wrong is not kept
         write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
-        return data
     content = read_json(path, "remove it, and the examples are found again")
     return check(task.name, {split: [Example(**row) for row in content[split]] for split in SPLITS})
 
@@ -230,10 +217,7 @@ def _example(place: str, line: bytes) -> Example:
     row = parse_line(line, place, '{"text": ..., "label": ...}')
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
-    for name in ("text", "label"):
-        if name not in row:
-            raise DataError(f"{place}: no field {name!r}; there are {', '.join(row) or 'none'}")
-    return Example(row["text"], row.get("text_pair"), row["label"], place)
+    return Example(row.get("text"), row.get("text_pair"), row.get("label"), place)
 
 
 def _hub(task: str, dataset: HubTask, split: str) -> list[Example]:
@@ -247,17 +231,10 @@ def _hub(task: str, dataset: HubTask, split: str) -> list[Example]:
         rows = load_dataset(dataset.path, dataset.name, split=split, **given)
         names = getattr(rows.features.get(dataset.label_field), "names", None)  # of classes that are stored as numbers
         for number, row in enumerate(rows):
-            place = f"{dataset.path} {split}:{number}"
-            for field in filter(None, (dataset.text_field, dataset.pair_field, dataset.label_field)):
-                if field not in row:
-                    raise DataError(f"task {task!r}, {place}: no field {field!r}; there are {', '.join(row)}")
-            pair = row[dataset.pair_field] if dataset.pair_field else None
-            examples.append(Example(row[dataset.text_field], pair, _name(row[dataset.label_field], names), place))
+            pair, label = row[dataset.pair_field] if dataset.pair_field else None, row[dataset.label_field]
+            label = names[label] if names and label in range(len(names)) else label
+            examples.append(Example(row[dataset.text_field], pair, label, f"{dataset.path} {split}:{number}"))
     return examples
-
-
-def _name(label: Any, names: Sequence[str] | None) -> Any:
-    return names[label] if names and isinstance(label, int) and 0 <= label < len(names) else label
 
 
 def metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> float:
