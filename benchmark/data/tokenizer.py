@@ -92,9 +92,8 @@ def load_bpe(folder: Path) -> Tokenizer:
     So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
     """
     try:
-        published = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-        lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
+        published, merges = models.BPE.read_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    except Exception as error:  # the library raises nothing narrower
         raise NotHere(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
     if missing := len(set(pre_tokenizers.ByteLevel.alphabet()).difference(published)):
         raise DataError(
@@ -103,11 +102,9 @@ def load_bpe(folder: Path) -> Tokenizer:
         )
     text = [token for token in sorted(published, key=published.__getitem__) if token not in SPECIAL_TOKENS]
     ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
-    rules = [line.partition(" ") for line in lines if line and not line.startswith("#version")]
-    merges = [(left, right) for left, _, right in rules]
     try:
         model = models.BPE(ids, merges)
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:
         raise DataError(f"{folder}: merges.txt does not go with vocab.json: {error}") from None
     bpe = _byte_level(model)
     bpe.add_special_tokens(list(SPECIAL_TOKENS))
