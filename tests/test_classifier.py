@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.data.tokenizer import BOS, EOS, PAD
+from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary, train_bpe
 from benchmark.downstream.classifier import (
     ColumnClassifier,
     SavedModel,
+    fit_discriminator,
+    mean_embeddings,
     prompt_domains,
     rows_of,
     truncate,
@@ -21,8 +24,12 @@ from benchmark.downstream.classifier import (
 from benchmark.downstream.finetune import Trainer
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
+from benchmark.models import build, load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
+from benchmark.settings.suite import Data
+from benchmark.training.stream import Stream
+from tests.support.texts import tiny_corpus
 from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
 
 
@@ -94,6 +101,38 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders):
     assert domains["train"] == [first % 3 for first in firsts]
     rows = rows_of(checkpoint, data, domains)["train"]
     assert [row[1] - checkpoint.config.text_vocabulary for row in rows.tokens] == domains["train"]
+
+
+def test_mean_embeddings_leave_out_the_start_of_a_row(folders):
+    """Oracle: the embedding table, by hand."""
+    model = load(folders["gpt"])
+    table = model.network.get_input_embeddings().weight.detach().double().numpy()
+    means = mean_embeddings(model, [[BOS, 4, 5, 5], [6]])
+    np.testing.assert_allclose(means, [(table[4] + 2 * table[5]) / 3, table[6]])
+
+
+def test_domains_of_other_words_are_told_apart(tmp_path):
+    """Oracle: made-up domains that share half of their words, of which a model knows nothing; the memory of two alone
+    is asked, whatever the model predicts of a row."""
+    draw, data = np.random.default_rng(0), Data(sequence_length=34)
+    bpe = train_bpe(["text"], 260)
+
+    def ids(domain: int, count: int) -> np.ndarray:
+        return draw.integers(10 + 40 * domain, 90 + 40 * domain, count).astype(np.uint16)
+
+    corpus = tiny_corpus(3, 0, 0, vocabulary=bpe.get_vocab_size())
+    domains = [replace(d, train=ids(i, 20_000), valid=ids(i, 2_000)) for i, d in enumerate(corpus.domains)]
+    corpus = replace(corpus, domains=tuple(domains))
+    torch.manual_seed(0)
+    vocabulary = Vocabulary(bpe.get_vocab_size(), ("d0", "d1", "d2"))
+    build("gpt", 1, 64, vocabulary, 34, head_size=16, dropout=0.0, prompts=True).save(tmp_path / "model", bpe)
+    truth = np.arange(200) % 2
+    texts = [ids(domain, 32).tolist() for domain in truth.tolist()]
+    picks = [
+        fit_discriminator(tmp_path / "model", Stream(corpus, data, masked, seed=0), 2)(texts)
+        for masked in (True, False)
+    ]
+    assert picks[0] == picks[1] and np.mean(picks[0] == truth) > 0.95
 
 
 # The classifier

@@ -19,8 +19,7 @@ from msgspec import structs
 
 import methods
 from analysis import model_similarity
-from benchmark.downstream import discriminator
-from benchmark.downstream.classifier import SavedModel
+from benchmark.downstream.classifier import SavedModel, fit_discriminator
 from benchmark.downstream.finetune import score
 from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import TinyRuns
@@ -123,7 +122,7 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     task = TASK.model_copy(update={"domain": run.config.domains[0].name, "max_epochs": 1})
     for prompt in ("right", "picked"):
         checkpoint = SavedModel(model)
-        checkpoint.pick = discriminator.fit(model, run.stream, 2)
+        checkpoint.pick = fit_discriminator(model, run.stream, 2)
         scored = score(checkpoint, task, data_of(16, 16), prompt, 0, SETTINGS)
         results[f"score {prompt}"] = structs.asdict(structs.replace(scored, seconds=0.0))
     for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):

@@ -1,31 +1,42 @@
 """A checkpoint as a classifier: what goes in (ids of texts, pairs, prompts) and what comes out (logits of classes).
 
-Shapes: B rows, T columns of a row, D hidden size, C classes.
+A prompt may be picked by a discriminator of domains, which the paper leaves to future work: multinomial logistic
+regression on the mean of the model's own token embeddings, scaled to unit variance, fitted to the memory.
+
+Shapes: B rows, T columns of a row, D hidden size, C classes, R texts.
 """
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from benchmark.data.tokenizer import PAD, ids_of
-from benchmark.downstream.discriminator import Pick
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
-from benchmark.models import architectures, kind_of
+from benchmark.models import LanguageModel, architectures, kind_of, load
 from benchmark.models.fast_operators import use_fast_dropout
 from benchmark.models.transformer import check_files, configuration, read_tokenizer, saved_vocabulary
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
+from benchmark.training.method import Phase
+from benchmark.training.stream import Stream
+
+MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
+Texts = Sequence[Sequence[int]]  # ids
+Pick = Callable[[Texts], list[int]]  # the domain of each of R texts without `<s>`, as an index of the stream
 
 
 @dataclass(frozen=True)
@@ -171,6 +182,28 @@ def prompt_domains(
         name = task.domain if prompt == "right" else wrong_domain(task, seed, checkpoint.domains)
         index = checkpoint.index(name)
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
+
+
+def fit_discriminator(folder: Path, stream: Stream, seen: int) -> Pick:
+    """What picks domains for the checkpoint in `folder`, fitted to the memory of the first `seen` of them."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model, stream, rows = load(folder), copy.copy(stream), MEMORY_ROWS * seen
+    stream.masked = False  # whole texts
+    memory = stream.batch(seen, Phase("memory", memory=1.0, domain="previous"), 0, 0, rows, range(rows))
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    classifier.fit(mean_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
+    return lambda texts: classifier.predict(mean_embeddings(model, texts)).tolist()
+
+
+def mean_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64]:
+    """The mean of the token embeddings of each text, (R, D), `<s>` left out. Needs no forward pass."""
+    embedding: Any = model.network.get_input_embeddings()
+    table = embedding.weight.detach().cpu().double().numpy()
+    bos = model.vocabulary.special.bos
+    return np.stack([table[[token for token in text if token != bos]].mean(0) for text in texts])
 
 
 def rows_of(checkpoint: SavedModel, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:

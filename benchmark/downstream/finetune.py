@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from benchmark import records
 from benchmark.data.tokens import corpus_if_prepared, corpus_of
-from benchmark.downstream import discriminator
-from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
+from benchmark.downstream.classifier import Pick, Rows, SavedModel, fit_discriminator, prompt_domains, rows_of
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_baselines, result_of, score_key
 from benchmark.errors import UserError
@@ -247,8 +246,10 @@ def find_missing(
     for (task, data), prompt in product(tasks, prompts):
         for how, seed in settings.trials_of(task):
             key = score_key(stage_key, task, data.key, settings, prompt, seed, how)
-            place = {"key": key, "stage_key": stage_key, "task": task.name, "how": how, "prompt": prompt}
-            cells.append((UnscoredLine(**place, seed=seed, error=""), task, data, prompt))
+            line = UnscoredLine(
+                key=key, stage_key=stage_key, task=task.name, how=how, prompt=prompt, seed=seed, error=""
+            )
+            cells.append((line, task, data, prompt))
     return [cell for cell in cells if cell[0].key not in done]
 
 
@@ -336,8 +337,12 @@ def score_stage(
         progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
 
     checkpoint = SavedModel(store.stage(key) / "model", final)
-    fitted = cache(lambda: discriminator.fit(checkpoint.folder, stream_of(config, corpus_of(config, store)), index + 1))
-    checkpoint.pick = lambda texts: fitted()(texts)  # fitted where a prompt is to be picked
+
+    @cache
+    def fit() -> Pick:
+        return fit_discriminator(checkpoint.folder, stream_of(config, corpus_of(config, store)), index + 1)
+
+    checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
     if corpus := corpus_if_prepared(config, store):
         tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
     if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), say, asked_to_stop):

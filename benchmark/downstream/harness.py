@@ -162,8 +162,8 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
             raise
         except Exception as error:
             lease.check()
-            place: dict[str, Any] = {"stage_key": key, "how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
-            lines = [UnscoredLine(key=score_key(key, task, settings), task=task, **place) for task in missing]
+            names: dict[str, Any] = {"stage_key": key, "how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
+            lines = [UnscoredLine(key=score_key(key, task, settings), task=task, **names) for task in missing]
             raise record_unscored(path, error, *lines) from error
         lease.check()
         for task, (values, version) in told.items():
