@@ -129,8 +129,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     if main:
         table = main.build(study, view)
         print(to_text(dataclasses.replace(table, notes=())))
-        are = "note on it is" if len(table.notes) == 1 else "notes on it are"
-        print(f"{len(table.notes)} {are} in {folder / main.name}{'' if view == 'ours' else '.both'}.md")
+        print(f"notes on it: {len(table.notes)}, in {folder / main.name}{'' if view == 'ours' else '.both'}.md")
     for exhibit in exhibits:
         if exhibit is not main:
             print(f"also {exhibit.name}: {exhibit.caption.partition('. ')[0]}")
