@@ -14,9 +14,7 @@ from benchmark.errors import UserError
 from tests.support import malformed
 from tests.support.malformed import Case, unclear
 
-GROUPS: tuple[Callable[[], Iterable[Case]], ...] = (
-    *(malformed.rules, malformed.files, malformed.command_lines, malformed.tables, malformed.texts, malformed.tasks),
-)
+GROUPS = (malformed.rules, malformed.files, malformed.command_lines, malformed.tables, malformed.texts)
 OF_WHAT_IS_TRAINED = (malformed.models, malformed.records, malformed.studies)
 
 

@@ -29,7 +29,6 @@ LONGEST = 700  # characters of a line that somebody still reads
 Make = Callable[[Path], object]
 SUITE = "{place}/tiny.toml"
 DRY_RUN = f"run {SUITE} --dry-run --runs {{here}}/runs --out {{here}}/report"
-EXAMPLES = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(8)]
 DEEP = b"[" * 100_000
 
 
@@ -87,7 +86,6 @@ def fill(place: Path) -> None:
     suite = str(tiny_suite.write(place))
     given = ["run", suite, "--parallel", "1", "--runs", f"{place}/runs", "--out", f"{place}/report"]
     assert run_all.main([*given, "--set", "tables=[]"]) == 0
-    (place / "t.jsonl").write_bytes(lines(*EXAMPLES))
     [run] = (place / "runs/suites/tiny").glob("er-*.jsonl")
     stage = json.loads(run.read_text().splitlines()[0])["stages"][-1]
     shutil.copytree(place / "runs/stages" / stage, place / "stage")
@@ -204,7 +202,7 @@ def tables() -> Iterator[Case]:
         yield Case(f"{DRY_RUN} --methods naive {reference}", "times.json", write("times.json", content))
 
 
-# Texts of domains and of tasks.
+# Texts of domains.
 
 
 def texts() -> Iterator[Case]:
@@ -225,19 +223,6 @@ def texts() -> Iterator[Case]:
         domains = f'--set \'domains=[{{name="a", train=["{{here}}/{place}"]}}]\''
         yield Case(f"{suite} {domains}", place)
     yield Case(f'{suite} --set \'domains=[{{name="a", packages=["no_such_package"]}}]\'', "package")
-
-
-def tasks() -> Iterator[Case]:
-    good = lines(*EXAMPLES)
-    for content in (
-        b"",
-        b"x\n",
-        good + b'{"text": "x", "label": ["a"]}\n',
-        lines({"text": "x", "label": "a"}, {"text": "y", "label": "a"}),
-    ):
-        task = 'name="t", domain="a", dev="{place}/t.jsonl", test="{place}/t.jsonl", train="{here}/bad.jsonl"'
-        prepare = f"prepare {SUITE} --runs {{place}}/runs --set 'tasks=[{{{task}}}]'"  # whose text is prepared
-        yield Case(prepare, "task 't'", write("bad.jsonl", content))
 
 
 # What training leaves, and what people hand each other.
