@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import pandas as pd
 
@@ -30,12 +31,13 @@ class ScoreTable(TableExhibit):
     `only`: the rows to show of a suite, where it is not all of them.
     """
 
+    by_stage: ClassVar[bool] = False  # whether a block is one row's, a line a stage: none is the best, the last is told
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def build(self, study: Study, view: View = "ours") -> Table:
         suites = self.suites(study)
         titles = {name: title for suite in suites for name, title in study.tasks(suite).items()}
-        columns = self.columns(list(titles.values()))
+        columns = [Column(title, lower=None if self.by_stage else False) for title in [*titles.values(), AVERAGE]]
         if whole := next(filter(None, map(study.whole_task, suites)), ""):
             columns.append(Column(whole, lower=False))
             titles[""] = whole
@@ -56,17 +58,20 @@ class ScoreTable(TableExhibit):
 
     def _note_leaks(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
         """What stands in each column that leaks touch without them; `clean` are the blocks without them."""
-        ours, others = ([line for block in each for line in self.told(block)] for each in (blocks, clean))
+        ours, others = (
+            [
+                (f"{block.title}, {row.stub[0]}" if self.by_stage else row.stub[0], row.cells)
+                for block in each
+                for row in (block.rows[-1:] if self.by_stage else block.rows)
+            ]
+            for each in (blocks, clean)
+        )
         lines = []
         for j, column in enumerate(columns):
             if any(cells[j] != other[j] for (_, cells), (_, other) in zip(ours, others, strict=True)):
                 numbers = ", ".join(f"{label} {cells[j].number}" for label, cells in others if cells[j].values)
                 lines.append(f"{column.name} without leaked test examples: {numbers or 'not known'}.")
         return lines
-
-    def told(self, block: Block) -> list[tuple[str, tuple[Cell, ...]]]:
-        """The lines of a block that notes tell of, and what they call them."""
-        return [(row.stub[0], row.cells) for row in block.rows]
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
@@ -82,9 +87,6 @@ class ScoreTable(TableExhibit):
             by_row = {row: average_by_domain(probes[probes["row"] == row], ["seed"]) for row in runs}
             shown.append((PROBES, [(f"{row}, linear probe", row, means, "", "") for row, means in by_row.items()]))
         return shown
-
-    def columns(self, titles: Sequence[str]) -> list[Column]:
-        return [Column(title, lower=False) for title in [*titles, AVERAGE]]
 
     def _rows(
         self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
@@ -106,6 +108,8 @@ class ScoreTable(TableExhibit):
             if "" in titles:
                 cells.append(_cell(means, "") if row or "" in means else Cell())
             rows.append(TableRow((label,), tuple(cells), competes=bool(own), row=own))
+        if self.by_stage and suite in study.only_last:  # no score of the models before is to come
+            rows[:-1] = [replace(row, cells=tuple(replace(c, missing=False) for c in row.cells)) for row in rows[:-1]]
         return rows
 
 
@@ -140,25 +144,13 @@ class PromptTable(ScoreTable):
 class StageScoreTable(ScoreTable):
     """The scores of every row's model after each stage; a block a row."""
 
+    by_stage = True
+
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         return [
             (row, [(f"M{i + 1}", row, _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
             for row, run in _sort_by_row(study, suite, ()).items()
         ]
-
-    def _rows(
-        self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
-    ) -> list[TableRow]:
-        *earlier, last = super()._rows(study, suite, lines, titles, view)
-        if suite in study.only_last:
-            earlier = [replace(row, cells=tuple(replace(cell, missing=False) for cell in row.cells)) for row in earlier]
-        return [*earlier, last]
-
-    def columns(self, titles: Sequence[str]) -> list[Column]:
-        return [Column(title) for title in [*titles, AVERAGE]]
-
-    def told(self, block: Block) -> list[tuple[str, tuple[Cell, ...]]]:
-        return [(f"{block.title}, {row.stub[0]}", row.cells) for row in block.rows[-1:]]
 
 
 @dataclass(frozen=True, kw_only=True)
