@@ -80,25 +80,20 @@ def _is_between(stage: int, stages: int) -> bool:
 def _rows_to_compare_with(study: Study, suite: str, places: Sequence[Place]) -> Iterator[TableRow]:
     """AP of each start model, untouched, and of the unigram distributions, on the domains that have come so far."""
     for name, runs in study.starts(suite).items():
-        averages = []
-        for run in runs:
-            values = [select_measure(run.start, domain.name) for domain in run.domains]
-            averages.append(metrics.average_perplexity(values, np.arange(len(values))).tolist())
-        yield _make_reference_row(name + UNTOUCHED, averages, places)
-    unigram = {
-        run.seed: metrics.average_perplexity(values, np.arange(len(values))).tolist()
-        for run in study.on_most_texts(suite)
-        for values in [[run.line.unigram[domain.name] for domain in run.domains]]
-    }
+        starts = [[select_measure(run.start, domain.name) for domain in run.domains] for run in runs]
+        yield _make_reference_row(name + UNTOUCHED, starts, places)
+    most = study.on_most_texts(suite)
+    unigram = {run.seed: [run.line.unigram[domain.name] for domain in run.domains] for run in most}
     yield _make_reference_row(UNIGRAM, list(unigram.values()), places)
 
 
 def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
-    """A row to compare with: a value for each column of AP, by seed in `orders`."""
-    if all(order == orders[0] for order in orders):  # then it is one number, whatever the seed
-        orders = orders[:1]
+    """A row to compare with: AP of the perplexities of each seed's `orders` of the domains."""
+    averages = [metrics.average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
+    if all(average == averages[0] for average in averages):  # then it is one number, whatever the seed
+        averages = averages[:1]
     cells = [
-        Cell(tuple(order[stage] for order in orders if stage < len(order))) if metric is AP else Cell()
+        Cell(tuple(average[stage] for average in averages if stage < len(average))) if metric is AP else Cell()
         for stage, metric in places
     ]
     return TableRow((label,), tuple(cells), competes=False)
@@ -280,31 +275,24 @@ class UnitTable(TableExhibit):
             for unit in list_recorded_units()
             for name, lower in _OF_UNIT
         ]
-        suites, blocks, below, shown = self.suites(study), [], [], []
+        suites, blocks, shown = self.suites(study), [], []
+        below = ["A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."]
         for suite in suites:
             curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
             slowed = study.slowed(suite) & curves.keys()
             apart = study.apart(suite)
             values = compare_at_equal_cost(curves, slowed, apart)
             ranks = values.groupby(["row"]).mean().drop(index=list(apart), errors="ignore").rank(method="min")
-            alone = ranks.columns[ranks.count() < 2]  # one row that is left has no rank
-            ranks[alone] = np.nan
-            rows = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row not in study.pooled]
+            ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
+            every = dict.fromkeys(run.row for run in study.of(suite))
+            rows = [row for row in every if row not in study.pooled]
             lines = [TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in rows]
             blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns, apart))
-            pooled = [row for row in dict.fromkeys(run.row for run in study.of(suite)) if row in study.pooled]
-            below += (
-                [f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}."] if pooled else []
-            )
+            if pooled := [row for row in every if row in study.pooled]:
+                below.append(f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}.")
             below += _note_slowed_runs(study, suite, curves)
             shown += rows
-        about = "A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."
-        below = [
-            about,
-            *below,
-            *notes.note_missing_cells(study, columns, blocks, suites),
-            *notes.notes(study, suites, shown),
-        ]
+        below += [*notes.note_missing_cells(study, columns, blocks, suites), *notes.notes(study, suites, shown)]
         return self.table(columns, blocks, below, view)
 
 

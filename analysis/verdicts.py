@@ -303,8 +303,7 @@ def _put_similarities(numbers: Measurements, study: Study, suite: str) -> None:
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
         numbers.put("ARS", row, stage, seed, value)
     # of runs that have it after each stage; a line a stage, a column a run
-    values = ars["ars"].astype(float).groupby([ars["stage"], ars["row"], ars["seed"]]).mean()
-    whole = values.unstack(["row", "seed"]).dropna(axis=1)
+    whole = ars.astype({"ars": float}).pivot_table("ars", "stage", ["row", "seed"]).dropna(axis=1)
     if whole.size and len(whole) == numbers.last > 1:
         slopes = np.polyfit(whole.index, whole, 1)[0]
         for (row, seed), slope in zip(whole.columns, slopes, strict=True):
