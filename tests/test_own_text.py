@@ -138,8 +138,10 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     assert many["model"]["ladder"] == [
         {"layers": size.layers, "hidden_size": size.hidden_size} for size in RUNGS[:5] for _ in range(12)
     ], "sixty domains: five sizes"
-    read = [suite["data"]["max_valid_bytes"] * suite["training"].get("evaluations", 5) for suite in (many, few)]
-    assert 50 * read[0] <= read[1] == 1_000_000, "all of a stage's evaluations read as much of sixty domains as of one"
+    sizes = [suite["data"]["max_valid_bytes"] * suite["training"].get("evaluations", 5) for suite in (many, few)]
+    assert 50 * sizes[0] <= sizes[1] == 1_000_000, (
+        "all of a stage's evaluations read as much of sixty domains as of one"
+    )
 
 
 @pytest.mark.parametrize(

@@ -266,9 +266,9 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself before."""
     notes = into.folder / "texts"
     parts = []
-    for number, part in enumerate(domain.parts, 1):
-        named = part.model_copy(update={"name": f"{domain.name}, source {number}"})
-        parts.append(_domain(named, corpus.identity(part, data.valid_share, notes), made_with, data, into))
+    for number, text in enumerate(domain.parts, 1):
+        named = text.model_copy(update={"name": f"{domain.name}, source {number}"})
+        parts.append(_domain(named, corpus.identity(text, data.valid_share, notes), made_with, data, into))
     for name in ("train.bin", "valid.bin"):
         with (folder / name).open("wb") as file:
             for part in parts:
