@@ -16,7 +16,6 @@ import methods
 from analysis.comparison import ComparisonError, Side, compare, comparison, differences, furthest_apart, one_trial
 from analysis.study import Study
 from benchmark.jobs import study
-from benchmark.jobs.study import ResultsError
 from benchmark.records import EvaluationLine, Titled
 from benchmark.store import load_runs
 from run_all import main
@@ -126,17 +125,9 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
     )
 
 
-def test_folders_are_opened(sides: tuple[Path, Path], tmp_path, capsys) -> None:
-    """Oracle: what the records say of two folders, and one that has none."""
-    a, b = sides
-    assert main(["compare", str(a), str(b)]) == 0
-    said = capsys.readouterr().out
-    assert (
-        f"A is {a}, B is {b}." in said and "torch 2.13.0 → torch 2.14.0" in said and re.search(r"Naive +CS +3 ", said)
-    )
-    with pytest.raises(ResultsError, match="no records; give"), study.open_records(str(tmp_path)):
-        pass
-    with study.open_records(str(a)) as before:
+def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:
+    """Oracle: the message, which says what is in each."""
+    with study.open_records(str(sides[0])) as before:
         runs = study.runs_by_suite(before, methods.build)
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
         list(compare(Side("x", runs), Side("y", {})))

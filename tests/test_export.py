@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from benchmark.data.tokenizer import BOS, EOS, MASK, Special, Vocabulary, load_tokenizer
+from benchmark.data.tokenizer import EOS, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import tiny_config
@@ -102,8 +102,10 @@ def test_the_perplexity_is_the_one_of_evaluate(
     where, documents = write_text(tmp_path)
     trained = stage(tmp_path / "stage", architecture, prompts, kind)
     export_model(trained, tmp_path / "out", prompt)
-    expected = evaluate_text(trained / "model", where, prompt)["perplexity"]
+    measured = evaluate_text(trained / "model", where, prompt)
+    expected = measured["perplexity"]
     assert perplexity_in_transformers(tmp_path / "out", documents) == pytest.approx(expected, rel=1e-5)
+    assert measured["documents"] == len(documents)
     if prompts:
         with pytest.raises(ConfigError, match="evaluate the stage that"):
             evaluate_text(tmp_path / "out", where)
@@ -199,26 +201,6 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spar
     assert perplexity_in_transformers(tmp_path / "out", where[1]) == pytest.approx(expected, rel=1e-5)
     with pytest.raises(ConfigError, match="evaluate the stage that"):
         evaluate_text(tmp_path / "out", where[0])
-
-
-@pytest.mark.parametrize("architecture", ["bert", "modernbert"])
-def test_a_masked_models_prompt_takes_the_next_id_of_a_published_tokenizer(architecture: str, tmp_path: Path) -> None:
-    """Oracle: the tokenizer's size, below the model's rows; the model's own probabilities with the prompt."""
-    bpe = tokenizer()
-    torch.manual_seed(0)
-    vocabulary = Vocabulary(bpe.get_vocab_size() + 3, DOMAINS, Special(pad=EOS))
-    model = build(architecture, 1, 16, vocabulary, LENGTH, 16, prompts=True).eval()
-    model.save(tmp_path / "model", bpe)
-    export_model(tmp_path / "model", tmp_path / "out", "two")
-    begin = AutoTokenizer.from_pretrained(tmp_path / "out")("").input_ids[:-1]
-    assert begin == [BOS, bpe.get_vocab_size()]
-    network = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
-    tokens = torch.tensor([[BOS, 5, MASK, 7, 9]])
-    with torch.no_grad():
-        expected = model(tokens, torch.tensor([1]), torch.tensor([[2]]))[0, 0, : bpe.get_vocab_size()]
-        logits = network(torch.tensor([[*begin, *tokens[0, 1:].tolist()]])).logits[0, 3]
-    torch.testing.assert_close(logits[: len(expected)], expected, rtol=1e-5, atol=1e-5)
-    assert logits[len(expected)] < -9e3
 
 
 @pytest.mark.parametrize("prompts", [True, False])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+import run_all
 from benchmark.instruments.checkpoints import evaluate_text, grow_checkpoint
 from benchmark.instruments.export import export_model
 from benchmark.models import LanguageModel
@@ -20,16 +21,17 @@ from tests.support.toy_task import WORDS, save
 
 
 @pytest.mark.parametrize("family", RMS_FAMILIES)
-def test_a_published_folder_keeps_what_is_not_of_its_size(family: str, tmp_path: Path) -> None:
+def test_a_published_folder_keeps_what_is_not_of_its_size(family: str, tmp_path: Path, capsys) -> None:
     """Oracle: the folder before: dtype, generation settings, chat template, and in bf16 the function to 8 bits."""
     small, large = tmp_path / "small", tmp_path / "large"
     model = network(family).to(torch.bfloat16)
     model.generation_config = GenerationConfig(temperature=0.6, top_p=0.9, do_sample=True, eos_token_id=2)
     model.save_pretrained(small)
     (small / "chat_template.jinja").write_text("{{ messages }}")
-    facts = grow_checkpoint(small, layers=3, hidden_size=24, out=large)
+    assert run_all.main(["grow", str(small), "--layers", "3", "--width", "24", "--out", str(large)]) == 0
+    said = capsys.readouterr().out
     grown = AutoModelForCausalLM.from_pretrained(large)
-    assert facts["case"] == "exact" and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
+    assert "case: exact" in said and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
     assert (large / "chat_template.jinja").read_text() == "{{ messages }}"
     for name in ("temperature", "top_p", "do_sample", "eos_token_id"):
         assert getattr(grown.generation_config, name) == getattr(model.generation_config, name)

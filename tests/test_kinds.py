@@ -14,7 +14,6 @@ from benchmark.downstream.classifier import SavedModel
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import load
 from benchmark.settings.names import architecture_names
-from benchmark.training.keys import stage_of
 from tests.support.record_lines import read_stage_lines
 from tests.support.small_models import adapted, mixture, of, plain, progressive, rows, tokenizer
 
@@ -41,15 +40,6 @@ def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
     for index, name in enumerate(names):
         assert [last[name] for last in lasts[index:]] == [lasts[index][name]] * (len(names) - index)
         assert index == 0 or lasts[index][name] != lasts[index - 1][name]
-
-
-@pytest.mark.parametrize(("method", "option"), [("pnn", {"lateral": "linear"}), ("lora", {"rank": 2})])
-def test_the_first_stage_is_naives(method: str, option: dict[str, object]) -> None:
-    """Oracle: the interface's rule for sharing a stage."""
-    config = TinyRuns(method, methods.build, Path()).config()
-    built, stage, model = methods.build(method, option), stage_of(config, 0), plain("gpt")
-    assert built.start_stage(model, stage) is model and built.signature(stage) == {}
-    assert built.signature(stage_of(config, 1)) == {"method": method, **option}
 
 
 @pytest.mark.parametrize("kind", BY_DOMAIN)

@@ -24,9 +24,7 @@ from benchmark.models import build, kind_of
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.settings.tasks import SPLITS, Finetuning
 from tests.support.record_lines import read_lines
-from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, save, tokenizer
-
-PROBES = SETTINGS.model_copy(update={"how": ("linear_probe",)})
+from tests.support.toy_task import DOMAINS, LENGTH, TASK, data_of, save, tokenizer
 
 
 @pytest.fixture(scope="module")

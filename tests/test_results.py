@@ -28,7 +28,6 @@ from run_all import main
 from tests.support.record_lines import read_lines
 from tests.support.tiny_suite import write
 
-ROOT = Path(__file__).parent.parent
 ARCHIVE = "records/tiny-s0.tar.gz"
 
 

@@ -18,7 +18,6 @@ from paper_tables import study_of
 from tests.support import tiny_suite
 from tests.support.record_lines import read_lines
 
-ROOT = Path(__file__).parent.parent
 SUITE = """
 extends = "{base}"
 methods = ["er", "elle"]
@@ -63,21 +62,6 @@ def test_every_cell_of_the_grid_has_a_score(folder):
         **{(task, "none"): 2 * 2 + 2 for task in ("last_a", "last_b")},  # ER after either, ELLE after the last
         **{(task, prompt): 2 for task in ("last_a", "last_b") for prompt in ("wrong", "picked")},
     }
-
-
-def test_a_lost_score_is_computed_again_the_same(folder, capsys):
-    """Oracle: the score that was there; only that cell is computed. The grid above has 28."""
-    path = max((folder / "runs" / "scores").glob("*[!s].jsonl"), key=lambda path: len(path.read_text()))
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:3] + lines[4:]))
-    capsys.readouterr()
-    assert run_all.main(["status", *arguments(folder)[:3]]) == 0
-    assert "100% trained; 27 of 28 scores" in capsys.readouterr().out
-    assert run_all.main(["run", *arguments(folder)]) == 0
-    after = path.read_text().splitlines(keepends=True)
-    assert after[:-1] == lines[:3] + lines[4:]
-    lost, again = json.loads(lines[3]), json.loads(after[-1])
-    assert all(lost[name] == again[name] for name in lost if name not in ("seconds", "time"))
 
 
 def test_a_report_has_scores_of_its_own_suites_tasks(folder):

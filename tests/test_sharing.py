@@ -16,8 +16,6 @@ from safetensors.torch import save_file
 from benchmark.files import whole_folder
 from benchmark.models.transformer import naming_damage
 
-OTHER = 4711  # a user's number
-
 
 @contextmanager
 def with_umask(mask: int) -> Iterator[None]:

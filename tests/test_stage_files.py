@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmark.errors import UserError
 from benchmark.instruments.conformance import TinyRuns
@@ -52,17 +51,3 @@ def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], f
     memory.write_bytes(content)
     run.train(last_stage=1)
     assert run.store.stage_done(run.keys[1])
-
-
-def test_what_is_no_checkpoint_is_named_with_the_cure(tmp_path: Path) -> None:
-    """Oracle: the file and what to do with it; without it the stage is trained from its beginning."""
-    tiny = TinyRuns("remembers", lambda name, options: Remembers(), tmp_path)
-    run = tiny.run(tiny.config(), "run")
-    path = run.store.stage(run.keys[0]) / "checkpoint.pt"
-    path.parent.mkdir(parents=True)
-    torch.save([1], path)
-    with pytest.raises(UserError, match=rf"{path} is .*: remove {path}"):
-        run.train(last_stage=0)
-    path.unlink()
-    run.train(last_stage=0)
-    assert run.store.stage_done(run.keys[0])

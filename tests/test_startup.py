@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import gc
 import subprocess
 import sys
 from collections import Counter
@@ -12,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import paper_tables
-from analysis import study
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 ROOT = Path(__file__).parent.parent
@@ -106,15 +102,3 @@ def test_each_file_of_records_is_opened_once(tiny: SuiteFolder, command: list[st
     """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
     assert tiny.call(*command) == 0
     assert_opened_once(opened, tiny, files=5)
-
-
-def test_a_report_makes_its_frames_once(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: how often the records of the runs are gone through, for all tables and figures that there are."""
-    walked = []
-    walk = vars(study.Study)["evaluations"].func
-    counted = functools.cached_property(lambda self: walked.append(self) or walk(self))
-    counted.__set_name__(study.Study, "evaluations")
-    monkeypatch.setattr(study.Study, "evaluations", counted)
-    names = ", ".join(f'"{name}"' for name in paper_tables.names())
-    assert tiny.call("report", "--set", f"tables=[{names}]") == 0
-    assert len(walked) == 1 and gc.isenabled()

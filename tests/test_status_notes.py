@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 
 import pytest
@@ -52,12 +51,3 @@ def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(tiny: Suit
     monkeypatch.setattr("benchmark.training.run.Run.__init__", loses)
     assert tiny.call("run") == 1
     assert tiny.states()["Naive"].state == "todo"
-
-
-def test_braces_on_the_command_line_are_text(tiny: SuiteFolder, capsys) -> None:
-    """Oracle: the words that were given, as a shell takes them, in the command that status names next."""
-    given = '--set=title="{0} {x} {"', "--set=tasks=[{name='t', domain='sea', train='x', dev='x', test='x'}]"
-    assert tiny.call("status", *given) == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
-    words = shlex.split(line.partition("`")[2].rpartition("`")[0])
-    assert [f"--set={word}" for word in words if word.startswith(("title", "tasks"))] == list(given)
