@@ -71,13 +71,11 @@ class ManyRuns:
         for path in alone.glob("stages/*/records.jsonl"):
             if _weights(stages[path.parent.name]) != _weights(read_lines(path)):
                 wrong.append(f"{path.parent.name}: other weights than undisturbed")
-        begun = [_count(lines)["stage"] + _count(lines)["resumed"] for lines in stages.values()]
         return {
             "runs": len(runs),
             "kills": self.kills,
             "done": sum(_count(lines)["done"] == 1 for lines in runs.values()),  # once
             "stages": sum(_count(lines)["done"] == 1 for lines in stages.values()),
-            "again": sum(times - 1 for times in begun),  # stages that were begun again, or went on from a checkpoint
             "wrong": wrong,  # what is done twice, or came to other weights than undisturbed
         }
 

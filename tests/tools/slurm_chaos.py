@@ -4,11 +4,11 @@
 
 Who submits has a full disk, is killed twice on its way, then two submit at once, and the cluster takes few jobs at a
 time: `run` is called again and again. What prepares has an account of its own, and is stopped in the middle of a text.
-Jobs are told that their time is over, killed, preempted, suspended, cancelled, or lose their node, nodes are drained,
-the controller falls silent, and so does who keeps accounts. One job each that prepares, scores and measures is killed,
-and one that reports reaches its limit in vain. Another suite asks for a run's stages while they are trained. With
-several runs a job what happens to one happens to its job: all of its runs stop, or its processes die. The largest array
-may be 0, which is a site without arrays.
+Jobs are told that their time is over, killed, preempted, suspended, cancelled, or lose their node, the controller falls
+silent, and so does who keeps accounts. One job each that prepares, scores and measures is killed, and one that reports
+reaches its limit in vain. Another suite asks for a run's stages while they are trained. With several runs a job what
+happens to one happens to its job: all of its runs stop, or its processes die. The largest array may be 0, which is a
+site without arrays.
 
 All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the training that was lost
 must stay within the checkpoint intervals and two percent.
@@ -92,7 +92,7 @@ class Chaos:
         self.cluster, self.tiny = cluster, SuiteFolder(folder / "tiny", folder)
         self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
         self.left = False  # whether `run` is to be called again
-        self.kinds = [self.tell, self.kill, self.lose_node, self.drain, self.preempt, self.preempt_by_cancelling]
+        self.kinds = [self.tell, self.kill, self.lose_node, self.preempt, self.preempt_by_cancelling]
         self.kinds += [self.suspend, self.silence, self.silence_of_accounts, self.cancel, self.share]
         self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "tiny" / "steps").mkdir()
@@ -274,24 +274,8 @@ class Chaos:
         self.cluster.kill_node(node)
         scontrol("update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
         self.cluster.start_node(node)
-        self.resume(node)
-
-    def resume(self, node: str) -> None:
-        """Let jobs start on a node again; one that has registered meanwhile is back already, and refuses."""
+        # one that has registered meanwhile is back already, and refuses
         subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
-
-    def drain(self, job: Job) -> None:
-        """No job starts on its node for a while, and it goes on."""
-        node = job.node
-
-        def there() -> set[str]:
-            return {id for id, job in queue().items() if job.node == node}
-
-        scontrol("update", f"NodeName={node}", "State=DRAIN", "Reason=chaos")
-        before = there()
-        time.sleep(SILENCE)
-        assert there() <= before
-        self.resume(node)
 
     def preempt_by_cancelling(self, job: Job) -> None:
         """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
