@@ -293,5 +293,4 @@ def record_measurement(
                 continue
             line = compute(models, index)
             lease.check()
-            domain = config.domains[index].name
-            records.append(path, structs.replace(line, key=key, stage_key=stage_key, domain=domain))
+            records.append(path, structs.replace(line, key=key))

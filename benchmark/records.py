@@ -245,7 +245,6 @@ class ScoreLine(Line, tag="score", kw_only=True):
     """A model's score."""
 
     key: str = ""  # its own
-    stage_key: str = ""
     task: str
     task_key: str  # of its data
     domain: str
@@ -268,7 +267,6 @@ class UnscoredLine(Line, tag="unscored", kw_only=True):
     """Why a score could not be computed when it was last tried."""
 
     key: str  # that the score would have
-    stage_key: str
     task: str
     how: str = "finetune"
     prompt: str
@@ -281,7 +279,6 @@ class ZeroShotLine(Line, tag="zero_shot", kw_only=True):
     """What lm-evaluation-harness says of a model and a task, without fine-tuning."""
 
     key: str
-    stage_key: str
     task: str
     values: dict[str, float]  # by metric, and their standard errors, e.g. acc and acc_stderr
     version: str = ""  # of the task, as the harness counts them
@@ -293,8 +290,6 @@ class SimilarityLine(Line, tag="similarity", kw_only=True):
     """How like its ancestors a stage's model is, see analysis/model_similarity.py."""
 
     key: str = ""
-    stage_key: str = ""
-    domain: str = ""
     ars: float | None
     reason: str | None  # why it cannot be measured
 
@@ -303,8 +298,6 @@ class AttentionLine(Line, tag="attention", kw_only=True):
     """What the heads of a stage's model attend to, see analysis/model_similarity.py."""
 
     key: str = ""
-    stage_key: str = ""
-    domain: str = ""
     own: list[float]  # how much as the heads that they came from
     others: list[float | None]  # and as other heads of that ancestor; None: it has no other
     heads: list[list[int]]  # layer and head of the lineages that the figure shows

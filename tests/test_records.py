@@ -164,7 +164,7 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     """Oracle: the layout of the run folder, by hand."""
     write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE | {"key": "a"}, evaluation("adapt", 1, 8.0)])
     named = dict.fromkeys(("key", "task", "task_key", "domain", "metric"), "x")
-    score = {"kind": "score", **named, "stage_key": "a", "prompt": "none", "seed": 0, "dev": 0.1, "seconds": 1.0}
+    score = {"kind": "score", **named, "prompt": "none", "seed": 0, "dev": 0.1, "seconds": 1.0}
     write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
     baseline = {"kind": "baseline", **named, "name": "x", "test": 0.3}
     write_all(tmp_path / "scores" / "baselines.jsonl", [baseline | {"test": 0.2}, baseline])

@@ -78,7 +78,7 @@ def test_status_says_why_a_score_failed(folder, capsys):
     [path, *_] = sorted((folder / "runs" / "scores").glob("*[!s].jsonl"))
     kept = path.read_bytes()
     [*lines, last] = read_lines(path)
-    names = ("key", "stage_key", "task", "prompt", "seed")
+    names = ("key", "task", "prompt", "seed")
     failed = {"kind": "unscored", "time": 1.0, "error": "of this test", **{name: last[name] for name in names}}
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, failed]))
     command = ["status", *arguments(folder)[:3]]

@@ -75,7 +75,6 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     suite, store = load_suite("demo", {"tasks": [task], **how}), Store(tmp_path)
     key = score_key("m1", suite.tasks[0], "data", suite.finetuning, "none", 0)
     of_model: Any = {
-        "stage_key": "m1",
         "task": "toy",
         "task_key": "data",
         "domain": "python",

@@ -246,9 +246,7 @@ def find_missing(
     for (task, data), prompt in product(tasks, prompts):
         for how, seed in settings.trials_of(task):
             key = score_key(stage_key, task, data.key, settings, prompt, seed, how)
-            line = UnscoredLine(
-                key=key, stage_key=stage_key, task=task.name, how=how, prompt=prompt, seed=seed, error=""
-            )
+            line = UnscoredLine(key=key, task=task.name, how=how, prompt=prompt, seed=seed, error="")
             cells.append((line, task, data, prompt))
     return [cell for cell in cells if cell[0].key not in done]
 
@@ -300,7 +298,7 @@ def score_all(
                 lost = record_unscored(path, error, missing)
                 continue
             lease.check()
-            records.append(path, structs.replace(result, key=missing.key, stage_key=stage_key))
+            records.append(path, structs.replace(result, key=missing.key))
             progress(result, len(cells) - number)
     if lost:
         raise lost

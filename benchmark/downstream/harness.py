@@ -162,14 +162,13 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
             raise
         except Exception as error:
             lease.check()
-            names: dict[str, Any] = {"stage_key": key, "how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
+            names: dict[str, Any] = {"how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
             lines = [UnscoredLine(key=score_key(key, task, settings), task=task, **names) for task in missing]
             raise record_unscored(path, error, *lines) from error
         lease.check()
         for task, (values, version) in told.items():
             scored = ZeroShotLine(
                 key=score_key(key, task, settings),
-                stage_key=key,
                 task=task,
                 values=values,
                 version=version,

@@ -252,7 +252,7 @@ class _Run:
                     test = 0.6 + 0.03 * i + 0.1 * (self.speed - 1) + (0.02 if i <= stage else 0) + change
                     test += 0.01 * self.noise("score", stage, domain, seed)
                     key = f"{self.keys[stage]}-{domain}-{prompt}-{seed}"
-                    line: dict[str, Any] = {"kind": "score", "key": key, "stage_key": self.keys[stage]}
+                    line: dict[str, Any] = {"kind": "score", "key": key}
                     line |= {"task": TASKS.get(domain, domain), "task_key": "t"}
                     line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro_f1"}
                     lines.append(line | {"dev": test + 0.01, "test": test, "test_without_leaks": None, "seconds": 5.0})
@@ -262,8 +262,7 @@ class _Run:
         """Logit-KD's models are the most alike, ELLE's come second; PNN has no lineages of heads."""
         apart = {"logit_kd": 0.1, "elle": 0.2}.get(self.method, 0.4) * (1 + 0.2 * stage)
         apart *= 1 + 0.05 * self.noise("similarity", stage)
-        key = self.keys[stage]
-        place = {"stage_key": key, "domain": self.domains[stage][0], "key": key, "reason": None}
+        place = {"key": self.keys[stage], "reason": None}
         ars = {"kind": "similarity", "ars": -apart}
         heads = {"kind": "attention", "own": [0.9] * stage, "others": [0.6] * stage, "heads": [[0, 0], [1, 2]]}
         maps = [[[100 * (1 + (query + column) % 5) for column in range(6)] for query in range(6)]] * 2
