@@ -58,7 +58,7 @@ def _read_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Co
         except (SyntaxError, ValueError, RecursionError):
             skipped["module that does not parse"] += 1
             continue
-        for name, kind, node in _objects(tree, ""):
+        for name, node in _objects(tree, ""):
             text = ast.get_docstring(node)
             if text is None:
                 continue
@@ -67,7 +67,7 @@ def _read_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Co
             elif TORN.search(text):
                 skipped["docstring with a lone surrogate"] += 1
             else:
-                documents += [Document(piece, f"{module}:{name}".rstrip(":"), kind) for piece in cut(text)]
+                documents += [Document(piece, f"{module}:{name}".rstrip(":")) for piece in cut(text)]
     return documents, skipped
 
 
@@ -89,11 +89,10 @@ def _distributions(package: str) -> tuple[str, ...]:
         return tuple(sorted({owner.metadata["Name"] for owner in owners}))
 
 
-def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, str, Documented]]:
-    """Everything in `node` that can have a docstring: qualified name, kind and node."""
+def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
+    """Everything in `node` that can have a docstring: qualified name and node."""
     if isinstance(node, Documented):
-        kind = {ast.Module: "module", ast.ClassDef: "class"}.get(type(node), "function")
-        yield name, kind, node
+        yield name, node
     for child in chain.from_iterable(getattr(node, block, ()) for block in BLOCKS):
         within = isinstance(child, Documented)
         yield from _objects(child, f"{name}.{child.name}".lstrip(".") if within else name)

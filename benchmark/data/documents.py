@@ -79,13 +79,12 @@ def naming_source(what: str) -> Iterator[None]:
 class Document:
     """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW".
 
-    `kind` is "module", "class" or "function" for a docstring, else empty. `hashed` is its fingerprint, and `decides`
-    that of the text that it was cut from, by which all of that is in one split; 0 is not known.
+    `hashed` is its fingerprint, and `decides` that of the text that it was cut from, by which all of that is in one
+    split; 0 is not known.
     """
 
     text: str
     source: str
-    kind: str = ""
     split: Literal["train", "valid", ""] = ""
     hashed: int = 0
     decides: int = 0

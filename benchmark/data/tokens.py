@@ -48,7 +48,7 @@ from benchmark.store import Store
 FORMAT = 1  # raised when the same text comes to mean other tokens
 SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size of text
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
-SUMMED = ("documents", "valid_documents", "valid_bytes", "bytes")  # over the sources of a domain
+SUMMED = ("documents", "valid_documents", "valid_bytes")  # over the sources of a domain
 BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left out
 # of a domain: documents that were read, a hash of their text, and bytes of train.bin and fingerprints.bin
 NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "sizes": [0, 0]}
@@ -62,11 +62,9 @@ class DomainInfo(TypedDict, total=False):
     documents: int
     valid_documents: int  # of these
     valid_bytes: int  # of the validation text
-    bytes: int  # of their text
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
-    complete: bool  # False: the rest was not read
     near_copies: int  # validation documents most of which stand in its training text, in records: see data/leaks.py
     near_copies_in: dict[str, int]  # or in that of another domain
     versions: dict[str, str]  # by package
@@ -281,7 +279,6 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     return cast(DomainInfo, joined) | {
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(sum((Counter(info["skipped"]) for info in infos), Counter())),
-        "complete": all(info["complete"] for info in infos),
         "parts": [len(part.train) for part in parts],
     }
 
@@ -302,13 +299,12 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
     valid: Sample[tuple[Ids, int, bytes]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped, text_hash = Counter[str](), hashlib.sha256()
     count = read = train_documents = train_bytes = 0
-    complete, is_same = True, not begun["documents"]
+    is_same = not begun["documents"]
     with paths[0].open("ab") as file, paths[1].open("ab") as fingerprints:
         documents = corpus.read(domain, data.valid_share, skipped)
         for document, ids in encode_documents(made_with, documents, begun["documents"]):
             into.poll(False)
             if document.split == "train" and is_same and not room:
-                complete = False
                 break
             count += 1
             text, hashed = document.text.encode(), document.hashed.to_bytes(8, "little")
@@ -341,10 +337,8 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
         "documents": train_documents + len(kept),
         "valid_documents": len(kept),
         "valid_bytes": _write_valid(kept, made_with, data.max_valid_tokens, folder),
-        "bytes": train_bytes + sum(size for _, size, _ in kept),
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted((+skipped).items())),
-        "complete": complete,
     }
 
 
