@@ -234,19 +234,19 @@ def parse_rows(
     rows: Iterator[tuple[str, Row]], text_field: TextField, on_error: OnError, skipped: Counter[str]
 ) -> Iterator[Document]:
     """The documents of rows, each with its place. With "skip" what is broken is left out, counted and named."""
-    ended = False
-    while not ended:
-        documents = list[Document]()
+    while True:
         try:
-            place, row = next(rows, ("", None))
-            ended = row is None
-            documents += [] if row is None else parse_row(row, text_field, place)
+            place, row = next(rows)
+            documents = parse_row(row, text_field, place)
+        except StopIteration:
+            return
         except BrokenText as error:
             if on_error == "stop":
                 raise DataError(f'{error}; or on_error = "skip" in the domain leaves such out') from None
             named = sum(reason.startswith(BROKEN) for reason in skipped) < NAMED
             skipped[f"{BROKEN} {error.place}" if named else "more that are broken"] += 1
-        yield from documents
+        else:
+            yield from documents
 
 
 def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]:
