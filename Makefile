@@ -16,11 +16,8 @@ RUN := $(VENV)/bin/python
 
 .PHONY: demo test test-slurm test-thorough check lint docs slurm-demo slurm-chaos gpu-check chaos
 
-# Its runs go side by side, each on a physical core or a GPU of its own: four at most.
-SIDE_BY_SIDE = $(shell $(RUN) -c "from benchmark.jobs.pool import physical_cores; \
-	from benchmark.models.devices import accelerators; print(min(4, accelerators()[1] or len(physical_cores())))")
 demo: $(VENV)/installed
-	$(RUN) run_all.py run demo --parallel $(SIDE_BY_SIDE)
+	$(RUN) run_all.py run demo
 	@$(RUN) run_all.py compare results/demo runs | tail -n 1 # A is what the README shows
 	@echo open report/demo/index.html in a browser
 

@@ -130,21 +130,6 @@ def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:
     assert capsys.readouterr().err.strip().startswith("ended; jobs go on that were submitted")
 
 
-def test_make_demo_says_how_many_runs_go_side_by_side() -> None:
-    """Oracle: the parser itself takes what `make` would call, and so many runs as devices or cores allow, at most 4."""
-    told = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "demo", f"RUN={sys.executable}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    [line] = [line for line in told.stdout.splitlines() if " run demo " in line]
-    _, called, *words = shlex.split(line)
-    assert called == "run_all.py" and not told.stderr
-    assert 1 <= command_line("", ["local"]).parse_args(words).parallel <= 4
-
-
 def test_a_reader_that_has_read_enough_is_no_error() -> None:
     """Oracle: the status of whatever SIGPIPE ends, and nothing on the terminal."""
     words = [sys.executable, "run_all.py", "run", "demo", "--dry-run", "--runs", "/nonexistent"]

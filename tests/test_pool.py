@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
 import methods
 from benchmark.jobs import pool
@@ -153,6 +154,25 @@ def test_each_process_takes_its_device_and_its_share(count: int, tiny: SuiteFold
         order.append(there.current)
     assert order == [number % 2 for number in range(count)]
     assert there.taken == ([] if count == 2 else [(number % 2, 0.5) for number in range(4)])
+
+
+@dataclass(frozen=True)
+class NoteThreads(Unit):
+    """Writes down its key, and the most threads of a library of BLAS."""
+
+    kind = "measure"
+
+    def __call__(self, worker: Worker) -> None:
+        most = max(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        with (self.runs / "notes").open("a") as file:
+            file.write(f"{self.key} {most}\n")
+
+
+def test_the_last_unit_begins_first_with_threads_of_its_slot_alone(tiny: SuiteFolder) -> None:
+    """Oracle: threadpoolctl's count in each process, of a slot of one core, whatever the machine has."""
+    units = [NoteThreads(tiny.runs, tiny.configs()[0], key) for key in "abc"]
+    assert pool.work_through(units, pool.equal_slots(1, [(0,)], 0), lambda: False) == []
+    assert (tiny.runs / "notes").read_text() == "c 1\nb 1\na 1\n"
 
 
 def test_under_seconds_only_when_asked_and_apart(tiny: SuiteFolder, monkeypatch) -> None:

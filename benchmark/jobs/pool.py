@@ -149,15 +149,16 @@ def work_through(
     when_idle: Callable[[Sequence[Unit]], None] = lambda units: None,
     show: Callable[[Sequence[Unit]], None] = lambda units: None,
 ) -> list[Unit]:
-    """Do units, in this order, one after the other in each slot; where one fails the others go on.
+    """Do units, the last first, one after the other in each slot; where one fails the others go on.
 
+    Suites name the rows of larger models last: begun first, none of them is alone at the end while a core is idle.
     What another process has is left until nothing else is to do, then `when_idle` is told, and it is tried every ten
     seconds; `show` is told which are under way. Returns what failed. Raises Stopped, after checkpoints, when asked to
     stop, or where one was told so by a signal of its own, and what `when_idle` raises.
     """
     from benchmark.training.processes import Stopped
 
-    left, not_before, failed, stopping = list(units), dict[str, float](), list[Unit](), False
+    left, not_before, failed, stopping = [*units][::-1], dict[str, float](), list[Unit](), False
     free, busy = list(slots), dict[int, tuple[Unit, Slot, ForkServerProcess]]()
     start_server()
     try:
@@ -233,6 +234,7 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
     Ctrl-C is the parent's business, and held back; SIGTERM asks it to stop, and so does the end of the parent.
     """
     import torch
+    from threadpoolctl import threadpool_limits
 
     from benchmark.models.devices import take_share
     from benchmark.training.processes import join
@@ -243,6 +245,7 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
     if slot.cores:
         os.sched_setaffinity(0, slot.cores)
     torch.set_num_threads(min(torch.get_num_threads(), slot.threads))
+    threadpool_limits(slot.threads, "blas")  # of numpy and scipy
     parent = multiprocessing.parent_process()
     with StopSignals(signal.SIGTERM) as signals, join() as world:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])

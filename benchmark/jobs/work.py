@@ -251,7 +251,6 @@ class MeasureModels(Unit):
     kind = "measure"
 
     def __call__(self, worker: Worker) -> None:
-        print(f"{self.config.row}, seed {self.config.seed}: measuring its models", file=sys.stderr)
         for measure in self.measures:
             measure(self.config, self.store)
 

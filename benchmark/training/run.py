@@ -79,7 +79,8 @@ class Run:
         poll = polled(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
         self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
-        self.leaks = find_validation_leaks(self.corpus, config.learned, store.data, poll)
+        # all runs need these, so they are waited for
+        self.leaks = find_validation_leaks(self.corpus, config.learned, store.data, polled(asked_to_stop))
         self.stream.mark_leaks(self.leaks)
         method = new_method()
         check_memory_shares(config, method)
