@@ -233,7 +233,7 @@ OF_INSTRUMENTS = ("evaluate", "grow", "export", "new-suite")
 HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track)
 COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
 COMMANDS["list"] = list_names
-ASKS = ("-h", "--help", "--version")  # what is asked without a command
+ASKS = ("-h", "--help", "--version")  # asked without a command
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on

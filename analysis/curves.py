@@ -30,13 +30,14 @@ from benchmark.settings.units import UNITS
 
 @dataclass(frozen=True, kw_only=True)
 class TrendFigure(FigureExhibit):
-    """AP and AP+ of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
+    """The `metrics` of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
 
     Rows of panels are suites. What was measured before the first step of a stage, as right after growth, is drawn
     but does not set the scale. Lines without a colour have no band.
     """
 
     rows: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = PERPLEXITIES
 
     def draw(self, study: Study) -> Figure:
         suites = self.suites(study)
@@ -44,12 +45,12 @@ class TrendFigure(FigureExhibit):
         style_of = styles(study, shown["row"].unique())
         labels, text = describe_rows(shown.groupby(["suite", "row", "stage"])["seed"].nunique())
         longest = max(len(title) for suite in suites for title in study.stage_titles(suite))
-        figure, axes = panels(len(suites), len(PERPLEXITIES), 4.2, 2.6 + 0.05 * longest)
+        figure, axes = panels(len(suites), len(self.metrics), 8.4 / len(self.metrics), 2.6 + 0.05 * longest)
         ends, cut = [], False
         for suite, line in zip(suites, axes, strict=True):
             points = self._points(study, suite)
             unit = UNITS[study.of(suite)[0].line.config["budget"]["unit"]]
-            for axis, metric in zip(line, PERPLEXITIES, strict=True):
+            for axis, metric in zip(line, self.metrics, strict=True):
                 figures.format_amounts(axis, unit.label)
                 axis.set_ylabel(metric.name)
                 drawn = points[np.isfinite(points[metric.column])]
@@ -147,6 +148,9 @@ class ScoreFigure(FigureExhibit):
             axis.set_axis_off()
         for line in axes:
             line[0].set_ylabel("Score (%, linear)")
+        last = wide["average"].groupby(["row", "stage"]).mean().dropna().groupby("row").tail(1)
+        means = ", ".join(f"{row} {figures.short(mean)}" for (row, _), mean in last.items())
+        figure.set_label(f"Averages after the last stage: {means}.")
         return finish(figure, text, figures.about_texts(study, [suite]), *note_leaks(study, suite))
 
 

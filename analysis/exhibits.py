@@ -70,7 +70,7 @@ class TableExhibit(Exhibit):
         view: View,
         scores: bool = False,
     ) -> Table:
-        """The finished table of measurements, with the best marked, and below it what is said of all its suites.
+        """The finished table of measurements, with the best marked, and below it the notes on all its suites.
 
         `scores` compare whatever text a model was measured on.
         """
@@ -83,7 +83,7 @@ class TableExhibit(Exhibit):
     def table(
         self, columns: Sequence[Column], blocks: Sequence[Block], below: Sequence[str], view: View, stub: str = "Method"
     ) -> Table:
-        """The finished table, its caption saying what is in brackets, and numbers of few seeds marked."""
+        """The finished table, its caption explaining brackets, and numbers of few seeds marked."""
         blocks, seeds = mark_few_seeds(blocks)
         few = {cell.few_seeds for block in blocks for row in block.rows for cell in row.cells} - {0}
         fewer = ", or over n where it is said" if few - {1} else ""
@@ -143,7 +143,7 @@ def read_printed(path: Path) -> tuple[PrintedValue, ...]:
 
 
 def with_printed(cell: Cell, value: PrintedValue | None) -> Cell:
-    """The cell with what is printed of it beside its own."""
+    """The cell with its printed number beside its own."""
     if value is None:
         return cell
     printed = f"−{value.printed[1:]}" if value.printed.startswith("-") else value.printed
@@ -151,7 +151,7 @@ def with_printed(cell: Cell, value: PrintedValue | None) -> Cell:
 
 
 def corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list[str]:
-    """Why printed numbers that are shown cannot be right, or what is odd of them; each reason once, with its cells."""
+    """Why printed numbers that are shown cannot be right, or are odd; each reason once, with its cells."""
     said: dict[str, dict[str, None]] = {}
     for block in blocks:
         for row in block.rows:

@@ -48,7 +48,10 @@ const HEIGHT = 360;
 const coloured = () => { // grey rows get the colours that those which are switched off leave free
   const shown = data.rows.filter(({ row }) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
   const free = data.colours.filter((colour) => !shown.some((row) => row.colour === colour));
-  return shown.map((row) => (data.colours.includes(row.colour) ? row : { ...row, colour: free.shift() ?? "var(--faint)" }));
+  return shown.map(({ row, colour }) => {
+    const own = data.colours.includes(colour) ? colour : free.shift();
+    return { row, grey: !own, colour: own ? `color-mix(in srgb, ${own} var(--vivid), white)` : "var(--faint)" };
+  });
 };
 const namesAtEnds = (ends, height) => { // they move down where they would overlap, and up again from the bottom
   const gap = 13;
@@ -71,14 +74,14 @@ const specification = () => {
   const { suite, metric, unit, scale } = Object.fromEntries(new FormData(form));
   const shown = coloured();
   const names = new Set(shown.map(({ row }) => row));
-  const grey = new Set(shown.filter(({ colour }) => !data.colours.includes(colour)).map(({ row }) => row));
+  const grey = new Set(shown.filter(({ grey }) => grey).map(({ row }) => row));
   const values = points.filter((p) => p.suite === suite && names.has(p.row) && p[metric] !== null && p[unit] !== null)
     .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_low`]), high: number(p[`${metric}_high`]) }))
     .sort((a, b) => grey.has(b.row) - grey.has(a.row)); // coloured lines are drawn over grey ones
   const trained = values.some((p) => p.trained) ? values.filter((p) => p.trained) : values; // these set the scale
   const [lowest, highest] = [Math.min(...trained.map((p) => p[`${metric}_low`])), Math.max(...trained.map((p) => p[`${metric}_high`]))];
-  const type = scale === "log" && lowest <= 0 ? "symlog" : scale;
-  const [into, back] = { log: [Math.log, Math.exp], linear: [(v) => v, (v) => v], symlog: [(v) => Math.sign(v) * Math.log1p(Math.abs(v)), (v) => Math.sign(v) * Math.expm1(Math.abs(v))] }[type];
+  const type = lowest <= 0 ? "linear" : scale;
+  const [into, back] = { log: [Math.log, Math.exp], linear: [(v) => v, (v) => v] }[type];
   const margin = 0.04 * (into(highest) - into(lowest) || 1);
   const [bottom, top] = [into(lowest) - margin, into(highest) + margin];
   const y = { type: "quantitative", scale: { type, nice: false, domain: [back(bottom), back(top)], ...(type === "linear" && { zero: false }) } };
@@ -90,7 +93,7 @@ const specification = () => {
     { field: "seeds" }, { field: unit, title: data.units[unit], format: ",.4~g" },
   ];
   const last = new Map(values.map((point) => [point.row, point]));
-  const ends = shown.filter(({ row, colour }) => last.has(row) && data.colours.includes(colour))
+  const ends = shown.filter(({ row, grey }) => last.has(row) && !grey)
     .map(({ row }) => ({ row, text: chart.clientWidth < 500 ? row : `${row} ${last.get(row).said}`, place: HEIGHT * Math.min(1, Math.max(0, (top - into(last.get(row)[metric])) / (top - bottom))) }));
   const domains = bands(points.filter((p) => p.suite === suite && p[unit] !== null && p[metric] !== null), unit);
   const room = Math.min(0.33 * chart.clientWidth, 16 + 5.8 * Math.max(0, ...ends.map(({ text }) => text.length)));
@@ -98,6 +101,7 @@ const specification = () => {
   const spent = values.map((p) => p[unit]);
   const x = { field: unit, type: "quantitative", title: named(data.units[unit], "linear").match(new RegExp(`.{1,${Math.max(12, Math.floor(width / 7))}}(\\s|$)`, "g")), axis: { format: "~s", tickCount: 6, grid: false }, scale: { nice: false, zero: false, domain: [metric === "ap" ? 0 : Math.min(...spent), Math.max(...spent)] } };
   const color = { field: "row", type: "nominal", scale: { domain: shown.map(({ row }) => row), range: shown.map(({ colour }) => colour) }, legend: null };
+  const narrowest = Math.min(...domains.map(({ from, to }) => to - from));
   const lines = { x, color, detail: { field: "row" } };
   return {
     data: { values }, width: "container", height: HEIGHT, background: null, autosize: { type: "fit-x", contains: "padding" },
@@ -105,7 +109,7 @@ const specification = () => {
     layer: [
       { data: { values: domains }, mark: { type: "rect", color: "var(--text)", clip: true }, encoding: { x: { ...x, field: "from" }, x2: { field: "to" }, opacity: { field: "opacity", type: "quantitative", scale: null } } },
       { data: { values: domains.map((each) => ({ ...each, middle: (Math.max(each.from, x.scale.domain[0]) + each.to) / 2 })).filter(({ to }) => to > x.scale.domain[0]) },
-        mark: { type: "text", baseline: "bottom", y: -4, color: "var(--soft)", limit: width / domains.length - 4 }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
+        mark: { type: "text", baseline: "bottom", y: -4, color: "var(--soft)", limit: (width * narrowest) / (x.scale.domain[1] - x.scale.domain[0]) - 4 }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
       { mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
       { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
       {

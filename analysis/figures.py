@@ -21,7 +21,7 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
 from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
@@ -50,8 +50,8 @@ _SETTINGS: dict[Any, Any] = {
 }
 Style = dict[str, Any]
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
-# seaborn's "colorblind" without what white hides, yellow and pink, and without its grey
-COLOURS = ["#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#7b5bd6", "#56b4e9"]
+# Names have at least 4.5:1 on white; on the dark page, where 45% of each is white, as much.
+COLOURS = ["#0173b2", "#a66300", "#02805c", "#a01c10", "#bb4494", "#4a3a20", "#7048d8", "#1a208a"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +72,12 @@ class FigureExhibit(Exhibit):
 
 
 def describe(figure: Figure) -> str:
-    """What a figure shows, for who cannot see it: where lines end, as far as that is written, and the text below it."""
+    """A figure's numbers and the text below it, for readers who cannot see it: its label, and where lines end."""
     ends = {axis.get_ylabel(): [text for text in axis.texts if isinstance(text, Annotation)] for axis in figure.axes}
     said = [f"{what}: {', '.join(text.get_text() for text in texts)}." for what, texts in ends.items() if texts]
-    return " ".join(" ".join([*said, *(legend.get_title().get_text() for legend in figure.legends)]).split())
+    return " ".join(
+        " ".join([figure.get_label(), *said, *(legend.get_title().get_text() for legend in figure.legends)]).split()
+    )
 
 
 @contextmanager
@@ -93,6 +95,7 @@ def to_files(figure: Figure) -> dict[str, bytes]:
     """The figure as PDF and PNG, which says what it shows, without anything that changes from one day to the next."""
     pdf, png = io.BytesIO(), io.BytesIO()
     figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    figure.set_layout_engine("none")  # panels stand where they are
     figure.savefig(png, format="png", dpi=160, metadata={"Software": None, "Description": describe(figure)})
     return {"pdf": pdf.getvalue(), "png": png.getvalue()}
 
@@ -176,7 +179,7 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.4) -> 
 
 
 def nothing(text: str) -> Figure:
-    """A figure that says what is not there yet."""
+    """A figure that says what it lacks."""
     figure, [[axis]] = panels(1, 1)
     write_in_empty_panel(axis, text)
     return figure
@@ -238,17 +241,12 @@ def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, st
 
 
 def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
-    """Scale an axis as its metric's is, with plain numbers, and say so; symlog is linear where nothing is large."""
-    low, high, name, scale = min(values), max(values), metric.name, metric.axis
-    if scale == "symlog" and max(-low, high) < 4:
-        axis.set_ylabel(f"{name} (linear)")
-        return
-    axis.set_yscale(scale)
-    axis.set_ylabel(f"{name} (log)" if scale == "log" else f"{name} (symlog: linear within ±1)")
-    if scale == "symlog":
-        axis.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1, subs=(1, 2, 5)))
-    else:
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 10 * low else MaxNLocator(6))
+    """Scale an axis as its metric's is, with plain numbers, and say so."""
+    low, high = min(values), max(values)
+    axis.set_yscale(metric.axis)
+    axis.set_ylabel(f"{metric.name} ({metric.axis})")
+    is_long = metric.axis == "log" and high > 10 * low
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if is_long else MaxNLocator(6))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
     axis.yaxis.set_minor_locator(NullLocator())
 

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric: how it is shown, and how two of its values compare."""
+    """A metric's properties: how it is shown, and how two of its values compare."""
 
     name: str
     column: str = ""  # of a study's evaluations
@@ -42,7 +42,7 @@ class Metric:
 
 
 AP = Metric("AP", "ap", lower=True, ratio=True, unit="%", digits=1, axis="log")
-AP_PLUS = Metric("AP⁺", "ap_plus", lower=True, axis="symlog")
+AP_PLUS = Metric("AP⁺", "ap_plus", lower=True)
 PERPLEXITIES = (AP, AP_PLUS)
 METRICS = {
     metric.name: metric
@@ -97,7 +97,7 @@ def regrets(matrix: ArrayLike, oracle: ArrayLike) -> Floats:
 
 
 def mean_regrets(regrets: ArrayLike) -> tuple[float, float, float]:
-    """In distribution, backward and forward: means of the diagonal, and of what is below and above it (TiC-LM, 2025).
+    """In distribution, backward and forward: means on, below and above the diagonal (TiC-LM, 2025).
 
     The last two are NaN for a single domain.
     """

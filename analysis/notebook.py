@@ -33,7 +33,7 @@ class OpenSuite:
     study_of: Callable[[Suites, Path], Study]
 
     def run(self, row: str, seed: int | None = None) -> None:
-        """Train what is missing of a row, with one of its seeds or with all. Raises ConfigError for another row.
+        """Train the missing runs of a row, with one of its seeds or with all. Raises ConfigError for another row.
 
         What goes wrong while it trains is recorded, and raised as ConfigError with the runs' names.
         """

@@ -45,7 +45,7 @@ def read(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[
 
 
 def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[tuple[str, list[str]]]:
-    """Is the comparison of a suite's rows fair? What is said where all is well, and what is not."""
+    """Is the comparison of a suite's rows fair? The line where all is well, and the problems."""
     stages, titles = study.stages[study.stages["suite"] == suite], study.stage_titles(suite)
     if rows is not None:
         stages = stages[stages["row"].isin(rows)]
@@ -79,7 +79,7 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
 def note_probes(study: Study, suites: Iterable[str]) -> list[str]:
     """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean over seeds.
 
-    A start model's own comes first: what is above it was forgotten.
+    A start model's own comes first: a higher one was forgotten.
     """
     perplexities: dict[str, dict[str, list[float]]] = {}
     for suite in suites:

@@ -114,7 +114,7 @@ def _describe_progress(study: Study) -> str:
 
 
 def _audit(study: Study) -> list[tuple[bool, str, str]]:
-    """Of each suite, named where there are several: whether it is well, its name, and what is equal or what is not."""
+    """Of each suite, named where there are several: whether it is well, its name, and which things are equal or not."""
     lines: list[tuple[bool, str, str]] = []
     for suite in study.suites:
         where = f"{suite}: " if len(study.suites) > 1 else ""
@@ -191,7 +191,7 @@ def data(study: Study) -> Markup:
 
 
 def _points(study: Study) -> dict[str, list[Any]]:
-    """Each evaluation of a row, as the names of what is known of it and a list each, which is short where many are.
+    """Each evaluation of a row, as names of its fields and a list each, which is short where many are.
 
     `trained`: 0 before the first step of a stage, else 1. Means over seeds of what was charged and measured, and the
     range of the latter, in the digits of tables.
@@ -211,7 +211,7 @@ def _points(study: Study) -> dict[str, list[Any]]:
 
 
 def _short(value: float) -> float | None:
-    """A number as JSON writes it shortest; None for what is not finite."""
+    """A number as JSON writes it shortest; None for one that is not finite."""
     return None if not math.isfinite(value) else int(value) if value.is_integer() else value
 
 

@@ -21,7 +21,7 @@ from benchmark.settings.units import UNITS, list_recorded_units
 from benchmark.store import RunRecords
 
 LONG = 12  # stages at most, of which a page shows each
-Place = tuple[int, Metric]  # of a column: a stage, and what is measured after it
+Place = tuple[int, Metric]  # of a column: a stage, and the metric after it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,7 @@ class RegretTable(TableExhibit):
 
 
 def loss_matrix(run: RunRecords) -> Floats:
-    """The perplexity of each domain after each stage, (D, D); NaN for what is not measured."""
+    """The perplexity of each domain after each stage, (D, D); NaN where nothing is measured."""
     names = [domain.name for domain in run.domains]
     rows = [[select_measure(measured, name) for name in names] for measured in run.matrix]
     return np.array(rows + [[np.nan] * len(names)] * (len(names) - len(rows)), float)

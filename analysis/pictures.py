@@ -80,6 +80,10 @@ class MatrixFigure(FigureExhibit):
         )
         bar.ax.yaxis.set_minor_locator(NullLocator())
         bar.ax.yaxis.set_major_formatter(lambda value, _: figures.short(value))
+        ends = ((row, matrix.dropna(how="all").tail(1).to_numpy().flat) for row, matrix in matrices)
+        lines = (f"{row} {', '.join(map(figures.short, end))}" for row, end in ends)
+        if columns <= figures.FEW:
+            figure.set_label(f"After the last stage, of each text in order: {'; '.join(lines)}.")
         finished = [(run.suite, run.row) for run in study.runs if run.finished]
         seeds = max(map(finished.count, finished))
         over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
@@ -125,7 +129,7 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
 
 
 def _perplexities(run: RunRecords) -> Floats:
-    """The matrix of a run, shape (stages, texts), a line more for a start model; NaN for what is not measured."""
+    """The matrix of a run, shape (stages, texts), a line more for a start model; NaN where nothing is measured."""
     names = [text.name for text in (*run.domains, *run.line.probes)]
     matrix = np.full((len(run.domains) + bool(run.start), len(names)), np.nan)
     for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
@@ -134,7 +138,7 @@ def _perplexities(run: RunRecords) -> Floats:
 
 
 def _mean(matrices: Sequence[Floats]) -> Floats:
-    """The mean of several matrices, over what is measured."""
+    """The mean of several matrices, over measured cells."""
     stack = np.stack(matrices)
     measured_at = ~np.isnan(stack)
     totals = np.where(measured_at, stack, 0.0).sum(axis=0)
@@ -164,6 +168,8 @@ class AttentionFigure(FigureExhibit):
         figure.set_layout_engine("compressed")  # pictures are square
         for column, (_, model) in zip(zip(*axes, strict=True), shown.iterrows(), strict=True):
             _draw_heads(column, model)
+        titles = (column[0].get_title().partition("\n")[0] for column in zip(*axes, strict=True))
+        figure.set_label(f"{', '.join(titles)}.")
         for line in axes:
             line[0].set_ylabel("← query")
         axes[-1][0].set_xlabel("key →")

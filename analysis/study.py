@@ -51,7 +51,7 @@ _CURVE = ("stage", "is_end", "begun", "charged", *_MEASURED)
 class Study:
     """The runs that a report is about, and everything computed from them once.
 
-    `title` says what is compared, as its suites do; `paper`: whether the runs are held against the paper; `called`:
+    `title` names the comparison, as its suites do; `paper`: whether the runs are held against the paper; `called`:
     what stands for each suite on a command line; `records`: the folder that holds theirs; `printed`: for each suite the
     one of the paper whose printed numbers stand beside its own, "" for none; one that is not in it: by its name;
     `only_last`: suites that fine-tune the models after the last stage alone.
@@ -67,7 +67,7 @@ class Study:
     only_last: frozenset[str] = frozenset()
 
     def run_command(self, suite: str) -> str:
-        """The command that trains what is missing of a suite."""
+        """The command that trains the missing runs of a suite."""
         return f"python run_all.py run {self.called.get(suite, suite)}"
 
     @cached_property
@@ -447,7 +447,7 @@ def describe_hardware(provenance: Provenance) -> str:
 
 
 def select_measure(measured: Measures, name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity") -> float:
-    """What is measured of a domain or probe: infinite where it overflowed, NaN where the record lacks it."""
+    """The measure of a domain or probe: infinite where it overflowed, NaN where the record lacks it."""
     return _finite(getattr(measured, what).get(name, np.nan)) if measured else np.nan
 
 

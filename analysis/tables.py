@@ -31,7 +31,7 @@ MISSING = "--"
 class Cell:
     """A number with its spread over seeds, or a text. `printed` is what the paper has in the same cell.
 
-    `corrected` is what it must have meant, `doubt` why it cannot be right, or what is odd of it.
+    `corrected` is what it must have meant, `doubt` why it cannot be right, or is odd.
     No values, no text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
     `few_seeds`: over how many seeds a number of ours is, where that is one or fewer than others of its table.
     """
@@ -267,7 +267,7 @@ _MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord
 def latex(value: object) -> str:
     """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show their code point.
 
-    What is marked as safe is LaTeX already.
+    Text marked as safe is LaTeX already.
     """
     if isinstance(value, Markup):
         return value

@@ -23,7 +23,7 @@ NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit the last, and nothing 
 
 
 class DamagedFile(UserError):
-    """A file that is not what was written: its name, what is wrong, and the cure."""
+    """A file that is not what was written: its name, the damage, and the cure."""
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
             old = _temporary_path(folder)
             os.replace(folder, old)
             os.replace(beside, folder)
-            shutil.rmtree(old, ignore_errors=True)  # the new one is in place, and `sweep` removes what is left
+            shutil.rmtree(old, ignore_errors=True)  # the new one is in place, and `sweep` removes the rest
         else:
             os.replace(beside, folder)
         sync(folder.parent)

@@ -1,4 +1,4 @@
-"""Who has what below `--runs`: locks with a lifetime, which ask nothing of a file system but to create a file once.
+"""Owners of places below `--runs`: locks with a lifetime, which ask nothing of a file system but to create a file once.
 
 Whoever takes `NAME` creates `NAME.1`, which only one can, and touches it every ten seconds (Gray and Cheriton 1989,
 Leases). The next owner creates `NAME.2`, and so on; the highest number counts. An owner is dead if its process is, on
@@ -121,7 +121,7 @@ class Lease:
             raise LeaseLost(f"{self.path}: {self.owner()} took it from this process, which gave no sign of life")
 
     def owner(self) -> str:
-        """Who has it, or had it last, as far as that is known."""
+        """Its owner, or the last one, as far as that is known."""
         fields = self._read(max(self._numbers()))[1].split()
         return f"process {fields[1]} on {fields[3]}" if len(fields) >= 4 else "another process"
 
@@ -145,7 +145,7 @@ class Lease:
         return [0, *(int(suffix) for suffix in suffixes if suffix.isdigit())]
 
     def _read(self, number: int) -> tuple[float, str]:
-        """When an owner gave its last sign, and who it is; nobody has what is gone, or goes meanwhile."""
+        """When an owner gave its last sign, and who it is; nobody has a file that goes meanwhile."""
         try:
             with self._file(number).open(errors="replace") as file:  # which asks a network file system for its times
                 return os.fstat(file.fileno()).st_mtime, file.read()

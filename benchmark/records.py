@@ -222,7 +222,7 @@ class DoneLine(Line, tag="done", kw_only=True):
     growth: GrowthRecord | None
     cores: CoreShare
     weights: str = ""  # a hash of its model's
-    trained: str | None = None  # of that which the next stage goes on from, where it is another
+    trained: str | None = None  # of the weights that the next stage begins with, where others
     micro_batch_size: int | None = None  # where memory did not hold as many rows of a forward pass as were asked for
 
 

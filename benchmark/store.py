@@ -1,4 +1,4 @@
-"""Where things lie below the folder of `--runs`, and what is recorded there of runs and stages. No torch here."""
+"""Where things lie below the folder of `--runs`, and the records of runs and stages there. No torch here."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ class Store:
         return self.run_file(config).with_suffix(".json")
 
     def stage_lines(self, key: str) -> list[LineOfStage]:
-        """What is recorded of a stage in the order of training."""
+        """The records of a stage in the order of training."""
         return records.read_stage(self.stage_file(key))
 
     def stage_done(self, key: str) -> bool:
         return last(self.stage_lines(key), DoneLine) is not None
 
     def run_lines(self, config: NamedRun) -> list[records.LineOfRun]:
-        """What is recorded of a run; nothing of one that has not started."""
+        """The records of a run; nothing of one that has not started."""
         return records.read(self.run_file(config), records.RUN)
 
     def recorded_stages(self, config: NamedRun) -> list[str]:
@@ -132,7 +132,7 @@ class RunRecords:
     start: records.Measures = None
     failure: records.FailedLine | None = None
     other_code: bool = False  # whether its method trained a stage with other code than now
-    why: str = ""  # what is recorded of the run is not shown
+    why: str = ""  # its records are not shown
 
     @property
     def id(self) -> str:
@@ -171,7 +171,7 @@ ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by 
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list.
 
-    Raises RecordsError for what is damaged, and for records that do not belong together.
+    Raises RecordsError for damaged files, and for records that do not belong together.
     """
     store = Store(runs)
     stage_lines = functools.cache(store.stage_lines)
@@ -222,7 +222,7 @@ def make_empty_run(line: RunLine) -> RunRecords:
 
 
 def leave_out(run: RunRecords, why: str) -> RunRecords:
-    """An empty run in its place, which says why what is recorded of it does not count."""
+    """An empty run in its place, which says why its records do not count."""
     return dataclasses.replace(make_empty_run(replace(run.line, texts={})), why=why)
 
 
@@ -239,7 +239,7 @@ def find_older_texts(lines: Sequence[RunLine]) -> dict[str, str]:
 
     newest = {text: key for line in sorted(lines, key=lambda line: line.time) for text, key in texts(line).items()}
     older = [line.id for line in lines if any(newest[text] != key for text, key in texts(line).items())]
-    return dict.fromkeys(older, "what is recorded is of another text than a newer run of the row")
+    return dict.fromkeys(older, "its records are of another text than a newer run of the row")
 
 
 def _scores(scored: Sequence[records.LineOfScores]) -> list[records.ScoreLine]:

@@ -41,7 +41,7 @@ class Distillation(LifelongMethod):
         return loss + rows / len(batch.tokens) * self.beyond_er(logits[-rows:], teacher, batch.targets[-rows:])
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
-        """The mean over memory rows of what is added to their cross-entropy.
+        """The mean over memory rows of the term added to their cross-entropy.
 
         Logits (B, K, V), targets (B, K) of the memory rows alone.
         """

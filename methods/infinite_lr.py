@@ -10,7 +10,7 @@ end at N_cd and the anneal begins at N_ann:
     constant  eta = eta_const
     anneal    eta = eta_const (eta_min / eta_const)^((n - N_ann) / (N_end - N_ann))
 
-Here N counts what is spent of a stage's budget, warm-up and cooldown are of the first stage, rates are shares of the
+Here N counts the spent part of a stage's budget, warm-up and cooldown are of the first stage, rates are shares of the
 peak, and the anneal is a branch at the end of each stage, paid for from its budget. Defaults of shares and rates are
 ours.
 """

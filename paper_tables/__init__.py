@@ -140,7 +140,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
 
 
 def study_of(suites: Suites, runs: Path) -> Study:
-    """What is recorded of suites' runs below `runs`; its name joins theirs. Raises ConfigError for two of one name.
+    """The records of suites' runs below `runs`; its name joins theirs. Raises ConfigError for two of one name.
 
     Only records of what identifies a run count, and of texts the newest. A record says the place that its row had in
     the suite of that day, and another suite that shares a model may have it scored in tasks of its own: places, tasks

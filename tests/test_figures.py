@@ -1,13 +1,16 @@
 """Figures: what they draw, and that the files embed their fonts and never change on their own."""
 
 import io
+import re
 import struct
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from msgspec import structs
@@ -173,6 +176,37 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
     figure = synthetic.load("trend_main").figure(Study("demo", study.runs))
     assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx(limits) for limits in calm]
     assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(figure)
+
+
+def test_what_forgets_nothing_stands_at_the_bottom_edge(study):
+    """Oracle: the limits' own margin of a twentieth: the lowest AP⁺, PNN's 0, is no higher than that."""
+    study.evaluations.loc[study.evaluations["row"] == "ER", "ap_plus"] = 0.0
+    study.evaluations["ap_plus"] = study.evaluations["ap_plus"].clip(lower=0.0)
+    axis = synthetic.load("trend_main").figure(study).axes[1]
+    low, high = axis.get_ylim()
+    assert -low / (high - low) == pytest.approx(0.05 / 1.1) and axis.get_ylabel() == "AP⁺ (linear)"
+
+
+def test_names_can_be_read_on_white_and_on_the_dark_page():
+    """Oracle: WCAG 2.2's formula of contrast, 4.5:1; the page's own dark back and share of each colour on it."""
+    page = (Path(figures.__file__).parent / "page.html").read_text(encoding="utf-8")
+    back, vivid = re.findall(r"--back: (#\w+);.*\n.*?--vivid: (\d+)%", page)[1]
+    for colour in figures.COLOURS:
+        own, share = np.array(to_rgb(colour)), int(vivid) / 100
+        for shown, behind in ((own, (1, 1, 1)), (share * own + 1 - share, to_rgb(back))):
+            c = np.array([shown, behind], float)
+            light = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722] + 0.05
+            assert max(light) / min(light) >= 4.5, colour
+
+
+@pytest.mark.parametrize(("name", "column"), [("stage_domain_matrix", "perplexity"), ("f1_by_stage", "average")])
+def test_who_cannot_see_a_figure_is_told_its_numbers(study, name, column):
+    """Oracle: ER's last perplexities, and the mean of its last scores, averaged over seeds here."""
+    ends = study.ends[(study.ends["row"] == "ER") & (study.ends["stage"] == 4)]
+    scores = study.scores[(study.scores["row"] == "ER") & (study.scores["stage"] == 4) & study.scores["headline"]]
+    numbers = np.mean([*ends["perplexity"]], axis=0) if column == "perplexity" else [100 * scores["test"].mean()]
+    told = figures.describe(synthetic.load(name).figure(study))
+    assert f"ER {', '.join(map(figures.short, numbers))}" in told
 
 
 @pytest.mark.parametrize("name", KINDS)

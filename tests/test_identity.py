@@ -123,7 +123,7 @@ def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, 
     assert new == shown(capsys, "--runs", "others") != old
     (place / "b.jsonl").write_bytes(text)
     told = said(capsys, "report", "tiny.toml")
-    assert "Records are left out of Naive, seed 0: what is recorded is of another text" in told
+    assert "Records are left out of Naive, seed 0: its records are of another text" in told
     said(capsys, "run", "tiny.toml", "--parallel", "1")
     assert shown(capsys) == old
 
@@ -150,7 +150,7 @@ def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
     new = next(line for line in said(capsys, "report", "tiny.toml", "--seeds", "1").splitlines() if "| Naive" in line)
     for other in ("text, tokenizer or version", "text than a newer run of the row"):
         told = said(capsys, "report", "tiny.toml", "--seeds", "0,1")
-        assert f"Records are left out of Naive, seed 0: what is recorded is of another {other}" in told and new in told
+        assert f"Records are left out of Naive, seed 0: its records are of another {other}" in told and new in told
         assert "seeds that are trained too" not in said(capsys, "report", "tiny.toml", "--seeds", "1")
         (place / "b.jsonl").unlink(missing_ok=True)
 

@@ -177,8 +177,8 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
     [
         (("done", "done"), "report"),
         (("done", "failed"), "--retry-failed` tries"),
-        (("todo", "failed"), "` does what is missing, with --retry-failed also"),
-        (("interrupted", "done"), "` does what is missing"),
+        (("todo", "failed"), "` does the rest, with --retry-failed also"),
+        (("interrupted", "done"), "` does the rest"),
     ],
 )
 def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], does: str) -> None:

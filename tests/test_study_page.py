@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from scipy import stats
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +32,7 @@ def table(*heads: str) -> dict[str, list[str]]:
 
 
 def test_the_demo() -> None:
-    """Oracle: the report of results/demo, to the digits shown, the highest AP first."""
+    """Oracle: the report of results/demo, to the digits shown, the highest AP first; six rows in the picture."""
     cells = csv.DictReader((ROOT / "results/demo/report/demo/main_pretraining.csv").read_text("utf-8").splitlines())
     expected: dict[str, list[float]] = {}
     for cell in cells:
@@ -41,6 +42,10 @@ def test_the_demo() -> None:
     assert shown.keys() == expected.keys()
     assert all(list(map(float, shown[row])) == pytest.approx(expected[row], abs=0.0501) for row in shown)
     assert list(shown) == sorted(shown, key=lambda row: -float(shown[row][0]))
+    [place] = re.findall(r"!\[.*\]\((.*)\)", (ROOT / "README.md").read_text("utf-8"))
+    with Image.open(ROOT / place) as picture:
+        named = dict(re.findall(r"[,:] ([A-Z][^,]*?) ([\d.]+)(?=, |\. )", picture.info["Description"]))
+    assert len(named) == 6 and all(float(named[row]) == pytest.approx(expected[row][0], abs=0.0501) for row in named)
 
 
 def test_numbers_of_the_write_up_are_the_reports() -> None:

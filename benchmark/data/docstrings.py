@@ -108,7 +108,7 @@ def modules(package: str) -> Iterator[tuple[Path, str]]:
         if root.is_file():
             yield root, package
         for folder, folders, names in os.walk(root, onerror=refuse):
-            # what is no identifier cannot be imported: site-packages in the standard library, caches
+            # other names cannot be imported: site-packages in the standard library, caches
             folders[:] = sorted(f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"})
             inside = prefix + Path(folder).relative_to(root).parts
             for name in sorted(names):

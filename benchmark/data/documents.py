@@ -27,7 +27,7 @@ from benchmark.settings.texts import Domain, OnError, TextField
 LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
 
 TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
-PIECE = 2000  # characters: what is held out of a text that is one document
+PIECE = 2000  # characters, held out of a text that is one document
 FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
 CHUNK = 2**18  # characters read at once
 DOCUMENTS, TABLES = (".jsonl", ".txt"), (".json", ".csv", ".parquet")  # the kinds of files, by the ends of their names
@@ -167,7 +167,7 @@ def find_kind(path: Path) -> str:
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """The files that a file name, a folder or a glob stands for, sorted. Raises DataError where there are none.
 
-    Of a folder, what is hidden, no regular file, of another format, or a table beside documents is skipped and counted.
+    Hidden files of a folder, other formats, tables beside documents, and no regular files are skipped and counted.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
@@ -221,7 +221,7 @@ Row = bytes | str | Mapping[str, Any]  # a line of JSON, a text, a record
 
 
 def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a file. Raises DataError, which names the line, for what is no text."""
+    """The documents of a file. Raises DataError, which names the line, for bytes that are no text."""
     empty = True
     for document in parse_rows(read_rows(path, domain.text_field), domain.text_field, domain.on_error, skipped):
         empty = False
@@ -233,7 +233,7 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
 def parse_rows(
     rows: Iterator[tuple[str, Row]], text_field: TextField, on_error: OnError, skipped: Counter[str]
 ) -> Iterator[Document]:
-    """The documents of rows, each with its place. With "skip" what is broken is left out, counted and named."""
+    """The documents of rows, each with its place. With "skip" broken ones are left out, counted and named."""
     while True:
         try:
             place, row = next(rows)
@@ -333,7 +333,7 @@ def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:
-    """What a line of JSON says. Raises BrokenText for what is none, with an `example` of what it should be."""
+    """What a line of JSON says. Raises BrokenText for another, with an `example` of what it should be."""
     try:
         return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
     except UnicodeDecodeError as error:
@@ -357,7 +357,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _open_text(path: Path) -> Iterator[io.TextIOWrapper]:
-    """A file to read as text. What is no UTF-8 in it ends it, with BrokenText."""
+    """A file to read as text. Bytes that are no UTF-8 end it, with BrokenText."""
     with unpacked(path) as file:
         try:
             yield io.TextIOWrapper(file, "utf-8-sig", newline="")

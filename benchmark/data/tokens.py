@@ -125,7 +125,7 @@ class Unprepared(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """A folder of prepared data, who is told what is made in it, who may end that, and whether anything is made."""
+    """A folder of prepared data, who is told of its making, who may end that, and whether anything is made."""
 
     folder: Path
     report: Say
@@ -145,7 +145,7 @@ def prepare(
     poll: Poll = lambda waits: None,
     makes: bool = True,
 ) -> Corpus:
-    """Tokenise what is not yet in `folder` and open it. Safe in several processes at once, and to kill.
+    """Tokenise what `folder` lacks and open it. Safe in several processes at once, and to kill.
 
     `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the number, and no more: see
     `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll` raises, after which another call goes on;
@@ -407,7 +407,7 @@ def corpus_of(
     makes: bool = True,
     poll: Poll = lambda waits: None,
 ) -> Corpus:
-    """The run's corpus; what is missing of it is tokenised. Raises DataError, and Unprepared as `prepare` does.
+    """The run's corpus; missing texts are tokenised. Raises DataError, and Unprepared as `prepare` does.
 
     `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see `prepare`.
     """

@@ -321,7 +321,7 @@ def score_stage(
     progress: Callable[[str], None],
     asked_to_stop: Asked = never_stop,
 ) -> str:
-    """Fine-tune what is still to be scored of the model after a stage, if that is finished; say what it came to.
+    """Add the missing scores of the model after a stage, if that is finished; say what it came to.
 
     `progress` gets a text after each score. Raises Stopped in the middle of one when asked to stop.
     """

@@ -1,6 +1,6 @@
 """Downstream tasks: where their examples come from, what can be wrong with them, and how predictions are scored.
 
-No torch here: a table of hyper-parameters and a plan of what is still to be scored must be quick.
+No torch here: a table of hyper-parameters and a plan of scores must be quick.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def load_examples(
         if not makes:
             raise NotRead(f"task {task.name!r}: its examples were not looked for yet")
         examples = find()
-        check(task.name, examples)  # what is wrong is not kept
+        check(task.name, examples)  # wrong ones are not kept
         write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
     content = read_json(path, "remove it, and the examples are found again")
     return check(task.name, {split: [Example(**row) for row in content[split]] for split in SPLITS})
@@ -202,7 +202,7 @@ def load_examples(
 def read_file(task: str, path: Path) -> list[Example]:
     """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but say nothing.
 
-    Raises DataError with file and line for what is no such line, and for a file that is missing or damaged.
+    Raises DataError with file and line for another line, and for a file that is missing or damaged.
     """
     if not path.is_file():
         raise NotHere(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
@@ -312,7 +312,7 @@ def _bag_of_words(task: Task, data: TaskData) -> list[int]:
 def fit_linear(task: Task, data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tuple[float, list[int]]:
     """Logistic regression after scikit-learn's `steps`, of the strength C from 0.01 to 10 that is the best on dev.
 
-    `inputs` of each split: what the first step takes. Returns the score on dev, and what is predicted of test.
+    `inputs` of each split: what the first step takes. Returns the score on dev, and the predictions of test.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

@@ -267,7 +267,7 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     torch.multiprocessing.spawn(_train_as_one_of_two, (free_port(), several), nprocs=2)  # type: ignore
     for tiny, run, weights in zip(several, runs, expected, strict=True):
         try:
-            cure = "a process sees its own rows: add up what is of all with learner.world.add_up or .total"
+            cure = "a process sees its own rows: add up over all with learner.world.add_up or .total"
             _assert_close(weights, weights_of(run), 1e-6, f"{tiny.name} in two processes", cure)
         except AssertionError:
             config = tiny.config()

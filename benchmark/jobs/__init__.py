@@ -1,1 +1,1 @@
-"""From a suite to work that is done: the plan of what is missing, the executors that do it, and the states of runs."""
+"""From a suite to work that is done: the plan, the executors that do it, and the states of runs."""

@@ -23,7 +23,7 @@ SENTENCE = 20  # tokens: documents that have fewer are single sentences
 
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, what is next."""
+    """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, the next step."""
     store, corpora, problems = Store(runs), list[tuple[Corpus, RunConfig]](), list[str]()
     for config in {data_key(config): config for config in configs}.values():
         corpus = corpus_of(config, store, lambda text: print(text, file=sys.stderr))
@@ -38,7 +38,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         problems += warnings(corpus, config, store.data)
         corpora.append((corpus, config))
     for folder in {config.start.folder for config in configs if config.start}:
-        load_network(folder)  # what is wrong with its weights is said now, not by the jobs that train
+        load_network(folder)  # wrong weights are said now, not by the jobs that train
     for task, data in (tasks := load_tasks(suite, store)):
         leaks = f"; {sum(data.leaked):,} of test stand in train, too, or nearly" if any(data.leaked) else ""
         yield (
@@ -56,7 +56,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 
 def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
-    """What makes numbers on this text say less than they seem to. What is found of copies is kept in `folder`."""
+    """What makes numbers on this text say less than they seem to. `folder` keeps the copies found."""
     leaks = find_validation_leaks(corpus, config.learned, folder)
     for domain in (*corpus.domains, *corpus.probes):
         held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)

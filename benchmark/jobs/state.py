@@ -104,7 +104,7 @@ class Survey:
         measures: tuple[Measure, ...] = (),
     ) -> None:
         self.suite, self.configs, self.build, self.store, self.measures = suite, configs, build, store, measures
-        self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")  # whoever does what is missing has it
+        self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")  # held by whoever does the missing work
         self.jobs: list[Job] = []
         of_rows = {(config.row, str(config.options)): config for config in configs}  # seeds are alike
         self._methods = {row: build(config.method, config.options) for row, config in of_rows.items()}
@@ -158,7 +158,7 @@ class Survey:
         return dataclasses.replace(run, state="interrupted", detail=so_far) if lines else run
 
     def _stage(self, key: str, learned: tuple[str, ...]) -> StageState:
-        """What is known of a stage after which the domains `learned` were met; runs that share it ask once."""
+        """The state of a stage after which the domains `learned` were met; runs that share it ask once."""
         if (key, learned) not in self._stages:
             self._stages[key, learned] = read_stage(self.store, key, learned)
         return self._stages[key, learned]

@@ -82,11 +82,11 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     if not is_missing:
         return f"next: `python run_all.py run {called} --retry-failed`{alike} tries what failed again, from checkpoints"
     also = ", with --retry-failed also what failed, from its checkpoints" if failed else ""
-    return f"next: `python run_all.py run {called}`{alike} does what is missing{also}"
+    return f"next: `python run_all.py run {called}`{alike} does the rest{also}"
 
 
 def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """How far the suite is: a row for each of its rows and each run that is not done, and what is to be looked at."""
+    """How far the suite is: a row for each of its rows and each run that is not done, and where to look."""
     under_way = [job for job in survey.jobs if job.kind != "train" and job.is_under_way]
     counts = Counter(f"{job.kind} {job.state}" for job in under_way)
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
@@ -225,7 +225,7 @@ def _stages(state: RunState) -> list[tuple[str, float, float]]:
 
 
 def describe(plan: Plan, executor: Executor) -> list[str]:
-    """The text of --dry-run: the runs with their budgets and states, what the executor does, and what is left."""
+    """The text of --dry-run: the runs with their budgets and states, what the executor does, and the work left."""
     lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
     for state in plan.states:
         budget, amounts = UNITS[state.config.budget.unit], _list_budgets(state.config)
@@ -255,7 +255,7 @@ def _list_budgets(config: RunConfig) -> list[float]:
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
-    """The budgets in a unit of what is missing; what runs share counts once, and how much that saves is said."""
+    """The budgets in a unit of missing work; what runs share counts once, and how much that saves is said."""
     stages: dict[str, tuple[float, RunConfig]] = {}
     every = 0.0
     for state in plan.wanted:

@@ -74,7 +74,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
 def _append(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
     """What an archive holds of a file, with what came later. Raises ResultsError where that is of another stage or run.
 
-    Of a run, and of a stage that was trained again elsewhere to the same weights, what is held stays.
+    Of a run, and of a stage that was trained again elsewhere to the same weights, the archive's stays.
     """
     was, now = (_result(path, part) for part in (held or content, content))
     if was != now:

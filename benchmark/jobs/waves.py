@@ -52,7 +52,7 @@ class Wave:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is missing, for executors and for `status`. `states` are those of all runs that the tables show."""
+    """The missing work, for executors and for `status`. `states` are those of all runs that the tables show."""
 
     survey: Survey
     states: Sequence[RunState]
@@ -166,7 +166,7 @@ def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Pl
 
 
 def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
-    """Do what is missing, and render, or have it done. Returns an exit status."""
+    """Do the missing work, and render, or have it done. Returns an exit status."""
     try:
         survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
         survey.in_progress.path.parent.mkdir(exist_ok=True)

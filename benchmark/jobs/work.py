@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["prepare", "stages", "train", "score", "measure", "report"]
 TRAINS = ("stages", "train")
-PASSES = re.compile(r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+")  # the name of what is being written, or of a lock
+PASSES = re.compile(r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+")  # the name of an unfinished file, or of a lock
 RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
 
 
 class Measure(Protocol):
-    """Records what is still to be measured of a run's finished stages."""
+    """Records the measures that a run's finished stages lack."""
 
     def __call__(self, config: RunConfig, store: Store) -> None: ...
 
@@ -58,7 +58,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Unit:
-    """What is done of a run, or once for several of which it is the first.
+    """Work on a run, or once for several of which it is the first.
 
     One that `polls` asks now and then whether it is to stop, and raises Stopped; the others may be ended at any time.
     """
@@ -142,7 +142,7 @@ class PrepareTasks(Unit):
 
 @dataclass(frozen=True)
 class Train(Unit):
-    """Train what is missing of a run, or of its stages up to `last_stage`.
+    """Train the missing stages of a run, or those up to `last_stage`.
 
     Raises Stopped after a checkpoint when asked to stop, Taken where another process trains a stage and the worker does
     not wait, and whatever went wrong, which is in the run's records; another call goes on.
@@ -189,7 +189,7 @@ class Train(Unit):
         except Exception as error:
             if not run and world.leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
                 failed = FailedLine(stage=0, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
-                with contextlib.suppress(OSError):  # of a full disk, say: what is raised is why it failed
+                with contextlib.suppress(OSError):  # of a full disk, say: the error raised says more
                     records.append(store.run_file(config), failed)
             say(f"failed: {error}")
             raise

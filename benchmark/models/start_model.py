@@ -89,7 +89,7 @@ def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, .
 
 
 def _folder(start: str, revision: str | None) -> Path:
-    """Where the model lies on this machine; what is on the Hub is asked for once."""
+    """Where the model lies on this machine; the Hub is asked once."""
     folder = Path(os.path.expanduser(start))
     if folder.is_dir():
         return folder.absolute()

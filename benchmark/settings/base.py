@@ -58,7 +58,7 @@ def validation_message(error: ValidationError, place: str, model: type) -> str:
     parts = [
         f"{where}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
         for where, what in told.items()
-        if not any(inside.startswith(f"{where}.") for inside in told)  # then what is wrong is inside it
+        if not any(inside.startswith(f"{where}.") for inside in told)  # then the error is inside it
     ]
     return f"{place}: " + "; and ".join(parts)
 

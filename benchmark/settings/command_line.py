@@ -47,7 +47,7 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
 
 
 def no_command(word: str, commands: Sequence[str]) -> str:
-    """What is said of a word that is no command, and is never run because of a slip."""
+    """The error of a word that is no command, and is never run because of a slip."""
     near = difflib.get_close_matches(word, commands, n=1)
     meant = f"run {word}" if word in suite_names() or word.endswith(".toml") else near[0] if near else ""
     hint = f"did you mean {meant}?" if meant else "`python run_all.py --help` shows all"
@@ -100,8 +100,8 @@ def _add_daily(
 ) -> None:
     rendering = argparse.ArgumentParser(add_help=False)
     rendering.add_argument("--out", type=path, default=Path("report"), help="tables and figures (default: report)")
-    sub = add(DAILY, "run demo --dry-run", "train what is missing, then report", suite, runs, chosen, rendering)
-    sub.add_argument("--dry-run", action="store_true", help="say which runs, how long, what is done; run nothing")
+    sub = add(DAILY, "run demo --dry-run", "train missing runs, then report", suite, runs, chosen, rendering)
+    sub.add_argument("--dry-run", action="store_true", help="say which runs, how long, how far; run nothing")
     sub.add_argument("--executor", choices=executors, default="local", help="where (default: local)")
     parallel = "train N runs at a time here (default: what fits; 1 under seconds)"
     sub.add_argument("--parallel", type=at_least(1), metavar="N", help=parallel)

@@ -97,7 +97,7 @@ class Data(Settings):
 
 
 class Start(Settings):
-    """The start model of a run: its folder on this machine, and a hash of what is in it."""
+    """The start model of a run: its folder on this machine, and a hash of its files."""
 
     folder: str
     key: str
@@ -127,7 +127,7 @@ class Model(Settings):
     init: Literal["fixed", "scaled"] = Field(
         "fixed",
         description="standard deviation of new weights: 0.02 (for 768 units), or 1/sqrt(inputs), over sqrt(2 layers) "
-        "for what is added to the residual stream",
+        "for additions to the residual stream",
     )
 
     @model_validator(mode="after")
@@ -247,7 +247,7 @@ class Suite(Settings):
 
     `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself
     anything else, so that a new file shows up in every table; "controls" and "references" the others. A group leaves
-    out what is named beside it.
+    out names that stand beside it.
     """
 
     name: str = Field(
@@ -255,7 +255,7 @@ class Suite(Settings):
         max_length=100,
         description="of its reports' folder; default: the file's",
     )
-    title: str = Field(description="one line that says what is compared")
+    title: str = Field(description="one line that names the comparison")
     seeds: Seeds = Field((0,), description="each row is trained once for each seed")
     methods: tuple[str, ...] = Field(("baselines",), description="rows with default options")
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
@@ -372,7 +372,7 @@ class RunConfig(Settings):
 
     @property
     def start_note(self) -> str:
-        """What has to be said of a run that begins with a published model: what is its own, and how it grows."""
+        """What has to be said of a run that begins with a published model: its own parts, and how it grows."""
         if not self.start:
             return ""
         first, *later = map(str, self.model.ladder)
@@ -383,7 +383,7 @@ class RunConfig(Settings):
         )
 
     def passes_note(self, tokens: Sequence[int]) -> str:
-        """What is known of passes over the text before training, by the tokens of each domain."""
+        """Passes over the text, as far as known before training, by the tokens of each domain."""
         columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
         step = cost(Work(steps=1, tokens=columns)) if (cost := UNITS[self.budget.unit].cost) else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))

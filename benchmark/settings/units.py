@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is charged at once, over all processes: a step, or what a method does before the first one."""
+    """A charge, over all processes: a step, or what a method does before the first one."""
 
     steps: int = 0
     tokens: int = 0  # of text in the rows that are trained on
@@ -22,7 +22,7 @@ class Unit:
 
     name: str  # in suites and in records
     label: str  # of axes
-    meaning: str  # what is counted, for docs/suite_keys.md
+    meaning: str  # for docs/suite_keys.md
     cost: Callable[[Work], float] | None  # of some work; None: its wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
     by_table: bool = False  # the budget names a table of step times

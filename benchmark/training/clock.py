@@ -78,7 +78,7 @@ class Clock:
         return int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9) and self.fraction < 1 - 1e-9
 
     def charged(self) -> dict[str, float]:
-        """What is spent in each unit."""
+        """The amount spent in each unit."""
         return dict(self._charged)
 
     def restore(self, charged: dict[str, float]) -> None:

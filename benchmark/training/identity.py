@@ -30,7 +30,7 @@ class Identity:
     lines: list[LineOfRun]
     prepared: bool
     code: tuple[str, str]  # its method, and a hash of that one's code
-    why: str = ""  # what is recorded of the run is not of it
+    why: str = ""  # its records are not of it
     sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
 
     def other_code(self, begun: StageLine | None) -> bool:
@@ -68,7 +68,7 @@ class Identities:
         if told and not keys:
             why = "its text has changed or is not prepared here: `run` sees whether records are of it"
         elif told and (keys != told.stages or told.tokens not in ({}, tokens)):
-            why = "what is recorded is of another text, tokenizer or version of its method: `run` trains it anew"
+            why = "its records are of another text, tokenizer or version of its method: `run` trains it anew"
         return Identity(
             keys,
             [] if why else lines,
@@ -79,7 +79,7 @@ class Identities:
         )
 
     def leave_out(self, run: RunRecords) -> RunRecords:
-        """The run, or an empty one that says why what is recorded of it is not of it, by the settings recorded with it.
+        """The run, or an empty one that says why its records are not of it, by the settings recorded with it.
 
         A method, a start model or a table of step times that is not here can tell nothing, as a text.
         """
@@ -90,7 +90,7 @@ class Identities:
         return leave_out(run, why) if why else run
 
     def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
-        """Whether each text that is here is what is recorded of it."""
+        """Whether each text that is here is the recorded one."""
         key = data_key(config)
         if key not in self._here:
             self._here[key] = keys_here(config, self.store)

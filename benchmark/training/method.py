@@ -166,7 +166,7 @@ class LifelongMethod:
     replay_weights: Sequence[float] | None = None  # how likely a memory row is of each earlier domain; None: uniform
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
-    evaluated: LanguageModel | None = None  # what is evaluated and saved, where start_stage sets another than it trains
+    evaluated: LanguageModel | None = None  # the model to evaluate and save, where start_stage sets another
 
     def signature(self, stage: Stage) -> dict[str, Any]:
         """What of the method determines this stage. Stages with equal signatures are trained once and shared.

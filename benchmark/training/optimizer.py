@@ -56,12 +56,12 @@ class PhaseOptimizer:
             part.step()
 
     def moments(self) -> Moments:
-        """What is remembered; copied only where it is sharded, and gathered."""
+        """The moments; copied only where they are sharded, and gathered."""
         states = {name: gather(self._of[parameter].state.get(parameter)) for name, parameter in self._named}
         return {name: state for name, state in states.items() if state}
 
     def carry_on(self, known: Moments, vocabulary: int) -> None:
-        """Begin with a copy of what is known and fits; `vocabulary`: how many rows it has."""
+        """Begin with a copy of the known moments that fit; `vocabulary`: how many rows it has."""
         for name, parameter in self._named:
             if state := self._fit(known.get(name, {}), parameter, vocabulary):
                 on_device = {

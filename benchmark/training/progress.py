@@ -25,7 +25,7 @@ LINE = 60.0  # likewise between two lines
 
 
 class ProgressLine:
-    """Prints a line a minute, or nothing where a table shows what is under way: that is told by `refresh`.
+    """Prints a line a minute, or nothing where a table shows the work under way: `refresh` tells it.
 
     `heartbeat` is a file that always says the same in JSON, every ten seconds, for that table and for `status`.
     """

@@ -58,7 +58,7 @@ def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
 
 
 class Run:
-    """Trains what is missing of one run. `new_method` builds the method with its options (see `methods.build`).
+    """Trains the missing stages of one run. `new_method` builds the method with its options (see `methods.build`).
 
     A stage that another process trains, or text that it makes, is waited for, or, where the run `waits` for none, Taken
     is raised. So is Stopped, of `Run` itself too, when asked to stop.

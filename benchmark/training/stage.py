@@ -1,6 +1,6 @@
 """The loop: one stage of one run, the same for every method.
 
-What is charged to the budget and what is free is said at the line, by `clock.start()` and `clock.pause()`.
+Charged or free: each line says it, by `clock.start()` and `clock.pause()`.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class Stepper:
         return loss
 
     def warm_up(self) -> float:
-        """Take the first step without effect, so that what is lazy or compiled costs no budget. Returns its FLOPs.
+        """Take the first step without effect, so that lazy and compiled parts cost no budget. Returns its FLOPs.
 
         Its rate is the peak, so that `check` sees what a method keeps of how far weights move.
         """

@@ -18,7 +18,7 @@ from analysis.study import Study
 from benchmark.jobs.study import open_records
 
 HERE = Path(__file__).parent
-TABLES = {  # what is corrected together: suites, and what they are called
+TABLES = {  # corrected together: suites, and what they are called
     "The map": {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C"},
     "Muon": {"muon_quarter": "C/4"},
 }

@@ -87,6 +87,12 @@ class RegimesFigure(FigureExhibit):
             return finish(figure)
         self._draw_ratios(left, found)
         self._draw_best(right, found)
+        ends = (
+            f"{cell.tokens_per_parameter:.0f} and {cell.relative_size:.2g}: {math.expm1(cell.log_ratio):+.0%}, "
+            f"lowest {self.contenders[cell.best]}"
+            for cell in found
+        )
+        figure.set_label(f"By tokens a parameter and relative size, ELLE's AP over ER's: {'; '.join(ends)}.")
         rows = [run.row for run in study.runs if run.line.method in self.contenders]
         return finish(figure, self._about(found, len(every)), about_texts(study, study.suites, rows))
 

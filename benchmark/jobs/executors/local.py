@@ -69,7 +69,7 @@ def execute(plan: Plan) -> int:
                     world.acquire(lock, asked_to_stop, lambda: print(f"{waits}: this one waits", file=sys.stderr))
                 for wave in waves:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them
-                    if wave.kind == "prepare":  # what is wrong with a text is so for all its runs
+                    if wave.kind == "prepare":  # a wrong text is wrong for all its runs
                         for unit in units:
                             board.show([unit])
                             world.let_first(partial(unit, worker))

@@ -54,7 +54,7 @@ def grow(
         calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to other than whole
             multiples of its width fits the LM head's extra units.
 
-    Raises ConfigError for a network or a size that cannot be grown (to), saying what is possible.
+    Raises ConfigError for a network or a size that cannot be grown (to), saying which can.
     """
     _check(network, layers, hidden_size)
     generator = torch.Generator().manual_seed(seed)

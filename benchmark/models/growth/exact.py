@@ -140,7 +140,7 @@ class Exact(Width):
         return drawn.div_(columns(sums, index))
 
     def _residual(self, rows: Tensor) -> Tensor:
-        """What is written for S residual units, for T: k copies, then R times the mean."""
+        """The weights that write S residual units, for T: k copies, then R times the mean."""
         return torch.cat(
             [rows.index_select(0, self.hidden), rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])]
         )

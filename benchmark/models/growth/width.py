@@ -159,7 +159,7 @@ class Width:
         return wide, heads.tolist()
 
     def ends(self, old: Network[Place], new: Network[Place]) -> Iterator[tuple[Place, Affine]]:
-        """What is before and after the layers, and where in `new` it belongs."""
+        """Tensors before and after the layers, and where in `new` they belong."""
         if old.head is None or old.head_norm is None:
             if old.final_norm and new.final_norm:
                 yield new.final_norm, self.last_norm(old.final_norm.read())

@@ -1,6 +1,6 @@
 """Models that are more than a network: columns, adapters, experts, a kind a file.
 
-Each file has `load(folder)`, the saved model, and `load_column(folder, domain)`, what is fine-tuned of it.
+Each file has `load(folder)`, the saved model, and `load_column(folder, domain)`, its part to fine-tune.
 """
 
 from torch import Tensor, nn

@@ -36,7 +36,7 @@ class ExtendedModel(LanguageModel):
         self.made_with = made_with
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """What is not the network's, by name."""
+        """Tensors outside the network, by name."""
         return {
             name: value.contiguous() for name, value in self.state_dict().items() if not name.startswith("network.")
         }

@@ -70,7 +70,7 @@ LATERALS: dict[str, Callable[[int, int, int], nn.Module]] = {"linear": LinearLat
 class ProgressiveModel(LanguageModel):
     """One column a domain. `network` is the newest, which learns; `earlier` are frozen and run without dropout.
 
-    A row is predicted by the column of its own domain, so what is learned later cannot change it; a domain that has
+    A row is predicted by the column of its own domain, so later learning cannot change it; a domain that has
     no column yet is read on the newest.
     """
 

@@ -1,6 +1,6 @@
 """Slurm: each wave is an array of jobs, by submitit, that waits for the one before, however that ends.
 
-The suite's folder has a line for each submitted array, written under a lock; a later call leaves out what is under way.
+The suite's folder has a line for each submitted array, written under a lock; a later call leaves out work under way.
 Nothing depends on the process that submitted. Units with resources of their own are an array of their own. An array has
 as many tasks as the cluster allows, and a task as many runs as `runs_per_job`.
 """
@@ -121,7 +121,7 @@ def check(plan: Plan) -> None:
 
 
 def execute(plan: Plan) -> int:
-    """Submit what is missing, and print its ids. When two calls come at once the second finds the first's jobs."""
+    """Submit missing work, and print its ids. When two calls come at once the second finds the first's jobs."""
     check(plan)
     folder = executors.notes(NAME, plan.suite, plan.survey.store)
     sent, left = list[str](), 0
@@ -172,7 +172,7 @@ def _tasks(kind: Kind, asked: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, 
 
 
 class Submission:
-    """Submits waves, each after the one before and what is under way of its kind or of earlier ones."""
+    """Submits waves, each after the one before and work under way of its kind or of earlier ones."""
 
     def __init__(self, plan: Plan, folder: Path, known: Sequence[Job], sent: list[str]) -> None:
         self.plan, self.folder, self.known = plan, folder, [job for job in known if job.is_under_way]
@@ -260,7 +260,7 @@ def _make_own(folder: Path) -> None:
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
-            f"{folder} may be written by others, and jobs load pickles from there: look what is in it, then "
+            f"{folder} may be written by others, and jobs load pickles from there: look into it, then "
             f"`chmod go-w {folder}` if all of it is yours, else give another --runs"
         )
 

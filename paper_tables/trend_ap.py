@@ -1,0 +1,12 @@
+"""AP of six methods against the budget: the first picture of README.md, from the records of results/demo."""
+
+from analysis.curves import TrendFigure
+from analysis.metrics import AP
+
+EXHIBIT = TrendFigure(
+    label="fig:ap",
+    caption="AP of six methods against the charged budget.",
+    blocks={},
+    rows=("Naive", "A-GEM", "ER", "PNN", "ELLE", "ELLE (exact)"),
+    metrics=(AP,),
+)
