@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from analysis.exhibits import Exhibit
 from analysis.metrics import Metric
@@ -76,7 +77,9 @@ def describe(figure: Figure) -> str:
     ends = {axis.get_ylabel(): [text for text in axis.texts if isinstance(text, Annotation)] for axis in figure.axes}
     said = [f"{what}: {', '.join(text.get_text() for text in texts)}." for what, texts in ends.items() if texts]
     return " ".join(
-        " ".join([figure.get_label(), *said, *(legend.get_title().get_text() for legend in figure.legends)]).split()
+        " ".join(
+            [str(figure.get_label()), *said, *(legend.get_title().get_text() for legend in figure.legends)]
+        ).split()
     )
 
 
@@ -143,15 +146,19 @@ def name_ends(
     wanted = {row: min(max(to_panel.transform(end)[1], 0), 1) for row, end in at.items()}
     rows = sorted(at, key=wanted.__getitem__)
     inches = axis.get_window_extent().height / axis.figure.dpi
-    heights = np.array([(texts[row].count("\n") + 1) * 1.35 * SMALL / 72 / inches for row in rows])
+    heights = np.array([(texts[row].count("\n") + 1) * 1.35 * SMALL / 72 for row in rows])
     above = np.cumsum(heights) - heights / 2  # where each would be, if all stood on each other
-    places = scipy.optimize.isotonic_regression([wanted[row] for row in rows] - above).x + above if rows else []
+    apart = [wanted[row] * inches for row in rows] - above
+    places = scipy.optimize.isotonic_regression(apart).x.clip(0, max(0, inches - heights.sum())) + above if rows else []
+    # in inches, as panels may shrink
+    corner = axis.figure.dpi_scale_trans + ScaledTranslation(1, 0, axis.transAxes)  # type: ignore[arg-type]
     for row, place in zip(rows, places, strict=True):
         axis.annotate(
             texts[row],
             (1, wanted[row]),
-            (1.06, place),
+            (0.15, place),
             "axes fraction",
+            corner,
             color=of[row]["color"],
             fontsize=SMALL,
             va="center",
