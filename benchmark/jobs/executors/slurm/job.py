@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import accelerators
 from benchmark.settings.slurm import find_section
-from benchmark.training.processes import NODE, Stopped, Taken, join, node
+from benchmark.training.processes import NODE, Stopped, Taken, World, join, node
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
 IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
@@ -91,13 +92,14 @@ class Task:
     def _work(self, worker: Worker) -> None:
         """Do the units. Raises Behind where all that is left waits for other jobs."""
         if self.side_by_side:
-            work_through(self.units, self._slots(), worker.asked_to_stop, lambda left: _leave_to(_owners(left)))
+            leave = partial(_leave_to_owners, world=worker.world)
+            work_through(self.units, self._slots(), worker.asked_to_stop, leave)
             return
         [unit] = self.units
         try:
             unit(worker)
         except Taken:
-            _leave_to(worker.world.agree(_owners(self.units)))
+            _leave_to_owners(self.units, worker.world)
             unit(dataclasses.replace(worker, waits=True))
 
     def _hash_kept(self) -> list[str]:
@@ -138,15 +140,11 @@ class Task:
         _queue_again(job)
 
 
-def _owners(units: Iterable[Unit]) -> list[str]:
-    """The other jobs that train what units need next; none where that is not so for each of them."""
-    owners = {unit.find_owning_job() for unit in units} - {os.environ[JOB]}
-    return [] if "" in owners else sorted(owners)
-
-
-def _leave_to(owners: Sequence[str]) -> None:
-    if owners:
-        raise Behind(*owners)
+def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
+    """Raise Behind other jobs that train what units need next, where that is so for each of these."""
+    owners = world.agree({unit.find_owning_job() for unit in units}) - {os.environ[JOB]}
+    if owners and "" not in owners:
+        raise Behind(*sorted(owners))
 
 
 def _is_preempted(job: str) -> bool:
