@@ -13,6 +13,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import suite_names
 from benchmark.settings.suite import per_stage
+from benchmark.training.step_times import stage_times
 from tests.tools import suite_keys
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +158,15 @@ def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatc
         lists.append([os.path.abspath(str(path)) for path in (*paths, suite.tokenizer.folder, config.tokenizer.folder)])
     names = ["text/a.txt", "suites/times.json", "suites/t.jsonl", "d.jsonl", "suites/more/x", "suites/more/bpe"]
     assert lists == [[str(tmp_path / name) for name in names]] * 2
+
+
+def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_everywhere(tmp_path, monkeypatch) -> None:
+    """Oracle: their place in the project; from another folder they are found, too."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('extends = "demo"\n')
+    for name in ("demo", "mine.toml"):
+        config = methods.runs(load_suite(name))[0]
+        assert config.budget.reference == "benchmark/suites/demo_times.json" and stage_times(config, 0).phases
 
 
 def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -> None:

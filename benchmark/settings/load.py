@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from benchmark.settings.base import ConfigError, Settings, digest, validate, validation_message
 from benchmark.settings.ladder import list_rungs
-from benchmark.settings.names import SUITES, suite_names
+from benchmark.settings.names import ROOT, SUITES, suite_names
 from benchmark.settings.slurm import OF_ALL_ROWS
 from benchmark.settings.suite import Row, RunConfig, Suite
 
@@ -29,7 +29,7 @@ else:
     import tomli as tomllib
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
-SITE = Path(__file__).parents[2] / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
+SITE = ROOT / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 # of a suite by each of its runs
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
@@ -244,6 +244,8 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
     if key not in PATHS or not isinstance(value, str) or value.startswith(AS_THEY_ARE):
         return value
     path = os.path.normpath(file.parent / value)
+    if key == "budget.reference" and file.parent == SUITES:  # records say the same wherever the project lies
+        return os.path.relpath(path, ROOT)
     if key == "model.start" and not os.path.isdir(path):  # on the Hub, or missing: then nobody is to be asked for it
         return os.path.join(os.curdir, path) if value.startswith(".") else value
     return path

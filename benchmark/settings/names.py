@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-SUITES = Path(__file__).parents[1] / "suites"
+ROOT = Path(__file__).parents[2]  # of the project
+SUITES = ROOT / "benchmark" / "suites"
 
 
 def suite_names() -> list[str]:

@@ -17,6 +17,7 @@ from msgspec import structs
 from benchmark.files import write_json
 from benchmark.records import Hardware
 from benchmark.settings.base import ConfigError
+from benchmark.settings.names import ROOT
 from benchmark.settings.suite import Model, RunConfig
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -76,7 +77,9 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes:
 
     Raises ConfigError when there is no table, or the run is not in it.
     """
-    path = Path(str(config.budget.reference))
+    given = Path(str(config.budget.reference))
+    # as a suite that comes with the project says it
+    path = given if given.exists() or not (ROOT / given).exists() else ROOT / given
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     if not path.exists():
         raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")
