@@ -30,6 +30,7 @@ from benchmark.data.documents import (
     naming_source,
     parse_rows,
     read_file,
+    walk_folder,
 )
 from benchmark.files import hash_of, whole_file
 from benchmark.settings.base import digest
@@ -99,7 +100,7 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     """A hash of all that decides what `read` yields; of files and packages the content.
 
     It is read once: below `notes` stands what files of these names, sizes and times have come to, and where it `makes`
-    nothing, and nothing stands there, nobody needs to know. A Hugging Face dataset counts by its name alone. Raises
+    nothing, and nothing stands there, nobody needs to know. A dataset of the Hub counts by its name alone. Raises
     NotHere if files or packages are missing.
     """
     if domain.sources:
@@ -107,6 +108,8 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     files = [(name, path) for package in domain.packages for path, name in docstrings.modules(package)]
     for split, specs in (("valid", domain.valid), ("train", domain.train)):
         files += [(f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())]
+    for folder in (Path(dataset.path) for dataset in domain.datasets if os.path.isdir(dataset.path)):
+        files += sorted((path.relative_to(folder).as_posix(), path) for path in walk_folder(folder))
     made: dict[str, Any] = {
         "format": FORMAT,
         "python": platform.python_version() if domain.packages else None,  # it parses them

@@ -442,14 +442,15 @@ def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
             folders = sorted(path for path in store.data.glob("tokenizers/*") if path.is_dir() and not path.suffix)
             made = [_trained(folder) for folder in folders]
     except DataError:
-        return {}  # without their tokenizer nobody can tell
+        made = []  # without its tokenizer nobody can tell whether a text that is here is the one that was trained on
     for text in (*config.domains, *config.probes):
         with contextlib.suppress(NotHere):
             source, keys = corpus.identity(text, config.data.valid_share, store.data / "texts", makes=False), set[str]()
             for tokenizer in made:
                 with contextlib.suppress(Unprepared):
                     keys.add(_domain(text, source, tokenizer, config.data, into).key)
-            if keys or not text.datasets:
+            sets = (dataset.path for part in text.parts for dataset in part.datasets)
+            if keys or all(map(os.path.isdir, sets)):
                 here[text.name] = keys
     return here
 

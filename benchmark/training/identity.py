@@ -14,7 +14,7 @@ from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_her
 from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, last, select_kind
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
-from benchmark.store import RunRecords, Store, find_older_texts, leave_out
+from benchmark.store import RunRecords, Store, leave_out
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, code_of
 
@@ -66,7 +66,7 @@ class Identities:
             keys = stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])
         why = ""
         if told and not keys:
-            why = "its text has changed or is not prepared here: `run` sees whether records are of it"
+            why = "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
         elif told and (keys != told.stages or told.tokens not in ({}, tokens)):
             why = "its records are of another text, tokenizer or version of its method: `run` trains it anew"
         return Identity(
@@ -108,16 +108,10 @@ class Identities:
 
 def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> list[str]:
     """A line for seeds that are trained and not among these runs, though all else of them is the same, if some are."""
-    store, ended = identities.store, list[RunLine]()
-    shown = {config.seed for config in configs}
+    store, shown = identities.store, {config.seed for config in configs}
     names = {path.stem for config in configs[:1] for path in store.run_file(config).parent.glob("*.jsonl")}
     seeds = {int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name} - shown
-    every = [config.model_copy(update={"seed": seed}) for seed in seeds | shown for config in configs] if seeds else []
-    for run in every:
-        lines = store.run_lines(run) if run.id in names else []
-        if select_kind(lines, EndedLine) and (line := last(identities.of(run, lines).lines, RunLine)):
-            ended.append(line)
-    older = find_older_texts(ended)
-    further = {line.seed for line in ended if line.id not in older} - shown
-    said, both = ", ".join(map(str, sorted(further))), ",".join(map(str, sorted(shown | further)))
-    return [f"! seeds that are trained too and not shown: {said}; --seeds {both} shows all"] if further else []
+    runs = (config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs)
+    ended = (run.seed for run in runs if run.id in names and select_kind(identities.of(run).lines, EndedLine))
+    said = ", ".join(map(str, dict.fromkeys(ended)))
+    return [f"! seeds that are trained too and not shown: {said}; --seeds says which are"] if said else []
