@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,7 +179,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     stage_lines = functools.cache(store.stage_lines)
     baselines = records.read(store.scores_file("baselines"), records.BASELINES)
     baselines = list({(line.task, line.task_key, line.metric, line.name): line for line in baselines}.values())
-    loaded = []
+    loaded, bits = [], dict[str, tuple[float, Path]]()
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = records.read(path, records.RUN)
         run = last(lines, RunLine)
@@ -185,9 +187,14 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
             continue
         failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
         stages = [stage_lines(key) for key in run.stages]
-        _check_places(path, run, stages)
+        _check_places(path, run, stages, failure)
         stages = [_select_texts(run, stage) for stage in stages]
         scored = [records.read(store.scores_file(key), records.SCORES) for key in run.stages]
+        if start := _measure_start(store, run):
+            _check_bits(store.start_file(run.start), run, start, bits)
+        for key, stage in zip(run.stages, stages, strict=True):
+            for line in select_kind(stage, EvaluationLine):
+                _check_bits(store.stage_file(key), run, line, bits)
         loaded.append(
             RunRecords(
                 line=run,
@@ -197,15 +204,20 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 zero_shot=[select_kind(scores, records.ZeroShotLine) for scores in scored],
                 similarities=[_similarities(store, key) for key in run.stages],
                 baselines=baselines,
-                start=_measure_start(store, run),
+                start=start,
                 failure=failure,
             )
         )
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
 
 
-def _check_places(path: Path, run: RunLine, stages: Sequence[list[LineOfStage]]) -> None:
-    """Raises RecordsError for a run with another's stages."""
+def _check_places(
+    path: Path, run: RunLine, stages: Sequence[list[LineOfStage]], failure: records.FailedLine | None
+) -> None:
+    """Raises RecordsError for a run with another's seed, stages, or failure."""
+    seed = re.search(r"-s(\d+)-[0-9a-f]{12}\Z", run.id)
+    if seed and int(seed[1]) != run.seed:
+        raise records.RecordsError(f"{path}: seed {run.seed} of run {run.id}; {records.CURE}")
     for index, (key, stage) in enumerate(zip(run.stages, stages, strict=True)):
         begun = last(stage, records.StageLine)
         recorded = (begun.key, begun.index, begun.domain) if begun else None
@@ -214,6 +226,29 @@ def _check_places(path: Path, run: RunLine, stages: Sequence[list[LineOfStage]])
             raise records.RecordsError(
                 f"{path}: stage {index} is recorded as {recorded}, not {expected}; {records.CURE}"
             )
+    if failure and failure.stage >= len(run.domains):
+        raise records.RecordsError(
+            f"{path}: failed in stage {failure.stage}, of stages 0 to {len(run.domains) - 1}; {records.CURE}"
+        )
+
+
+def _check_bits(
+    path: Path, run: RunLine, measured: Measured | EvaluationLine, known: dict[str, tuple[float, Path]]
+) -> None:
+    """Bits per token over bits per byte are the bytes of a text's tokens, one number for all models.
+
+    Raises RecordsError where they are not: one of the two was changed.
+    """
+    for name, perplexity in measured.perplexity.items():
+        bits, text = measured.bits_per_byte[name], run.texts.get(name)
+        if text and perplexity and bits and perplexity > 1.001:  # else rounding is as large
+            size = math.log2(perplexity) / bits
+            expected, first = known.setdefault(text, (size, path))
+            if abs(size / expected - 1) > 1e-6:
+                raise records.RecordsError(
+                    f"{path}: perplexity {perplexity:g} and {bits:g} bits per byte on {name} do not go together as in "
+                    f"{first}; {records.CURE}"
+                )
 
 
 def make_empty_run(line: RunLine) -> RunRecords:

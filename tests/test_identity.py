@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -114,9 +115,9 @@ def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, 
     old, text = shown(capsys), (place / "b.jsonl").read_bytes()
     assert "1 done" in said(capsys, "status", "tiny.toml")
     edit(place)
-    assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text has changed" in told
+    assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text or tokenizer has changed" in told
     told = said(capsys, "report", "tiny.toml")
-    assert "Records are left out of Naive, seed 0: its text has changed" in told and "| -- |" in told
+    assert "Records are left out of Naive, seed 0: its text or tokenizer has changed" in told and "| -- |" in told
     assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1")
     new = shown(capsys)
     assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "others")
@@ -136,8 +137,8 @@ def test_records_of_another_text_are_neither_compared_nor_tracked(place: Path, c
     assert re.search("Naive +b +1 ", compared) and "evaluations written to" in tracked
     edit(place)
     compared, tracked = (said(capsys, *command) for command in commands)
-    assert re.search("Naive +-- +--", compared) and "Naive, seed 0: its text has changed" in compared
-    assert "is left out: its text has changed" in tracked and "evaluations written to" not in tracked
+    assert re.search("Naive +-- +--", compared) and "Naive, seed 0: its text or tokenizer has changed" in compared
+    assert "is left out: its text or tokenizer has changed" in tracked and "evaluations written to" not in tracked
     for name in "ab":
         (place / f"{name}.jsonl").unlink()
     assert re.search("Naive +b +1 ", said(capsys, *commands[0]))
@@ -151,7 +152,6 @@ def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
     for other in ("text, tokenizer or version", "text than a newer run of the row"):
         told = said(capsys, "report", "tiny.toml", "--seeds", "0,1")
         assert f"Records are left out of Naive, seed 0: its records are of another {other}" in told and new in told
-        assert "seeds that are trained too" not in said(capsys, "report", "tiny.toml", "--seeds", "1")
         (place / "b.jsonl").unlink(missing_ok=True)
 
 
@@ -196,8 +196,25 @@ def test_a_text_that_was_edited_is_seen_where_another_is_not_here(place: Path, c
             (place / "a.jsonl").write_bytes(text)
             said(capsys, "prepare", "tiny.toml")
             (place / "a.jsonl").unlink()
-        assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text has changed" in told
+        assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text or tokenizer has changed" in told
         assert "| -- |" in shown(capsys)
+
+
+def test_a_text_that_is_here_without_its_tokenizer_is_not_believed(place: Path, capsys) -> None:
+    """Oracle: by hand. What was trained is shown, with the tokenizer's folder away only where no text is here."""
+    made, suite = next((place / "runs/data/tokenizers").glob("*/tokenizer.json")), place / "tiny.toml"
+    model = json.loads(made.read_text())["model"]
+    (place / "bpe").mkdir()
+    (place / "bpe/vocab.json").write_text(json.dumps(model["vocab"]))
+    (place / "bpe/merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
+    suite.write_text(suite.read_text().replace("vocabulary = 300", 'folder = "bpe"'))
+    assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1")
+    assert "1 done" in said(capsys, "status", "tiny.toml")
+    (place / "bpe").rename(place / "elsewhere")
+    assert "tokenizer has changed, or is not prepared here" in said(capsys, "status", "tiny.toml")
+    for name in "ab":
+        (place / f"{name}.jsonl").unlink()
+    assert "1 done" in said(capsys, "status", "tiny.toml")
 
 
 def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place: Path, capsys, monkeypatch) -> None:
@@ -232,18 +249,42 @@ def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda line: line["stages"].reverse(), "stage 0 is recorded as ('"),
-        (lambda line: line["domains"].reverse(), "stage 0 is recorded as ('"),
+        (lambda lines: lines[0]["stages"].reverse(), "stage 0 is recorded as ('"),
+        (lambda lines: lines[0]["domains"].reverse(), "stage 0 is recorded as ('"),
+        (lambda lines: lines[0].update(seed=1), "seed 1 of run naive-s0-"),
+        (
+            lambda lines: lines.append({"kind": "failed", "stage": 2, "error": ""}),
+            "failed in stage 2, of stages 0 to 1",
+        ),
     ],
 )
 def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, change, message: str) -> None:
-    """Oracle: the message, with file and cure, where a run's line was edited."""
+    """Oracle: the message, with file and cure, where a run's lines were edited."""
     [file] = (place / "runs" / "suites" / "tiny").glob("*.jsonl")
     lines = read_lines(file)
-    change(lines[0])
+    change(lines)
     write_lines(file, lines)
     told = said(capsys, "report", "tiny.toml", status=2)
     assert f"{file.name}: {message}" in told and CURE in told
+
+
+def test_perplexities_that_were_edited_are_refused(place: Path, capsys) -> None:
+    """Oracle: bits per token over bits per byte are the bytes of a text's tokens, one number for all models, a start
+    model among them."""
+    [file] = (place / "runs/suites/tiny").glob("*.jsonl")
+    run, *rest = read_lines(file)
+    write_lines(file, [run | {"start": "m0"}, *rest])
+    stage = place / "runs/stages" / run["stages"][1] / "records.jsonl"
+    *lines, end, done = read_lines(stage)
+    (place / "runs/starts").mkdir()
+    for of_stage, of_start, status in ((1, 1, 0), (2, 1, 2), (1, 2, 2)):
+        bits = {name: value * of_stage for name, value in end["bits_per_byte"].items()}
+        write_lines(stage, [*lines, end | {"bits_per_byte": bits}, done])
+        start = {"perplexity": end["perplexity"]["a"], "bits_per_byte": end["bits_per_byte"]["a"] * of_start}
+        line = {"kind": "later", "domain": "a", "text": run["texts"]["a"], **start}
+        write_lines(place / "runs/starts/m0.jsonl", [line])
+        told = said(capsys, "report", "tiny.toml", status=status)
+        assert ("do not go together as in" in told) == (CURE in told) == bool(status)
 
 
 def test_scores_are_chosen_by_their_key() -> None:

@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -30,7 +30,6 @@ from benchmark.records import (
     DoneLine,
     EndedLine,
     EvaluationLine,
-    LineOfStage,
     RunLine,
     StageLine,
     select_kind,
@@ -109,7 +108,7 @@ def unpack(folder: Path, into: Path) -> Store:
         try:
             with naming(into):
                 tar.extractall(into, filter="data")
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError) as error:  # the latter for a name with NUL
             raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
     store = Store(into)
     store.archive_mark.touch()
@@ -178,15 +177,13 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     """Train the stages of a run up to the one of `key` again below `runs`, compare weights and perplexities, and audit
     its method.
 
-    Earlier stages that are there already are taken if their models are the recorded ones. Raises ResultsError where
-    weights or perplexities are others, where no run of the study has such a stage, or where the method works off the
-    clock.
+    Earlier stages that are there already are taken. Raises ResultsError where weights or perplexities are others,
+    where no run of the study has such a stage, or where the method works off the clock.
     """
     from benchmark.instruments.conformance import (
         TinyRuns,
         works_on_the_clock_alone,  # torch: not for a report alone
     )
-    from benchmark.models import load, weights_hash
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -199,12 +196,6 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
             raise ResultsError(f"{runs} has stage {key} already, so nothing would be trained: give another --runs")
         keys = recorded.recorded_stages(config)
         last_stage = keys.index(key)
-        for taken in filter(store.stage_done, keys[:last_stage]):
-            if (there := weights_hash(load(store.stage(taken) / "model"))) != _read_training(recorded, taken)[1]:
-                raise ResultsError(
-                    f"{store.stage(taken)}: its model has weights {there}, the study records others of that stage: "
-                    "give another --runs"
-                )
         with join() as alone:
             Train(runs, config, key, build, last_stage)(Worker(alone))
         if not store.stage_done(key):
@@ -220,7 +211,10 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
                     f"{there}: run it with the code, packages and hardware that the record names, or collect what it "
                     "is now"
                 )
-        measured = _check_measured(recorded.stage_lines(key), store.stage_lines(key))
+        both = (
+            run for where in (recorded, store) for run in load_runs(where.root, config.suite) if run.id == config.id
+        )
+        measured = _check_measured(*(_list_measured(run, last_stage) for run in both))
         yield f"stage {key} of {config.id}: the same weights, {expected}, and {measured} perplexities"
         with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
         try:
@@ -237,30 +231,26 @@ def _read_training(store: Store, key: str) -> tuple[str, str | None]:
     return describe_machine(begun) if begun else "", done.weights if done else None
 
 
-def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage]) -> int:
-    """How many perplexities of a stage are recorded as they are measured again. Raises ResultsError for another."""
-    there, here = (
-        {
-            (line.phase, line.step, name + without): value
-            for line in select_kind(lines, EvaluationLine)
-            for without, values in (("", line.perplexity), (" without its copies", line.without_copies))
-            for name, value in values.items()
-        }
-        for lines in (recorded, again)
-    )
+def _list_measured(run: RunRecords, stage: int) -> dict[str, float | None]:
+    """The perplexities of a stage of a run, of its start model and of unigram distributions, by what they are of."""
+    values: dict[str, float | None] = {f"{name} by its unigram": value for name, value in run.line.unigram.items()}
+    untouched = run.start.perplexity if run.start else {}
+    values |= {f"{name} by the start model": value for name, value in untouched.items()}
+    for line in select_kind(run.stages[stage], EvaluationLine):
+        for without, of in (("", line.perplexity), (" without its copies", line.without_copies)):
+            values |= {f"{name}{without} after step {line.step} of {line.phase}": value for name, value in of.items()}
+    return values
+
+
+def _check_measured(there: Mapping[str, float | None], here: Mapping[str, float | None]) -> int:
+    """How many perplexities are recorded as they are measured again. Raises ResultsError for another."""
     places = there.keys() & here.keys()
-    if not places:
-        raise ResultsError(
-            "no perplexity of the stage is recorded where one is measured: restore the archive, "
-            "or collect what it is now"
-        )
     for place in sorted(places):
         was, now = there[place] or math.inf, here[place] or math.inf
         if not math.isclose(was, now, rel_tol=1e-6):
-            phase, step, name = place
             raise ResultsError(
-                f"perplexity {was:g} on {name} is recorded after step {step} of {phase}, and {now:g} measured: restore "
-                "the archive, or collect what it is now"
+                f"perplexity {was:g} is recorded on {place}, and {now:g} measured: restore the archive, or collect "
+                "what it is now"
             )
     return len(places)
 
@@ -269,31 +259,24 @@ def _check_measured(recorded: Sequence[LineOfStage], again: Sequence[LineOfStage
 
 
 def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
-    """Raises ResultsError for a run that did not end, without hashes of its weights, or over its budget.
+    """Raises ResultsError for a run that did not end, or over its budget.
 
     A stage may spend what those before it left, and one step over; that of a reference, `anew`, what all had.
     """
     given = spent = over = 0.0
     for index, lines in enumerate(run.stages):
-        start, done, name = records.last(lines, StageLine), records.last(lines, DoneLine), f"{run.id}, stage {index}"
+        start, done = records.last(lines, StageLine), records.last(lines, DoneLine)
         if not start or not done:
             raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
-        budget, charged, own = start.budget, done.charged, per_stage(config.budget.amount, index)
-        if budget.amount != own:
-            raise ResultsError(
-                f"{name}: trained with {budget.amount:g} {budget.unit}, the suite says {own:g}: correct the suite, or "
-                "train again"
-            )
-        given += own
-        spent = charged[budget.unit] + (0.0 if anew else spent)
-        over += 4 * charged[budget.unit] / max(charged["steps"], 1.0)  # one step of its dearest phase
+        unit, charged = start.budget.unit, done.charged
+        given += per_stage(config.budget.amount, index)
+        spent = charged[unit] + (0.0 if anew else spent)
+        over += 4 * charged[unit] / max(charged["steps"], 1.0)  # one step of its dearest phase
         if spent > given + over:
-            unit = UNITS[budget.unit].name
             raise ResultsError(
-                f"{name}: {spent:g} {unit} charged until then of {given:g}, more than a step over: train again"
+                f"{run.id}, stage {index}: {spent:g} {UNITS[unit].name} charged until then of {given:g}, more than a "
+                "step over: train again"
             )
-        if not done.weights:
-            raise ResultsError(f"{name}: no hash of its weights, so nobody could repeat it: train it again")
 
 
 def make_hardware_table(runs: Sequence[RunRecords]) -> str:
