@@ -204,10 +204,11 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
 
 
 def _note_without(study: Study, suite: str) -> list[str]:
-    """AP and AP⁺ after the last domain less those documents, where known; means over seeds."""
+    """AP and AP⁺ after the last domain less those documents, where known of all seeds; means over them."""
     clean, last_stage = study.without_copies(), len(study.of(suite)[0].domains) - 1
     ends = clean.ends[(clean.ends["suite"] == suite) & (clean.ends["stage"] == last_stage)]
-    means = ends.groupby("row", sort=False)[["ap", "ap_plus"]].mean().dropna(how="all")
+    means = ends.groupby("row", sort=False)[["ap", "ap_plus"]].agg(lambda values: values.mean(skipna=False))
+    means = means.dropna(how="all")
     said = means.map("{:.2f}".format).where(means.notna(), "not known")
     told = ", ".join(f"{row} {ap} and {ap_plus}" for row, ap, ap_plus in said.itertuples())
     return [f"AP and AP⁺ after the last domain without near copies: {told}."] if told else []

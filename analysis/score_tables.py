@@ -164,7 +164,11 @@ class ZeroShotTable(TableExhibit):
             for row, run in _sort_by_row(study, suite, ()).items():
                 lines = (self._line(study, suite, row, stage, metrics) for stage in range(len(run.domains)))
                 blocks.append(Block(row, tuple(lines), suite))
-        about = [f"Metrics: {', '.join(f'{task} {name}' for task, name in metrics.items())}."] if metrics else []
+        about = [
+            f"Metrics: {', '.join(f'{task} {name}' for task, name in metrics.items())}. Nobody has looked for these "
+            "tasks' examples in the training text of the stream."
+        ]
+        about *= bool(metrics)
         return self.measured(study, [Column("AP"), *map(Column, metrics)], blocks, about, view, scores=True)
 
     def _line(self, study: Study, suite: str, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.stats
@@ -53,11 +53,13 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     for suite in study.suites:
         below += _order(ours[suite], papers[suite]["main_pretraining"], "AP", "", "final AP")
         below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
+        tables = dict.fromkeys(verdict.claim.table for of, verdict in judged if of == suite and verdict.printed)
+        below += _note_printed(study, suite, load, tables)
     if not any(notes.note_tuning(study.of(suite)) for suite in study.suites):
         below.append("Options are the suite's own, not tuned.")
     if leaks := [note for suite in study.suites for note in notes.note_leaks(study, suite)]:
         clean = study.without_leaks()
-        again = _judge({suite: collect_measurements(clean, suite) for suite in study.suites}, papers)
+        again = _judge({suite: collect_measurements(clean, suite) for suite in study.suites}, papers, len(judged))
         below += [*leaks, *_note_other_verdicts(judged, again)]
     below += notes.notes(study, study.suites)
     columns = tuple(map(Column, COLUMNS))
@@ -67,16 +69,16 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
 
 
 def _judge(
-    ours: Mapping[str, Measurements], papers: Mapping[str, Mapping[str, Measurements]]
+    ours: Mapping[str, Measurements], papers: Mapping[str, Mapping[str, Measurements]], least: int = 0
 ) -> list[tuple[str, Verdict]]:
-    """The verdicts on all claims that suites have anything of, each with its suite."""
+    """The verdicts on all claims that suites have anything of, each with its suite; corrected for `least` or more."""
     compared = [
         (suite, (claim, comparisons, compare(claim, papers[suite][claim.table])))
         for suite in ours
         for claim in CLAIMS
         if (comparisons := compare(claim, ours[suite]))
     ]
-    verdicts = judge([claim for _, claim in compared])
+    verdicts = judge([claim for _, claim in compared], max(0, least - len(compared)))
     return [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
 
 
@@ -188,6 +190,16 @@ def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[st
             exhibit = budgets
         measurements[table] = convert_printed(exhibit.printed, _block(study, suite, exhibit))
     return measurements
+
+
+def _note_printed(study: Study, suite: str, load: Callable[[str], Exhibit], tables: Iterable[str]) -> list[str]:
+    """Whose numbers stand under "Paper" beside a suite that the paper prints none of, in these tables."""
+    whose, own = dict[str, None](), study.printed.get(suite, suite)
+    for exhibit, budgets in ((load(table), load(table.replace("main", "budgets"))) for table in tables):
+        if own not in {*exhibit.blocks, *budgets.blocks}:
+            whose[exhibit.blocks[_block(study, suite, exhibit)]] = None
+    others = " and ".join(map(repr, whose))
+    return [f"Paper: where it prints nothing of {suite}, its numbers of {others} stand."] if whose else []
 
 
 def _block(study: Study, suite: str, exhibit: Exhibit) -> str:

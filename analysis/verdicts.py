@@ -152,16 +152,21 @@ def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: in
     return Comparison(row, other, stage, column, changes, excess, text_variance)
 
 
-def judge(claims: Sequence[tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]]) -> list[Verdict]:
-    """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and in the paper's."""
+def judge(
+    claims: Sequence[tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]], others: int = 0
+) -> list[Verdict]:
+    """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and in the paper's.
+
+    They are corrected for `others` too, claims that nothing is known of here.
+    """
     if not claims:
         return []
-    both = np.array([claim_p_values([c.p_values for c in ours]) for _, ours, _ in claims])
+    both = np.array([claim_p_values([c.p_values for c in ours]) for _, ours, _ in claims] + [(1.0, 1.0)] * others)
     held, not_held = np.split(holm(both.T.ravel()), 2)
     verdicts = []
-    for (claim, ours, theirs), p, q in zip(claims, held, not_held, strict=True):
+    for (claim, ours, theirs), p, q in zip(claims, held, not_held, strict=False):
         state: State = "held" if p <= ERRORS else "not held" if q <= ERRORS else "not decidable"
-        verdicts.append(Verdict(claim, ours, theirs, state, float(min(p, q)), 2 * len(claims)))
+        verdicts.append(Verdict(claim, ours, theirs, state, float(min(p, q)), 2 * len(both)))
     return verdicts
 
 

@@ -266,6 +266,10 @@ def test_scorecard_of_synthetic_runs(demo):
     assert (heads["Verdict"], heads["Effect"]) == ("held", "+0.30")
     assert any("Order of 8 methods by final AP" in note for note in table.notes)
     assert any(f"judged against {', '.join(PAPER)}" in note for note in table.notes)
+    whose = "Paper: where it prints nothing of demo, its numbers of 'Growing from BERT L6_D384 to L12_D768' stand."
+    assert whose in table.notes
+    same = Study("demo", demo.runs, printed={"demo": "bert_base"})
+    assert not any(note.startswith("Paper: ") for note in scorecard(same, paper_tables.load).notes)
 
 
 @pytest.mark.parametrize("seeds", [1, 4])
@@ -294,6 +298,14 @@ def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
         drawn = synthetic.load("f1_by_stage").figure(study).legends[0].get_title().get_text()
         assert leaks in " ".join(drawn.split())
     assert told == ["Without leaked test examples: A wrong prompt beats none: not held instead of held."]
+
+
+def test_claims_that_nothing_is_known_of_without_leaks_count_for_the_others(demo):
+    """Oracle: Holm's method. The smallest p of a claim is times two alone, and times twelve beside five others."""
+    claim = next(claim for claim in CLAIMS if claim.text.startswith("ELLE's AP is below"))
+    given = (claim, compare(claim, collect_measurements(demo, "demo")), ())
+    [alone], [beside] = judge([given]), judge([given], others=5)
+    assert beside.p == pytest.approx(6 * alone.p) and (alone.tests, beside.tests) == (2, 12)
 
 
 def test_the_order_of_methods_is_that_of_scipy(demo):

@@ -62,6 +62,7 @@ def test_each_model_has_the_scores_that_transformers_computes(place: Path, monke
     """They are in records and table, status counts them, and nothing is asked twice; changed questions are others."""
     monkeypatch.setenv("HF_DATASETS_CACHE", str(place / "cache"))
     assert call(place, "run", "--parallel", "1") == 0
+    assert "Nobody has looked for these tasks' examples" in (place / "report/tiny/zero_shot_by_stage.md").read_text()
     table = (place / "report" / "tiny" / "zero_shot_by_stage.csv").read_text()
     for run in load_runs(place / "runs", "tiny"):
         for stage, key in enumerate(run.line.stages):
