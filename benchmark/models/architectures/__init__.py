@@ -273,7 +273,7 @@ class Architecture:
         """A freshly initialised network; its weights are a function of torch's seed.
 
         transformers draws weights with a standard deviation of 0.02, made for 768 units. A scaled network's have
-        1/sqrt(inputs), which lets states be of the same size at any width (LeCun et al. 1998), and what is added to the
+        1/sqrt(inputs), which lets states be of the same size at any width (LeCun et al. 1998); those that write to the
         residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
         """
         family: Any = self.families[0]
