@@ -276,11 +276,12 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     np.concatenate(prints).tofile(folder / "fingerprints.bin")
     infos: list[Any] = [part.info for part in parts]
     joined: Any = {name: sum(info[name] for info in infos) for name in SUMMED}
-    return cast(DomainInfo, joined) | {
+    joined |= {
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(sum((Counter(info["skipped"]) for info in infos), Counter())),
         "parts": [len(part.train) for part in parts],
     }
+    return cast(DomainInfo, joined)
 
 
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
