@@ -166,8 +166,8 @@ def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
 def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> None:
     """Oracle: the contract: one line with the place, the choices and the cure."""
     wrong: list[tuple[dict[str, Any], str | None, str]] = [
-        ({"kind": "columns"}, None, r"progressive"),
-        ({"kind": "experts"}, None, "experts"),
+        ({"kind": "columns"}, None, r"columns \(PNN\)"),
+        ({"kind": "experts"}, None, "what ExpertModel does"),
         ({"prompts": True}, "four", "--prompt 'four'.*knows one, two, three, none"),
         ({"kind": "adapters"}, "none", "knows one, two, three: choose"),
     ]

@@ -173,9 +173,7 @@ COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
 OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)  # no other is
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
-    "experts": "experts (Lifelong-MoE): grow the model of another method",
-    "extended": "modules of a method's file: grow what `run_all.py export` makes of it",
-    "lora": "adapters (LoRA): grow what `run_all.py export` makes of it",
+    "extended": "modules of a method beside its network: grow what `run_all.py export` makes of it, where it can",
 }
 
 

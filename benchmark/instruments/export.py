@@ -29,10 +29,9 @@ from benchmark import records
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import whole_folder, write_checksums
 from benchmark.models import LanguageModel, load
-from benchmark.models.kinds import lora
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.transformer import UNUSED, kind_name, read_tokenizer, wrap_tokenizer
+from benchmark.models.transformer import UNUSED, configuration, kind_name, read_tokenizer, wrap_tokenizer
 from benchmark.records import DoneLine, EvaluationLine, LineOfStage, RunLine, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
@@ -55,7 +54,7 @@ def export(options: argparse.Namespace) -> int:
     reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
     print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
     folder, measured = _model_folder(Path(options.stage)), [str(options.out)]
-    if domain and kind_name(folder) != "lora":  # `evaluate` reads no folder whose texts begin with a prompt
+    if domain and configuration(folder)["prompts"]:  # `evaluate` reads no folder whose texts begin with a prompt
         measured = [str(folder), "--domain", domain]
     print(f"next: `python run_all.py {shlex.join(['evaluate', *measured, '--text', 'FILE'])}` measures it")
     return 0
@@ -73,8 +72,8 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
     if out.exists():
         raise ConfigError(f"{out} exists already: name a new folder")
     folder = _model_folder(stage)
-    if (kind := kind_name(folder)) in ("progressive", "experts"):
-        raise ConfigError(f"cannot export {stage}: transformers has no model of the kind {kind!r}")
+    if kind_name(folder) == "progressive":
+        raise ConfigError(f"cannot export {stage}: transformers has no model with columns (PNN)")
     model = load(folder)
     domain = _domain(model, stage, prompt)
     card = model_card(out.name, folder.absolute().parent, model, domain)
@@ -119,11 +118,11 @@ def plain_model(
     Raises ConfigError where there is no place for a prompt.
     """
     vocabulary, special = model.vocabulary, model.vocabulary.special
-    if isinstance(model, ExtendedModel):
-        model = LanguageModel(model.to_plain(), vocabulary, model.prompts)
     index = 0 if domain is None else vocabulary.domains.index(domain)
-    if domain is not None and isinstance(model, LoraModel):
-        model, domain = LanguageModel(lora.merge_adapters(model, index), vocabulary), None
+    if isinstance(model, LoraModel):
+        model, domain = LanguageModel(model.to_plain(index), vocabulary), None
+    elif isinstance(model, ExtendedModel):
+        model = LanguageModel(model.to_plain(), vocabulary, model.prompts)
     network: Any = model.network
     prompt = network.get_input_embeddings().weight[vocabulary.text + index].clone()
     model.add_domains((), seed=0)

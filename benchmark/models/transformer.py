@@ -35,12 +35,7 @@ from benchmark.settings.base import ConfigError
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
 transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here
 
-KIND_FILES = {
-    "progressive": "progressive.json",
-    "lora": "adapters.safetensors",
-    "experts": "experts.safetensors",
-    "extended": "modules.safetensors",
-}
+KIND_FILES = {"progressive": "progressive.json", "extended": "modules.safetensors"}
 """The file by which the folder of a saved model is known to be of a kind."""
 UNUSED = "<unused:"  # what a row's token begins with that a published tokenizer has none for
 FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts

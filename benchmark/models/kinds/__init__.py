@@ -1,9 +1,12 @@
-"""Models that are more than a network: columns, adapters, experts, a kind a file.
+"""Models that are more than a network: columns (progressive.py), and modules beside it (extended.py), as adapters are.
 
-Each file has `load(folder)`, the saved model, and `load_column(folder, domain)`, its part to fine-tune.
+Either file has `load(folder)`, the saved model, and `load_column(folder, domain)`, its part to fine-tune.
 """
 
+from typing import Any
+
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from benchmark.models.transformer import LanguageModel
 
@@ -17,3 +20,15 @@ class Encoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return self.model.encode(input_ids, attention_mask.bool())
+
+
+class PlainEncoder(nn.Module):
+    """A network to be fine-tuned, of a model whose modules are in its weights: (B, T) ids and mask -> (B, T, D)."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        super().__init__()
+        self.network = network.requires_grad_()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        body: Any = self.network.base_model
+        return body(input_ids, attention_mask=attention_mask).last_hidden_state

@@ -18,21 +18,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from benchmark.models import transformer
 from benchmark.models.architectures import matrix
 from benchmark.models.kinds import Encoder
+from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.transformer import LanguageModel
 
-FILE = transformer.KIND_FILES["experts"]  # in the folder of a saved model
 EVERY = 2  # of so many layers the uppermost has experts
 CHOSEN = 2  # of the experts, for each token
 
@@ -56,15 +52,15 @@ class Routes:
         return (outputs[self.places] * self.gates.unsqueeze(-1).to(outputs)).sum(1).view(self.shape)
 
 
-class ExpertModel(LanguageModel):
+class ExpertModel(ExtendedModel):
     """A language model with experts. All of it learns but the older ones and their rows of the router.
 
     The network stays as transformers made it: only the calls of its feed-forward maps are led to the experts, as one
     activation stands between these maps, which computes each number by itself.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__(model.network, model.vocabulary, model.prompts)
+    def __init__(self, model: LanguageModel, experts: int = 1) -> None:
+        super().__init__(model, experts=1)
         layers = model.architecture.places(model.network).layers
         self._maps = [_maps(layer.ffn) for layer in reversed(layers[::-1][::EVERY])]
         self.experts = nn.ModuleList()  # but the first: of each layer with experts its maps, the one down last
@@ -78,10 +74,13 @@ class ExpertModel(LanguageModel):
             for place, module in enumerate(maps):
                 part = self._map_down if module is maps[-1] else self._map_up
                 module.forward = partial(part, number, place)
+        for _ in range(1, experts):
+            self.add()
         self.train(model.training)
 
     def add(self) -> None:
         """An expert for the next domain in each layer that has some."""
+        self.made_with["experts"] += 1
         newest: Any = self.experts[-1] if self.experts else self._maps
         self.experts.append(nn.ModuleList(nn.ModuleList(map(_copy_linear, maps)) for maps in newest))
         self.requires_grad_(True)
@@ -132,25 +131,9 @@ class ExpertModel(LanguageModel):
             counts.tolist(),
         )
 
-    def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        super()._write(folder, tokenizer)
-        save_file({**_name_tensors("experts", self.experts), **_name_tensors("routers", self.routers)}, folder / FILE)
-
-
-def load(folder: Path | str) -> ExpertModel:
-    """The model that `ExpertModel.save` wrote, in evaluation mode."""
-    model = ExpertModel(transformer.load(folder))
-    saved = load_file(Path(folder) / FILE)
-    for _ in {name.split(".")[1] for name in saved if name.startswith("experts.")}:
-        model.add()
-    for name, part in (("experts", model.experts), ("routers", model.routers)):
-        part.load_state_dict({key.partition(".")[2]: value for key, value in saved.items() if key.startswith(name)})
-    return model.requires_grad_().eval()
-
-
-def load_column(folder: Path | str, domain: str) -> Encoder:
-    """The model with all its experts, whatever the domain: the router chooses."""
-    return Encoder(load(folder))
+    def encoder(self, domain: str) -> Encoder:
+        """The model with all its experts, whatever the domain: the router chooses."""
+        return Encoder(self)
 
 
 def _maps(ffn: Any) -> list[Any]:
@@ -177,7 +160,3 @@ def _copy_linear(module: Any) -> nn.Linear:
         if module.bias is not None:
             new.bias.copy_(module.bias)
     return new
-
-
-def _name_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
-    return {f"{name}.{key}": value.contiguous() for key, value in module.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Models with modules that a method's file defines: adapters, a side network, whatever its author writes.
+"""Models with modules beside the network: adapters, experts, a side network, whatever a method's author writes.
 
 A subclass makes them beside the network, and puts them into its computation: by hooks on its layers, or by a `hidden`
 of its own. They are in checkpoints, and are saved and loaded with the model.
@@ -14,11 +14,11 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmark.models import transformer
-from benchmark.models.kinds.lora import MergedEncoder
+from benchmark.models.kinds import PlainEncoder
 from benchmark.models.transformer import LanguageModel
 from benchmark.settings.base import ConfigError
 
@@ -47,6 +47,10 @@ class ExtendedModel(LanguageModel):
             f"no network of transformers computes what {type(self).__name__} does, so it can be neither exported nor "
             "fine-tuned: define its `to_plain` where one does"
         )
+
+    def encoder(self, domain: str) -> nn.Module:
+        """What is fine-tuned on a task of a domain: (B, T) ids and mask -> (B, T, D); the model is used up."""
+        return PlainEncoder(self.to_plain())
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         super()._write(folder, tokenizer)
@@ -77,6 +81,6 @@ def load(folder: Path | str) -> ExtendedModel:
     return model.eval()
 
 
-def load_column(folder: Path | str, domain: str) -> MergedEncoder:
-    """The network that computes the same, whatever the domain."""
-    return MergedEncoder(load(folder).to_plain())
+def load_column(folder: Path | str, domain: str) -> nn.Module:
+    """See `ExtendedModel.encoder`."""
+    return load(folder).encoder(domain)

@@ -10,25 +10,21 @@ Shapes: B rows, T columns of a row, K predicted positions a row, D hidden size, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from benchmark.models import transformer
 from benchmark.models.architectures import matrix
-from benchmark.models.kinds.progressive import domain_index, for_each
+from benchmark.models.kinds import PlainEncoder
+from benchmark.models.kinds.extended import ExtendedModel
+from benchmark.models.kinds.progressive import for_each
 from benchmark.models.transformer import LanguageModel
-
-FILE = transformer.KIND_FILES["lora"]  # in the folder of a saved model, which is the frozen model's Hugging Face folder
 
 
 class Adapter(nn.Module):
@@ -75,19 +71,21 @@ class AdaptedLinear(torch.autograd.Function):
         return dx, None, None, (dy @ up).T @ x, ((x @ down.T).T @ dy).T
 
 
-class LoraModel(LanguageModel):
+class LoraModel(ExtendedModel):
     """A frozen language model with a set of adapters for each domain but the first; the newest set learns.
 
     A row is read with the adapters of its own domain; a domain that has none yet is read with the newest. The network
     stays as transformers made it: only the calls of its linear maps are led through the adapters.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__(model.network, model.vocabulary)
+    def __init__(self, model: LanguageModel, ranks: Sequence[int] = ()) -> None:
+        super().__init__(model, ranks=[])
         self.adapters = nn.ModuleList()
         self._active = 0  # 0: the network alone
         for index, module in enumerate(linear_maps(model)):
             module.forward = partial(self._linear, index, module, module.forward)
+        for rank in ranks:
+            self.add(rank)
         self.train(model.training)
 
     def add(self, rank: int) -> None:
@@ -95,6 +93,7 @@ class LoraModel(LanguageModel):
         self.requires_grad_(False)
         new = nn.ModuleList(Adapter(matrix(module), rank) for module in linear_maps(self))
         self.adapters.append(new.to(next(self.parameters()).device))
+        self.made_with["ranks"].append(rank)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """See LanguageModel. In training mode all rows go through the newest adapters, the only ones that learn:
@@ -117,48 +116,20 @@ class LoraModel(LanguageModel):
         adapters: Any = self.adapters[self._active - 1]
         return adapters[index](module, inputs)
 
-    def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        super()._write(folder, tokenizer)
-        save_file(self.adapters.state_dict(), folder / FILE)
+    def to_plain(self, domain: int = -1) -> PreTrainedModel:
+        """The network with the adapters of a domain added into its weights, the newest by default."""
+        if self.adapters and domain:
+            adapters: Any = self.adapters[domain - 1 if 0 < domain < len(self.adapters) else -1]
+            for module, adapter in zip(linear_maps(self), adapters, strict=True):
+                adapter.merge(module)
+        return self.network
+
+    def encoder(self, domain: str) -> PlainEncoder:
+        known = self.vocabulary.domains
+        return PlainEncoder(self.to_plain(known.index(domain) if domain in known else -1))
 
 
 def linear_maps(model: LanguageModel) -> list[Any]:
     """The linear maps of the transformer layers, in order."""
     layers = model.architecture.layers(model.network)
     return [module for layer in layers for module in layer.modules() if isinstance(module, (nn.Linear, Conv1D))]
-
-
-def load(folder: Path | str) -> LoraModel:
-    """The model that `LoraModel.save` wrote, in evaluation mode."""
-    model = LoraModel(transformer.load(folder))
-    saved = load_file(Path(folder) / FILE)
-    for _ in {name.partition(".")[0] for name in saved}:
-        model.add(rank=len(saved["0.0.down.weight"]))
-    model.adapters.load_state_dict(saved)
-    return model.eval()
-
-
-def merge_adapters(model: LoraModel, domain: int) -> PreTrainedModel:
-    """The network with the adapters of a domain added into its weights, the newest for one that has none."""
-    if index := min(domain, len(model.adapters)):
-        adapters: Any = model.adapters[index - 1]
-        for module, adapter in zip(linear_maps(model), adapters, strict=True):
-            adapter.merge(module)
-    return model.network
-
-
-class MergedEncoder(nn.Module):
-    """A network with a domain's adapters in its weights, to be fine-tuned: (B, T) ids, mask -> (B, T, D)."""
-
-    def __init__(self, network: PreTrainedModel) -> None:
-        super().__init__()
-        self.network = network.requires_grad_()
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        body: Any = self.network.base_model
-        return body(input_ids, attention_mask=attention_mask).last_hidden_state
-
-
-def load_column(folder: Path | str, domain: str) -> MergedEncoder:
-    """The network with the adapters of `domain`, the newest for a domain that has none."""
-    return MergedEncoder(merge_adapters(load(folder), domain_index(Path(folder), domain)))

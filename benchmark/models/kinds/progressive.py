@@ -218,10 +218,6 @@ def load_column(folder: Path | str, domain: str) -> Encoder:
     source).
     """
     columns = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))["columns"]
-    return Encoder(load(folder, min(domain_index(Path(folder), domain) + 1, columns)))
-
-
-def domain_index(folder: Path, domain: str) -> int:
-    """Where in the stream `domain` comes, counted from 0; the newest's place for one that the model has not met."""
-    domains = json.loads((folder / "config.json").read_text(encoding="utf-8"))["domains"]
-    return domains.index(domain) if domain in domains else len(domains) - 1
+    domains = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["domains"]
+    index = domains.index(domain) if domain in domains else len(domains) - 1
+    return Encoder(load(folder, min(index + 1, columns)))
