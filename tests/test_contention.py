@@ -21,7 +21,7 @@ from benchmark.store import Store
 from benchmark.training import clock as contention
 from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_contention
-from benchmark.training.processes import Stopped, World
+from benchmark.training.processes import Stopped, World, polled
 from tests.support.record_lines import read_lines
 
 
@@ -103,9 +103,9 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     with Lease(tmp_path / "lock"):
         mine = Lease(tmp_path / "lock")
         with pytest.raises(Stopped):
-            ALONE.acquire(mine, iter([False, True]).__next__, lambda: said.append("waits"))
+            ALONE.acquire(mine, polled(iter([False, True]).__next__), lambda: said.append("waits"))
         assert said == ["waits"] and not mine.number
-    ALONE.acquire(mine, lambda: False, lambda: said.append("waits"))
+    ALONE.acquire(mine, polled(lambda: False), lambda: said.append("waits"))
     assert said == ["waits"] and mine.number
     mine.release()
 

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 
 from benchmark.files import DamagedFile, whole_file
-from benchmark.training.clock import CoreTime
-from benchmark.training.optimizer import Moments
 from benchmark.training.processes import World
 
 
@@ -32,52 +30,21 @@ class Position:
     phases: list[dict[str, Any]] = field(default_factory=list)  # those that are finished
 
 
-@dataclass(frozen=True)
-class Trunk:
-    """Where a branch began: what the next stage goes on from."""
+def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
+    """What `save` wrote, on each process's device, or None if there is nothing. Raises DamagedFile.
 
-    model: dict[str, torch.Tensor]
-    carried: Moments
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A stage between two of its steps."""
-
-    position: Position
-    charged: dict[str, float]  # by unit
-    model: dict[str, torch.Tensor]
-    optimizer: dict[str, Any] | None  # None in a phase that does not train
-    state: dict[str, Any]  # what the method names in its `state`
-    metrics: dict[str, float]
-    cores: CoreTime
-    scaler: dict[str, Any] = field(default_factory=dict)  # of losses, in fp16
-    carried: Moments = field(default_factory=dict)  # what the phase began with, if one before it has left it
-    evaluated: dict[str, torch.Tensor] | None = None  # the weights of the method's own model to evaluate
-    trunk: dict[str, Any] | None = None  # `Trunk`, in a branch
-
-    def save(self, path: Path) -> None:
-        save(path, vars(self) | {"position": vars(self.position), "cores": vars(self.cores)})
-
-    @classmethod
-    def load(cls, path: Path, world: World) -> Checkpoint | None:
-        """What `save` wrote, or None if there is nothing. Raises DamagedFile.
-
-        It is the same in all processes: on a network file system one may see an older file than the others, or none.
-        """
-        cure = f"remove {path}, and its stage begins again from the model before it"
-        saved: Checkpoint | None = None
-        if (content := load(path, world.device, cure)) is not None:
-            parts = {"position": Position(**content["position"]), "cores": CoreTime(**content["cores"])}
-            saved = cls(**content | parts)
-        mine = (saved.position.phase, saved.position.step) if saved else None
-        first = world.agree(mine)
-        if mine != first:
-            raise RuntimeError(
-                f"{path}: process {world.rank} finds (phase, step) {mine}, the first process {first}; run again once "
-                "the file system shows all processes the same"
-            )
-        return saved
+    It is the same in all processes: on a network file system one may see an older file than the others, or none.
+    """
+    saved: dict[str, Any] | None
+    saved = load(path, world.device, f"remove {path}, and its stage begins again from the model before it")
+    mine = (saved["position"]["phase"], saved["position"]["step"]) if saved else None
+    first = world.agree(mine)
+    if mine != first:
+        raise RuntimeError(
+            f"{path}: process {world.rank} finds (phase, step) {mine}, the first process {first}; run again once "
+            "the file system shows all processes the same"
+        )
+    return saved
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:

@@ -41,7 +41,10 @@ class Taken(Stopped):
     """Another process trains a stage of the run or makes its text, and this one was not to wait for it."""
 
 
-def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Callable[[bool], None]:
+Poll = Callable[[bool], None]
+
+
+def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Poll:
     """What work asks that can be gone on with at any time, and whether it waits for another process: see `Run`."""
 
     def poll(waiting: bool) -> None:
@@ -72,29 +75,24 @@ class World:
 
     def maximum(self, *values: float) -> list[float]:
         """The largest of each value over all processes, the same on each."""
-        return self._reduce(values, dist.ReduceOp.MAX)
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return tensor.tolist()
 
     def total(self, *values: float) -> list[float]:
-        return self._reduce(values, dist.ReduceOp.SUM)
+        """The sum of each value over all processes."""
+        return list(map(sum, zip(*self.gather(values), strict=True)))
 
     def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""
         for tensor in tensors if self.size > 1 else ():
             dist.all_reduce(tensor)
 
-    def _reduce(self, values: tuple[float, ...], how: dist.ReduceOp.RedOpType) -> list[float]:
-        if self.size == 1:
-            return list(values)
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, how)
-        return tensor.tolist()
-
     def agree(self, value: T) -> T:
         """What the first process says, on each."""
-        said = [value]
-        if self.size > 1:
-            dist.broadcast_object_list(said, device=self.device)
-        return said[0]
+        return self.gather(value)[0]
 
     def gather(self, value: T) -> list[T]:
         """What each process says, on each, in the order of their ranks."""
@@ -103,16 +101,22 @@ class World:
             dist.all_gather_object(said, value)
         return said
 
-    def acquire(self, lock: Lease, asked_to_stop: Callable[[], bool], say: Callable[[], None] = lambda: None) -> None:
+    def acquire(self, lock: Lease, poll: Poll, say: Callable[[], None] = lambda: None) -> None:
         """The first process takes the lock; all talk meanwhile, or their connection would time out.
 
-        If it cannot be had at once, the first process calls `say`. Raises Stopped if one is asked to stop before.
+        If it cannot be had at once, the first process calls `say`, or all raise what `poll` raises on one: `polled`.
         """
 
         def is_taken() -> bool:
-            taken, stop = self.maximum(lock.number > 0, not lock.number and asked_to_stop())
-            if stop and not taken:
-                raise Stopped
+            alarm: type[Stopped] | None = None
+            try:
+                if not lock.number:
+                    poll(True)
+            except Stopped as error:
+                alarm = type(error)
+            taken, left, stopped = self.maximum(lock.number > 0, alarm is Taken, alarm is Stopped)
+            if (left or stopped) and not taken:
+                raise Stopped if stopped else Taken
             return taken > 0
 
         if self.leads:

@@ -36,7 +36,7 @@ from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.method import LifelongMethod, choose_optimizer, code_of, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, in_main_memory
-from benchmark.training.processes import Stopped, Taken, World, polled, provenance
+from benchmark.training.processes import Stopped, World, polled, provenance
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import StageRun
 from benchmark.training.step import StageInputs, set_training, trainable_stage
@@ -196,20 +196,13 @@ class Run:
         One that is had `briefly`, for a look or an evaluation by all who share what it guards, is always waited for.
         Raises Stopped when asked to stop before, Taken where another has it and this run waits for none.
         """
-        lease, is_left = Lease(path), []
+        lease = Lease(path)
 
-        def somebody_has_it() -> None:
-            if self.waits and not briefly:
+        def say() -> None:
+            if not briefly:
                 print(f"waits for {path.parent}: {lease.owner()} has it", file=sys.stderr)
-            elif not briefly:
-                is_left.append(True)
 
-        try:
-            self.world.acquire(lease, lambda: bool(is_left) or self.asked_to_stop(), somebody_has_it)
-        except Stopped:
-            if any(self.world.maximum(len(is_left))):  # the first process alone knows
-                raise Taken from None
-            raise
+        self.world.acquire(lease, polled(self.asked_to_stop, self.waits or briefly), say)
         try:
             yield lease
         finally:

@@ -19,8 +19,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule, schedule_of
 from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
-from benchmark.training.checkpoint import Checkpoint, Position, Trunk
-from benchmark.training.clock import Clock, contention
+from benchmark.training.checkpoint import Position, load_for_all, save
+from benchmark.training.clock import Clock, CoreTime, contention
 from benchmark.training.evaluate import bits_per_byte, measure_losses
 from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, elapsed
@@ -58,7 +58,7 @@ class StageRun:
         self.times = inputs.times
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
-        self.trunk: Trunk | None = None  # where a branch began
+        self.trunk: dict[str, Any] | None = None  # the model and what was carried where a branch began
         self._saved_at = 0.0
 
     def run(self) -> LanguageModel:
@@ -68,7 +68,7 @@ class StageRun:
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
-        saved = Checkpoint.load(self.checkpoint_file, self.world)
+        saved = load_for_all(self.checkpoint_file, self.world)
         if saved:
             self._restore(saved, phases)
         else:
@@ -87,7 +87,7 @@ class StageRun:
                 self.position.before = self.clock.charged()
             if phase.branch and not self.trunk:
                 weights = {name: value.to("cpu", copy=True) for name, value in self.inputs.model.state_dict().items()}
-                self.trunk = Trunk(weights, self.carried)
+                self.trunk = {"model": weights, "carried": self.carried}
             self._train_phase(phase, end, saved)
         if phases:
             self._check_weights()
@@ -100,8 +100,8 @@ class StageRun:
         `carried` goes back to the beginning of a branch too.
         """
         if self.trunk:
-            self.inputs.model.load_state_dict(self.trunk.model)
-            self.carried = self.trunk.carried
+            self.inputs.model.load_state_dict(self.trunk["model"])
+            self.carried = self.trunk["carried"]
         return self.inputs.model if self.trunk or self.method.evaluated is not None else None
 
     def summary(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class StageRun:
         self.carried = copy_layers(self.inputs.moments, growth.layer_sources) if growth else self.inputs.moments
         return phases
 
-    def _train_phase(self, phase: Phase, end: float, saved: Checkpoint | None) -> None:
+    def _train_phase(self, phase: Phase, end: float, saved: dict[str, Any] | None) -> None:
         """Train until `end` of the budget is spent: at least one step, at most one step too long."""
         position, training = self.position, self.training
         # Building, compiling and warming up are free: the clock is paused.
@@ -135,10 +135,10 @@ class StageRun:
         stepper = Stepper(self.inputs, phase, position.phase, known)
         flops = stepper.warm_up()
         if saved:
-            stepper.learner.metrics = saved.metrics
-            stepper.learner.scaler.load_state_dict(saved.scaler)
-            if stepper.optimizer and saved.optimizer:
-                stepper.optimizer.load_state_dict(saved.optimizer)
+            stepper.learner.metrics = saved["metrics"]
+            stepper.learner.scaler.load_state_dict(saved["scaler"])
+            if stepper.optimizer and saved["optimizer"]:
+                stepper.optimizer.load_state_dict(saved["optimizer"])
         schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
         seconds = self.times.phases[phase.name] if self.times else 0.0
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
@@ -270,34 +270,34 @@ class StageRun:
         optimizer = stepper.optimizer.state_dict() if stepper.optimizer else None
         if self.world.leads:
             goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
-            content = Checkpoint(
-                position=self.position,
-                charged=self.clock.charged(),
-                model=self.inputs.model.state_dict(),
-                optimizer=optimizer,
-                state=get_state(self.method),
-                metrics=stepper.learner.metrics,
-                scaler=stepper.learner.scaler.state_dict(),
-                cores=self.clock.cores,
-                carried=self.carried if self.position.phase and goes_on else {},
-                evaluated=None if self.method.evaluated is None else self.method.evaluated.state_dict(),
-                trunk=vars(self.trunk) if self.trunk else None,
-            )
+            evaluated = self.method.evaluated
+            content = {
+                "position": vars(self.position),
+                "charged": self.clock.charged(),
+                "model": self.inputs.model.state_dict(),
+                "evaluated": None if evaluated is None else evaluated.state_dict(),
+                "optimizer": optimizer,
+                "carried": self.carried if self.position.phase and goes_on else {},
+                "state": get_state(self.method),
+                "metrics": stepper.learner.metrics,
+                "scaler": stepper.learner.scaler.state_dict(),
+                "cores": vars(self.clock.cores),
+                "trunk": self.trunk,
+            }
             self.check()
-            content.save(self.checkpoint_file)
+            save(self.checkpoint_file, content)
         self.world.barrier()
 
-    def _restore(self, saved: Checkpoint, phases: list[Phase]) -> None:
-        self.position = saved.position
-        self.clock.restore(saved.charged)
-        self.clock.cores = saved.cores
-        self.inputs.model.load_state_dict(saved.model)
-        if saved.evaluated is not None:
-            self.inputs.evaluated.load_state_dict(saved.evaluated)
-        self.trunk = Trunk(**saved.trunk) if saved.trunk else None
-        set_state(self.method, saved.state)
+    def _restore(self, saved: dict[str, Any], phases: list[Phase]) -> None:
+        self.position, self.clock.cores = Position(**saved["position"]), CoreTime(**saved["cores"])
+        self.clock.restore(saved["charged"])
+        self.inputs.model.load_state_dict(saved["model"])
+        if saved["evaluated"] is not None:
+            self.inputs.evaluated.load_state_dict(saved["evaluated"])
+        self.trunk = saved["trunk"]
+        set_state(self.method, saved["state"])
         if self.position.phase:  # else the stage before has left it, in a file
-            self.carried = saved.carried
+            self.carried = saved["carried"]
         self.record(
             ResumedLine, phase=phases[self.position.phase].name, step=self.position.step, charged=self.clock.charged()
         )

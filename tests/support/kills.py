@@ -38,7 +38,6 @@ from benchmark.data import tokens
 from benchmark.downstream import finetune
 from benchmark.jobs.executors import local
 from benchmark.models import transformer
-from benchmark.training.checkpoint import Checkpoint
 from benchmark.training.stage import StageRun
 from benchmark.training.step import StageInputs, Stepper
 from tests.support import processes, tiny_suite
@@ -160,7 +159,7 @@ class Watch:
     def install(self) -> None:
         for owner, name, kind in (
             *((tokens, "train_bpe", "tokenizer"), (tokens, "_tokenise", "tokenising")),
-            *((StageRun, "_evaluate", "evaluation"), (Checkpoint, "save", "checkpoint"), (records, "append", "record")),
+            *((StageRun, "_evaluate", "evaluation"), (records, "append", "record")),
             *((finetune, "score", "fine-tuning"), (RunModels, "after", "look into a model")),
             (paper_tables, "write_report", "report"),
         ):
@@ -198,7 +197,8 @@ class Watch:
         def saved(stage: StageRun, stepper: Stepper) -> None:
             self.steps += 1
             if self.steps % CHECKPOINT_STEPS == 0:
-                save(stage, stepper)
+                with self.inside("checkpoint"):
+                    save(stage, stepper)
 
         executor: Any = local
         executor.physical_cores = lambda: [(0,)]  # models are scored in this process then, where it is seen

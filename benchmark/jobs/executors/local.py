@@ -41,7 +41,7 @@ def execute(plan: Plan) -> int:
     """
     from benchmark.jobs.board import Board
     from benchmark.models.devices import accelerators
-    from benchmark.training.processes import Stopped, join, launched
+    from benchmark.training.processes import Stopped, join, launched, polled
 
     (rank, together), wanted = launched(), [state.config for state in plan.wanted]
     leads = rank == 0
@@ -66,7 +66,8 @@ def execute(plan: Plan) -> int:
                 worker = Worker(world, asked_to_stop, refresh=board.refresh)
                 if any(map(is_timed, wanted)) and not plan.share_machine:
                     waits = "another run under a budget of wall time has this machine (--share-machine would not wait)"
-                    world.acquire(lock, asked_to_stop, lambda: print(f"{waits}: this one waits", file=sys.stderr))
+                    say = partial(print, f"{waits}: this one waits", file=sys.stderr)
+                    world.acquire(lock, polled(asked_to_stop), say)
                 for wave in waves:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them
                     if wave.kind == "prepare":  # a wrong text is wrong for all its runs
