@@ -18,8 +18,7 @@ from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.models.kinds.lora import linear_maps
 from benchmark.settings.base import ConfigError
-from benchmark.settings.ladder import Size
-from benchmark.settings.suite import Training
+from benchmark.settings.suite import Size, Training
 from benchmark.training import checkpoint
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Stage

@@ -33,9 +33,8 @@ from benchmark.instruments.speed import stages
 from benchmark.models import architectures, load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings.base import ConfigError
-from benchmark.settings.ladder import Size
 from benchmark.settings.names import architecture_names
-from benchmark.settings.suite import Budget, RunConfig, per_stage
+from benchmark.settings.suite import Budget, RunConfig, Size, per_stage
 from benchmark.store import Store
 from benchmark.training.evaluate import perplexities
 from benchmark.training.flops import count_flops

@@ -30,7 +30,7 @@ from benchmark.data.documents import (
 from benchmark.files import whole_file
 from benchmark.instruments.speed import MatrixProduct
 from benchmark.settings.base import ConfigError
-from benchmark.settings.ladder import Size
+from benchmark.settings.suite import Size
 from benchmark.settings.texts import Domain
 from benchmark.training.processes import join
 

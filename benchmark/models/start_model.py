@@ -21,9 +21,8 @@ from benchmark.models import architectures
 from benchmark.models.growth import width_step
 from benchmark.models.transformer import LanguageModel, configuration, load_network, naming_damage
 from benchmark.settings.base import ConfigError
-from benchmark.settings.ladder import Size
 from benchmark.settings.names import architecture_names
-from benchmark.settings.suite import Model, RunConfig, Start
+from benchmark.settings.suite import Model, RunConfig, Size, Start
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 

@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from benchmark.settings.base import ConfigError, Settings, digest, validate, validation_message
-from benchmark.settings.ladder import list_rungs
 from benchmark.settings.names import ROOT, SUITES, suite_names
 from benchmark.settings.slurm import OF_ALL_ROWS
-from benchmark.settings.suite import Row, RunConfig, Suite
+from benchmark.settings.suite import Row, RunConfig, Size, Suite
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -117,6 +116,36 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
             )
             runs.append(run)
     return runs
+
+
+class LadderRule(Settings):
+    """A ladder by rule: it begins with a size, and is larger by so much after every so many domains."""
+
+    first: Size = Field(description="the size that it begins with")
+    every: int = Field(gt=0, description="so many domains have one size")
+    layers: int = Field(0, ge=0, description="so many layers more")
+    hidden_size: int = Field(0, ge=0, description="so much wider")
+
+    def rungs(self, domains: int) -> list[dict[str, int]]:
+        """The size for each domain, as a suite would list them."""
+        layers, hidden_size = self.first.layers, self.first.hidden_size
+        steps = [domain // self.every for domain in range(domains)]
+        return [
+            {"layers": layers + step * self.layers, "hidden_size": hidden_size + step * self.hidden_size}
+            for step in steps
+        ]
+
+
+def list_rungs(content: dict[str, Any], place: str) -> dict[str, Any]:
+    """A suite's content with its ladder as a list, one size a domain. Raises ConfigError for a rule that is none."""
+    model = content.get("model")
+    if not isinstance(model, dict) or not isinstance(rule := model.get("ladder"), dict):
+        return content
+    try:
+        rungs = validate(TypeAdapter(LadderRule), rule).rungs(len(content.get("domains", ())))
+    except ValidationError as error:
+        raise ConfigError(validation_message(error, f"{place}: model.ladder", LadderRule)) from None
+    return {**content, "model": {**model, "ladder": rungs[1:] if model.get("start") else rungs}}
 
 
 def _permute(suite: Suite, seed: int) -> dict[str, Any]:

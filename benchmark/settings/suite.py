@@ -28,7 +28,6 @@ from benchmark.settings.base import (
     ShareOfPhase,
     digest,
 )
-from benchmark.settings.ladder import Size
 from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
@@ -94,6 +93,16 @@ class Data(Settings):
     def text_length(self) -> int:
         """N, the text tokens of a row."""
         return self.sequence_length - 2
+
+
+class Size(Settings):
+    """One rung of a ladder. The feed-forward layer is four times as wide."""
+
+    layers: int = Field(gt=0, description="Transformer layers")
+    hidden_size: int = Field(gt=0, description="width of the hidden states, a multiple of head_size")
+
+    def __str__(self) -> str:
+        return f"L{self.layers}_D{self.hidden_size}"
 
 
 class Start(Settings):

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from benchmark.settings.base import ConfigError, digest
-from benchmark.settings.ladder import Size
 from benchmark.settings.optimizers import Optimizer, find_optimizer
 from benchmark.settings.schedules import Schedule, ScheduleName
-from benchmark.settings.suite import Training
+from benchmark.settings.suite import Size, Training
 
 # What an option may be; a value outside is refused before anything is trained
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -17,8 +17,7 @@ from torch import Tensor
 from benchmark.models import LanguageModel, build
 from benchmark.models.devices import keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
-from benchmark.settings.ladder import Size
-from benchmark.settings.suite import RunConfig
+from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.evaluate import evaluating
 from benchmark.training.flops import count_flops
 from benchmark.training.keys import stage_of

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.instruments.conformance import ALONE
-from benchmark.settings.ladder import Size
-from benchmark.settings.suite import Training
+from benchmark.settings.suite import Size, Training
 from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
 
