@@ -58,21 +58,21 @@ def grow(
     """
     _check(network, layers, hidden_size)
     generator = torch.Generator().manual_seed(seed)
-    plan = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
+    sources, is_copy, copied_now = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
     width = _width(network, hidden_size, generator, mode, (noise, noise_scale), calibration)
-    grown = build_larger(network, plan.sources, hidden_size, epsilon(network) * width.variance)
+    grown = build_larger(network, sources, hidden_size, epsilon(network) * width.variance)
     old, new = places(network), places(grown)
-    wide = width.layers(old.layers, plan.sources)
+    wide = width.layers(old.layers, sources)
     if mode == "exact":
-        wide = silence_copies(wide, plan, architecture_of(network).post_norm)
+        wide = silence_copies(wide, is_copy, architecture_of(network).post_norm)
     for place, weights in chain(place_layers(wide, new.layers), width.ends(old, new)):
         place.write(weights)
 
     return grown, GrowthRecord(
-        layer_sources=plan.sources,
-        layer_is_copy=plan.is_copy,
+        layer_sources=sources,
+        layer_is_copy=is_copy,
         head_sources=width.head_sources,
-        copied=plan.copied,
+        copied=copied_now,
         case=_case(network, layers, hidden_size, mode, noise),
     )
 

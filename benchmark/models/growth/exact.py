@@ -24,7 +24,7 @@ normalises. Queries and keys that are sqrt(S / T) times as large let it see the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models.architectures import Affine, Layer, Place
-from benchmark.models.growth.width import LayerPlan, Width, columns
+from benchmark.models.growth.width import Width, columns
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration)
     return Affine(weight.detach(), bias.detach()), scale.item() / eta
 
 
-def silence_copies(layers: Iterable[Layer[Affine]], plan: LayerPlan, post_norm: bool) -> Iterator[Layer[Affine]]:
-    """The layers of a plan, the copies among them made to add nothing to the residual stream.
+def silence_copies(layers: Iterable[Layer[Affine]], copies: Sequence[bool], post_norm: bool) -> Iterator[Layer[Affine]]:
+    """The layers, the copies among them made to add nothing to the residual stream.
 
     A post-LN layer that adds nothing still normalises twice. A LayerNorm maps a vector that is normalised already to
     itself, up to its epsilon. So the layer before stops at the normalised vector, the copy's first LayerNorm has no
@@ -188,7 +188,7 @@ def silence_copies(layers: Iterable[Layer[Affine]], plan: LayerPlan, post_norm: 
     takes them into its weights.
     """
     before: Affine | None = None  # the last LayerNorm of the layer before, as if no copy came after it
-    for layer, is_copy, copy_follows in zip(layers, plan.is_copy, [*plan.is_copy[1:], False], strict=True):
+    for layer, is_copy, copy_follows in zip(layers, copies, [*copies[1:], False], strict=True):
         attention, ffn = layer.attention, layer.ffn
         if is_copy:
             for linear in (attention.output, ffn.down):

@@ -20,21 +20,6 @@ NoiseScale = Literal["absolute", "relative"]
 Copy = Literal["new", "first", "last", "stack"]
 
 
-@dataclass(frozen=True)
-class LayerPlan:
-    """Where the layers of the grown model come from.
-
-    Attributes:
-        sources: old index of each new layer.
-        is_copy: whether a new layer is the inserted copy of its source.
-        copied: indices in the grown model that count as copied before, at its next growth.
-    """
-
-    sources: list[int]
-    is_copy: list[bool]
-    copied: list[int]
-
-
 def expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
     """Index map (new,) of a width expansion: identity on the old units, then random ones.
 
@@ -61,8 +46,10 @@ def blocks(index: Tensor, size: int) -> Tensor:
     return (index.unsqueeze(1) * size + torch.arange(size)).flatten()
 
 
-def plan_layers(old: int, new: int, copy: Copy, copied: Sequence[int], generator: torch.Generator) -> LayerPlan:
-    """Insert new - old copies, each directly after its source.
+def plan_layers(
+    old: int, new: int, copy: Copy, copied: Sequence[int], generator: torch.Generator
+) -> tuple[list[int], list[bool], list[int]]:
+    """Insert new - old copies, each directly after its source: `layer_sources`, `layer_is_copy`, `copied` as recorded.
 
     copy "new" draws sources that were never copied before, without replacement; once every layer has been copied, the
     history starts over. "first" and "last" always copy the first or the last layer (the paper's fig:same_layer).
@@ -70,7 +57,7 @@ def plan_layers(old: int, new: int, copy: Copy, copied: Sequence[int], generator
     no multiple of `old`, the uppermost copy ends early.
     """
     if copy == "stack":
-        return LayerPlan([layer % old for layer in range(new)], [layer >= old for layer in range(new)], [])
+        return [layer % old for layer in range(new)], [layer >= old for layer in range(new)], []
     history = set(copied)
     copies: list[list[bool]] = [[] for _ in range(old)]  # of each old layer: does this copy count as copied?
     for _ in range(new - old):
@@ -85,14 +72,13 @@ def plan_layers(old: int, new: int, copy: Copy, copied: Sequence[int], generator
         history.add(source)
         copies[source].append(True)
 
-    plan = LayerPlan([], [], [])
-    for source, made in enumerate(copies):
-        for is_copy, counts_as_copied in [(False, source in history), *((True, each) for each in made)]:
-            if counts_as_copied:
-                plan.copied.append(len(plan.sources))
-            plan.sources.append(source)
-            plan.is_copy.append(is_copy)
-    return plan
+    layers = [
+        (source, number > 0, counts_as_copied)
+        for source, made in enumerate(copies)
+        for number, counts_as_copied in enumerate([source in history, *made])
+    ]
+    sources, is_copy, counts = (list(column) for column in zip(*layers, strict=True))
+    return sources, is_copy, [layer for layer, counts_as_copied in enumerate(counts) if counts_as_copied]
 
 
 @dataclass(frozen=True)
