@@ -15,6 +15,7 @@ from benchmark.models import build, load
 from benchmark.settings.names import architecture_names
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Phase
+from tests.support.texts import draw
 
 LENGTHS = (5, 3, 6)  # of the documents of a row, without what ends them
 
@@ -88,7 +89,7 @@ def test_what_ends_a_document_is_never_masked(tmp_path: Path) -> None:
         data = config.data.model_copy(update={"document_mask": apart})
         stream = tiny.run(config.model_copy(update={"data": data}), "run").stream
         rows = stream.blocks[1]
-        batch = stream.batch(1, Phase("adapt"), 0, 0, rows, range(rows))
+        batch = draw(stream, 1, Phase("adapt"), 0, 0, rows, range(rows))
         read[apart] = int((batch.tokens == EOS).sum())
         text = stream.corpus.domains[1].train[: rows * stream.length]
     assert read[True] == int((text == EOS).sum()) > read[False]

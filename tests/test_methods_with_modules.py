@@ -23,7 +23,6 @@ from benchmark.models import load
 from benchmark.models.kinds import extended
 from benchmark.settings.base import ConfigError
 from benchmark.training.method import LifelongMethod, Phase, Source
-from benchmark.training.stream import SOURCES
 from tests.support.thorough import THOROUGH
 
 CLASSES = {
@@ -145,9 +144,10 @@ def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
     stream, source = tiny.run(tiny.config("bert"), "run").stream, Source("own", 0.5)
     own = torch.randint(4, 300, (4, stream.length))
     rows = np.arange(4)
-    whole = stream.source_batch(1, source, SOURCES, 0, 4, rows, own=own)
+    [_, made], _ = stream.parts(Phase("adapt", sources=(Source("new", 0.5), source)), 0, 1, 8)
+    whole = stream.batch(1, made, 0, rows, own=own)
     for rank in range(2):
-        part = stream.source_batch(1, source, SOURCES, 0, 4, rows[rank::2], own=own)
+        part = stream.batch(1, made, 0, rows[rank::2], own=own)
         assert torch.equal(part.tokens, whole.tokens[rank::2]) and torch.equal(part.targets, whole.targets[rank::2])
     assert torch.equal(whole.targets, own.gather(1, whole.positions - 1))
 

@@ -18,7 +18,7 @@ from benchmark.settings.texts import Domain, WeightedText
 from benchmark.training.method import Phase
 from benchmark.training.processes import Stopped
 from benchmark.training.stream import Stream
-from tests.support.texts import SMALL, sentences, tiny_corpus, write
+from tests.support.texts import SMALL, draw, sentences, tiny_corpus, write
 
 DATA = Data(sequence_length=18, memory_tokens=480)  # rows of 16, 30 rows of memory a domain
 TOKENS = 1000, 600  # of two sources, 62 rows and 37; a row that both have is nobody's
@@ -47,7 +47,7 @@ def test_all_weight_on_a_source_is_that_source(tmp_path: Path) -> None:
     alone = replace(corpus.domains[0], train=corpus.domains[0].train[: TOKENS[0]], sources=(), info={})
     streams = [Stream(c, DATA, False, 5) for c in (corpus, replace(corpus, domains=(alone, corpus.domains[1])))]
     for step in range(40):
-        batches = [stream.batch(0, Phase("adapt"), 0, step, 10, range(10)) for stream in streams]
+        batches = [draw(stream, 0, Phase("adapt"), 0, step, 10, range(10)) for stream in streams]
         assert torch.equal(batches[0].tokens, batches[1].tokens)
 
 
@@ -66,11 +66,11 @@ def test_rows_come_from_sources_by_their_weights(weights: Weights, over: float, 
     """Oracle: the shares by hand, to four standard deviations of 4,000 draws; where a row stands in the text."""
     corpus = mixed(*weights)
     stream = Stream(corpus, DATA, masked=False, seed=5)
-    batch = stream.batch(0, Phase("adapt"), 0, 3, 4000, range(4000), over=over)
+    batch = draw(stream, 0, Phase("adapt"), 0, 3, 4000, range(4000), over=over)
     sources = sources_of(corpus, batch.tokens)
     assert sources.min() >= 0
     assert abs((sources == 0).mean() - share) <= 4 * (share * (1 - share) / 4000) ** 0.5
-    again = stream.batch(0, Phase("adapt"), 0, 3, 4000, range(1, 4000, 2), over=over)
+    again = draw(stream, 0, Phase("adapt"), 0, 3, 4000, range(1, 4000, 2), over=over)
     assert torch.equal(again.tokens, batch.tokens[1::2])
 
 
@@ -78,8 +78,8 @@ def test_memory_has_the_mix_of_the_stage() -> None:
     """Oracle: by hand. Of thirty rows that are kept 21 are the first source's; a mix that moves counts by its mean."""
     for weights in ([0.7, 0.3], [[0.4, 1.0], [0.6, 0.0]]):
         corpus = mixed(*weights)
-        batch = Stream(corpus, DATA, masked=False, seed=5).batch(
-            1, Phase("recover", memory=1.0), 0, 0, 8000, range(8000)
+        batch = draw(
+            Stream(corpus, DATA, masked=False, seed=5), 1, Phase("recover", memory=1.0), 0, 0, 8000, range(8000)
         )
         sources = sources_of(corpus, batch.tokens)
         rows = np.unique(np.column_stack([sources, batch.tokens.numpy()]), axis=0)

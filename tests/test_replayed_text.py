@@ -16,7 +16,7 @@ from benchmark.settings.texts import Domain, Replay
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.method import Phase, Source
 from benchmark.training.stream import Stream
-from tests.support.texts import tiny_corpus
+from tests.support.texts import draw, tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)
 
@@ -35,16 +35,17 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
     """Oracle: of 20 rows six are the probe's, each block of it once in an epoch; the others are a batch of fourteen."""
     stream, without = streams
     phase = Phase("adapt", memory=memory)
-    assert stream.replayed_rows(phase, 20) == 6 and stream.replayed_rows(Phase("look", trains=False), 20) == 0
+    [looks], _ = stream.parts(Phase("look", trains=False), 0, 1, 20)
+    assert looks.replayed == 0
     blocks = []
     for step in range(31):
-        batch = stream.batch(1, phase, 0, step, 20, range(20), replayed=6)
-        alone = without.batch(1, phase, 0, step, 14, range(14))
+        batch = draw(stream, 1, phase, 0, step, 20, range(20))
+        alone = draw(without, 1, phase, 0, step, 14, range(14))
         general = (batch.domains == 3).numpy()
         assert general.sum() == 6 and np.array_equal(batch.tokens[~general], alone.tokens)
         assert batch.memory_rows == alone.memory_rows and not batch.memory[general].any()
         assert batch.memory_share == alone.memory_rows / 20
-        parts = [stream.batch(1, phase, 0, step, 20, range(rank, 20, 2), replayed=6) for rank in (0, 1)]
+        parts = [draw(stream, 1, phase, 0, step, 20, range(rank, 20, 2)) for rank in (0, 1)]
         assert all(np.array_equal(part.tokens, batch.tokens[rank::2]) for rank, part in enumerate(parts))
         blocks += [tuple(row) for row in batch.targets[general].tolist()]
     text = stream.corpus.probes[0].train
@@ -55,8 +56,9 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
 
 def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, Stream]) -> None:
     """Oracle: by hand; of several sources those from memory stay as they are."""
-    batch = streams[0].source_batch(1, Source("new", 0.5), 0, 0, 10, np.arange(10), replayed=3)
-    assert batch.domains.tolist() == [1] * 7 + [3] * 3
+    [new, memory], _ = streams[0].parts(Phase("adapt", sources=(Source("new", 0.5), Source("memory", 0.5))), 0, 1, 20)
+    assert streams[0].batch(1, new, 0, range(10)).domains.tolist() == [1] * 7 + [3] * 3
+    assert streams[0].batch(1, memory, 0, range(10)).domains.tolist() == [0] * 10
 
 
 def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:

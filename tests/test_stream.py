@@ -16,7 +16,7 @@ from benchmark.training.learner import Batch
 from benchmark.training.method import Phase, rows_of_share
 from benchmark.training.random_numbers import random_bits, shuffled, uniform
 from benchmark.training.stream import Stream
-from tests.support.texts import tiny_corpus
+from tests.support.texts import draw, tiny_corpus
 
 DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
 
@@ -54,14 +54,14 @@ def test_random_numbers_stay_the_same() -> None:
 def test_a_share_that_no_batch_can_hold(share: float, batch_size: int, what: str) -> None:
     """Oracle: rounding by hand; twenty times the rows hold it."""
     with pytest.raises(ConfigError, match=f"a batch of {batch_size} rows rounds to {what} of them: choose another"):
-        rows_of_share(share, batch_size)
-    assert 0 < rows_of_share(share, 20 * batch_size) < 20 * batch_size
+        rows_of_share(share, batch_size, "memory")
+    assert 0 < rows_of_share(share, 20 * batch_size, "memory") < 20 * batch_size
 
 
 def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corpus) -> None:
     """Oracle: 2000 draws of two domains lie within five standard errors of half; only ten blocks of each are seen."""
     stream = Stream(corpus, DATA, masked=False, seed=0)
-    batch = stream.batch(2, Phase("recover", memory=1.0), 0, 0, 2000, range(2000))
+    batch = draw(stream, 2, Phase("recover", memory=1.0), 0, 0, 2000, range(2000))
     assert abs((batch.domains == 0).sum() - 1000) < 5 * 500**0.5
     for domain in (0, 1):
         seen = {tuple(row) for row in batch.targets[batch.domains == domain].tolist()}
@@ -73,7 +73,7 @@ def test_the_sub_sample_of_a_run(corpus) -> None:
 
     def remembered(memory_seed: str, seed: int, stage: int) -> set[tuple[int, ...]]:
         stream = Stream(corpus, DATA.model_copy(update={"memory_seed": memory_seed}), masked=False, seed=seed)
-        batch = stream.batch(stage, Phase("recover", memory=1.0), 0, 0, 1000, range(1000))
+        batch = draw(stream, stage, Phase("recover", memory=1.0), 0, 0, 1000, range(1000))
         return {tuple(row) for row in batch.targets[batch.domains == 0].tolist()}
 
     assert remembered("fixed", 0, 1) == remembered("fixed", 1, 1)
@@ -85,7 +85,7 @@ def test_the_sub_sample_of_a_run(corpus) -> None:
 
 def test_weights_steer_the_replay(corpus) -> None:
     stream = Stream(corpus, DATA, masked=False, seed=0)
-    batch = stream.batch(2, Phase("recover", memory=1.0), 0, 0, 100, range(100), weights=[0.0, 3.0])
+    batch = draw(stream, 2, Phase("recover", memory=1.0), 0, 0, 100, range(100), weights=[0.0, 3.0])
     assert (batch.domains == 1).all()
 
 
@@ -93,8 +93,8 @@ def test_an_epoch_sees_every_block_once(corpus) -> None:
     """Oracle: the rows of one pass over a domain are its blocks, each once; the next pass has another order."""
     stream = Stream(corpus, DATA, masked=False, seed=0)
     blocks = stream.blocks[0]
-    first = stream.batch(0, Phase("adapt"), 0, 0, blocks, range(blocks)).targets
-    second = stream.batch(0, Phase("adapt"), 0, 1, blocks, range(blocks)).targets
+    first = draw(stream, 0, Phase("adapt"), 0, 0, blocks, range(blocks)).targets
+    second = draw(stream, 0, Phase("adapt"), 0, 1, blocks, range(blocks)).targets
     text = torch.tensor(corpus.domains[0].train[: blocks * 16].astype(np.int64)).view(blocks, 16)
     assert sorted(first.tolist()) == sorted(second.tolist()) == sorted(text.tolist())
     assert first.tolist() != second.tolist()
@@ -107,7 +107,7 @@ def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
     stream, seen = Stream(corpus, DATA, masked, seed=5), hashlib.sha256()
     domains: tuple[Literal["new", "previous", "seen"], ...] = ("new", "previous", "seen")
     batches = [
-        stream.batch(2, Phase("adapt", memory=0.3, domain=domain), 1, step, 20, range(20))
+        draw(stream, 2, Phase("adapt", memory=0.3, domain=domain), 1, step, 20, range(20))
         for domain in domains
         for step in (0, 1, 36, 37, 200, 36)
     ]
@@ -122,7 +122,7 @@ def test_masks(corpus) -> None:
     """Oracle: BERT's recipe: round(0.15 N) positions a row, of these 80% <mask>, 10% random, 10% kept."""
     data = replace_length(DATA, 102)
     stream = Stream(corpus, data, masked=True, seed=0)
-    batch = stream.batch(0, Phase("adapt"), 0, 0, 500, range(500))
+    batch = draw(stream, 0, Phase("adapt"), 0, 0, 500, range(500))
     assert batch.positions.shape == (500, 15)
     assert (batch.tokens[:, 0] == BOS).all() and batch.positions.min() >= 1
     assert all(len(set(row)) == 15 for row in batch.positions.tolist())
@@ -135,7 +135,7 @@ def test_masks(corpus) -> None:
 
 
 def test_gpt_predicts_every_text_token(corpus) -> None:
-    batch = Stream(corpus, DATA, masked=False, seed=0).batch(0, Phase("adapt"), 0, 0, 3, range(3))
+    batch = draw(Stream(corpus, DATA, masked=False, seed=0), 0, Phase("adapt"), 0, 0, 3, range(3))
     assert torch.equal(batch.tokens[:, 1:], batch.targets)
     assert torch.equal(batch.positions, torch.arange(16).expand(3, 16))
 
@@ -150,7 +150,7 @@ def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
 
 def test_unions(corpus) -> None:
     stream = Stream(corpus, DATA, masked=False, seed=0)
-    seen = stream.batch(1, Phase("joint", domain="seen"), 0, 0, 300, range(300))
+    seen = draw(stream, 1, Phase("joint", domain="seen"), 0, 0, 300, range(300))
     assert set(seen.domains.tolist()) == {0, 1}
 
 

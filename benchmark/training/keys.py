@@ -23,7 +23,7 @@ from benchmark.training.method import (
     Stage,
     choose_optimizer,
     keeps_optimizer,
-    rows_of_share,
+    parts_of,
 )
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times
@@ -73,17 +73,11 @@ def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
             )
         for phase in method.phases(stage):
             _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
-            size = config.training.batch_size
-            replay = config.replay.share if config.replay and phase.trains else 0.0
-            shares = [("replay", replay, size), *(("sources", source.share, size) for source in phase.sources)]
-            if index and has_memory:
-                own = size - round(replay * size)
-                shares += [("memory", phase.memory, own), ("memory", phase.memory_batch, size)]
-            for what, share, rows in shares:
-                try:
-                    rows_of_share(share, rows)
-                except ConfigError as error:
-                    raise ConfigError(f"row {config.row!r}, {what} of phase {phase.name!r}: {error}") from None
+            replay = config.replay.share if config.replay else 0.0
+            try:
+                parts_of(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
+            except ConfigError as error:
+                raise ConfigError(f"row {config.row!r}, {error}") from None
 
 
 def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> None:

@@ -34,6 +34,7 @@ AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 Group = Literal["baselines", "controls", "references"]
 
 OWN = "own"  # a source: rows of the method's own
+SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -85,7 +86,48 @@ def keeps_optimizer(phases: Sequence[Phase]) -> bool:
     return next((phase.optimizer == "carry" for phase in phases if phase.trains), False)
 
 
-def rows_of_share(share: float, batch_size: int) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Rows of a step that are one batch, over all processes: fresh ones, then the replayed text's, then memory's."""
+
+    domain: str  # whose text the fresh ones are, or memory's, as in Source
+    fresh: int = 0
+    replayed: int = 0  # of the suite's `replay`, which a method knows nothing of
+    memory: int = 0
+    number: int = 0  # of the phase, plus SOURCES times the source's: apart are the random numbers that draw its rows
+    weight: float = 1.0  # of its mean loss in the step's
+
+    @property
+    def rows(self) -> int:
+        return self.fresh + self.replayed + self.memory
+
+
+def parts_of(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Part], Part]:
+    """What a step of a phase, the `index`-th of its stage, consists of, and its second batch, `Phase.memory_batch`.
+
+    `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `rows_of_share`.
+    """
+
+    def count(what: str, share: float, rows: int) -> int:
+        return rows_of_share(share, rows, f"{what} of phase {phase.name!r}")
+
+    def make(domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0) -> Part:
+        replayed = count("replay", replay, rows)
+        kept = count("memory", memory, rows - replayed) if has_memory else 0
+        fresh, number = rows - replayed - kept, SOURCES * number + index
+        return Part(domain=domain, fresh=fresh, replayed=replayed, memory=kept, number=number, weight=weight)
+
+    replay = replay if phase.trains else 0.0
+    second = count("memory", phase.memory_batch, batch_size) if has_memory else 0
+    parts = [] if phase.sources else [make(phase.domain, batch_size, phase.memory, replay)]
+    for number, source in enumerate(phase.sources):
+        rows = count("sources", source.share, batch_size) if has_memory or not source.from_memory else 0
+        of_replay = 0.0 if source.from_memory or source.domain == OWN else replay
+        parts.append(make(source.domain, rows, float(source.from_memory), of_replay, number, source.weight))
+    return parts, Part(domain="memory", memory=second, number=1000 + index)
+
+
+def rows_of_share(share: float, batch_size: int, what: str) -> int:
     """The whole number of rows nearest to a share of a batch; of two that are equally near the even one.
 
     Raises ConfigError where a share between none and all of the batch rounds to none or all: that would be another
@@ -95,8 +137,8 @@ def rows_of_share(share: float, batch_size: int) -> int:
     if not 0 < share < 1 or 0 < rows < batch_size:
         return rows
     raise ConfigError(
-        f"a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of them: "
-        "choose another, or a larger training.batch_size"
+        f"{what}: a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of "
+        "them: choose another, or a larger training.batch_size"
     )
 
 

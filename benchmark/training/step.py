@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,13 +22,13 @@ from benchmark.training.evaluate import evaluating
 from benchmark.training.flops import count_flops
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch, Elapsed, Learner
-from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
+from benchmark.training.method import OWN, LifelongMethod, Part, Phase, Stage, choose_optimizer, get_state, set_state
 from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.shards import Shards, local
 from benchmark.training.step_times import StageTimes
-from benchmark.training.stream import SOURCES, Stream
+from benchmark.training.stream import Stream
 
 
 def set_training(config: RunConfig, **values: Any) -> RunConfig:
@@ -117,77 +117,57 @@ class Loader:
                 f"training.batch_size {training.batch_size} cannot be split over {world.size} processes: change one of "
                 "them"
             )
-        self._stream, self._stage, self._phase, self._phase_index = stream, stage, phase, phase_index
-        self._batch_size, self._world, self._method = training.batch_size, world, inputs.method
+        self._stream, self._stage, self._index = stream, stage, phase_index
+        self._world, self._method = world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
-        asked, size = replace(phase, memory=phase.memory_batch), training.batch_size
-        self._memory_rows = stream.memory_rows_of(asked, stage.index, size)
-        self._source_rows = [stream.source_batch_size(source, stage.index, size) for source in phase.sources]
-        self._replayed = stream.replayed_rows(phase, size)
-        each = zip(phase.sources, self._source_rows, strict=True)
-        counts = {"memory": self._memory_rows, **{f"source {source.domain!r}": count for source, count in each}}
-        for what, count in counts.items():
-            if 0 < count < world.size or (training.shard and count % world.size):  # shards take equally many passes
+        self._parts, self._memory = stream.parts(phase, phase_index, stage.index, training.batch_size)
+        parts = (*self._parts, self._memory)
+        for part in parts:
+            if 0 < part.rows < world.size or (training.shard and part.rows % world.size):  # equally many passes of each
                 raise ConfigError(
-                    f"{count} rows of {what} cannot be split over {world.size} processes: give more of them, or fewer "
-                    "processes"
+                    f"{part.rows} rows of {part.domain!r} cannot be split over {world.size} processes: give more of "
+                    "them, or fewer processes"
                 )
-        rows = sum(self._source_rows) if phase.sources else training.batch_size  # of a step, over all processes
-        self.tokens = (rows + self._memory_rows) * stream.length
+        self.tokens = sum(part.rows for part in parts) * stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[Step]] | None = None
 
     def seed(self, step: int) -> int:
         """The seed of the random numbers that a step itself draws (dropout), different in each process."""
-        return int(random_bits(self._stream.seed, self._stage.index, self._phase_index, step, self._world.rank) >> 1)
+        return int(random_bits(self._stream.seed, self._stage.index, self._index, step, self._world.rank) >> 1)
 
     def get(self, step: int, over: float = 0.0) -> Step:
         ahead, self._ahead = self._ahead, None
         current = ahead[1].result() if ahead and ahead[0] == step else self.compute(step, over)
-        own = any(source.domain == OWN for source in self._phase.sources)
+        own = any(part.domain == OWN for part in self._parts)
         if self._method.replay_weights is None and self._stream.is_steady(self._stage.index) and not own:
             self._ahead = step + 1, self._thread.submit(self.compute, step + 1)
         return current
 
     def compute(self, step: int, over: float = 0.0) -> Step:
-        stage, stream, index, weights = self._stage.index, self._stream, self._phase_index, self._method.replay_weights
-        batch = [
-            stream.source_batch(
-                *(stage, source, SOURCES * number + index, step, count, rows, weights),
-                0 if source.from_memory or own is not None else stream.replayed_rows(self._phase, count),
-                over,
-                own,
-            )
-            for number, (source, count) in enumerate(zip(self._phase.sources, self._source_rows, strict=True))
-            for own in [self._own_rows(number, step) if source.domain == OWN else None]
-            for rows in self._micro_batches(count)
-        ] or [
-            stream.batch(stage, self._phase, index, step, self._batch_size, rows, weights, self._replayed, over)
-            for rows in self._micro_batches(self._batch_size)
-        ]
-        memory = [
-            stream.batch(stage, Phase("", memory=1.0), 1000 + index, step, self._memory_rows, rows)  # other rows
-            for rows in self._micro_batches(self._memory_rows)
-        ]
-        device = self._world.device
-        return [part.to(device) for part in batch], [part.to(device) for part in memory]
+        weights = self._method.replay_weights
+        batch = [rows for part in self._parts for rows in self._make(part, step, weights, over)]
+        return batch, self._make(self._memory, step)
 
-    def _own_rows(self, number: int, step: int) -> Tensor:
-        """What the method makes for its source of this number: the same in all processes."""
-        generator, stream = torch.Generator(self._world.device), self._stream
-        bits = random_bits(stream.seed, self._stage.index, SOURCES * number + self._phase_index, step)
+    def _make(self, part: Part, step: int, weights: Sequence[float] | None = None, over: float = 0.0) -> list[Batch]:
+        """This process's rows, in micro-batches: every world-size-th, so that all have their share of memory."""
+        own = self._own_rows(part, step) if part.domain == OWN else None
+        mine = np.arange(self._world.rank, part.rows, self._world.size)
+        of_passes = [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]
+        batches = [self._stream.batch(self._stage.index, part, step, rows, weights, over, own) for rows in of_passes]
+        return [batch.to(self._world.device) for batch in batches]
+
+    def _own_rows(self, part: Part, step: int) -> Tensor:
+        """What the method makes for its source: the same in all processes."""
+        generator = torch.Generator(self._world.device)
+        bits = random_bits(self._stream.seed, self._stage.index, part.number, step)
         with torch.no_grad():
-            shape = self._source_rows[number], stream.length
+            shape = part.rows, self._stream.length
             return self._method.make_rows(shape, generator.manual_seed(int(bits >> 1)))
 
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(cancel_futures=True)
-
-    def _micro_batches(self, rows: int) -> list[np.ndarray]:
-        """This process's rows: every world-size-th, so that all have their share of new and memory rows."""
-        mine = np.arange(self._world.rank, rows, self._world.size)
-        return [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]
 
 
 BEFORE = Elapsed()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -26,11 +25,10 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Replay
 from benchmark.training.learner import Batch
-from benchmark.training.method import Phase, Source, rows_of_share
+from benchmark.training.method import SOURCES, Part, Phase, parts_of
 from benchmark.training.mixture import Mixture
 from benchmark.training.random_numbers import Integers, draw_in_epochs, random_bits, shuffled, uniform
 
-SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
 REPLAYED = 4  # apart are the numbers that order the replayed text
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
@@ -95,97 +93,62 @@ class Stream:
         ends = np.asarray(self.evaluated[domain].valid) == self.corpus.special.eos
         return self._cut_in_blocks(np.cumsum(ends) - ends)
 
-    def memory_rows_of(self, phase: Phase, stage: int, batch_size: int) -> int:
-        """How many rows of a batch come from memory: always the same number, see `rows_of_share`."""
-        has_memory = stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
-        return rows_of_share(phase.memory, batch_size) if has_memory else 0
+    def parts(self, phase: Phase, index: int, stage: int, batch_size: int) -> tuple[list[Part], Part]:
+        """What a step of a phase, the `index`-th of its stage, consists of, and its second batch: see `parts_of`."""
+        return parts_of(phase, index, batch_size, self._replay.share if self._replay else 0.0, self._has_memory(stage))
+
+    def _has_memory(self, stage: int) -> bool:
+        return stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
 
     def is_steady(self, stage: int) -> bool:
         """Whether rows are the same whatever share of the stage is over."""
         sources = self.corpus.domains[stage].sources
         return not any(isinstance(source.weight, tuple) for source in sources)
 
-    def replayed_rows(self, phase: Phase, batch_size: int) -> int:
-        """How many rows of a batch are of the replayed text, which a method knows nothing of."""
-        return rows_of_share(self._replay.share, batch_size) if self._replay and phase.trains else 0
-
     def batch(
         self,
         stage: int,
-        phase: Phase,
-        phase_index: int,
+        part: Part,
         step: int,
-        batch_size: int,
         rows: Sequence[int] | Integers,
         weights: Sequence[float] | None = None,
-        replayed: int = 0,
-        over: float = 0.0,
-    ) -> Batch:
-        """Rows `rows` of the batch of `batch_size` rows at this step: the domain's, replayed ones, memory.
-
-        `weights`: how likely a memory row comes from each earlier domain; uniform by default. `replayed`: rows of the
-        replayed text; the phase has the others. `over`: the share of the stage that is over, for weights of sources.
-        """
-        rows = np.asarray(rows)
-        from_memory = self.memory_rows_of(phase, stage, batch_size - replayed)
-        fresh = batch_size - replayed - from_memory
-        is_fresh, is_memory = rows < fresh, rows >= fresh + replayed
-        key = (self.seed, stage, phase_index)
-        domains = np.empty(len(rows), dtype=np.int64)
-        blocks = np.empty(len(rows), dtype=np.int64)
-        domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, phase, key, step * fresh + rows[is_fresh], over)
-        if self._replay and replayed:
-            text = [text.name for text in self.evaluated].index(self._replay.text)
-            is_replayed = ~(is_fresh | is_memory)
-            numbers = step * replayed + rows[is_replayed] - fresh
-            domains[is_replayed] = text
-            blocks[is_replayed] = draw_in_epochs(numbers, len(self._train[text]), (*key, REPLAYED))
-        domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, rows[is_memory] - replayed, weights)
-        batch = self._to_batch(self._text(self._train, domains, blocks), domains, *key, step, rows)
-        return replace(batch, rows=batch_size, memory_share=from_memory / batch_size, memory_rows=int(is_memory.sum()))
-
-    def source_batch(
-        self,
-        stage: int,
-        source: Source,
-        phase_index: int,
-        step: int,
-        batch_size: int,
-        rows: Integers,
-        weights: Sequence[float] | None = None,
-        replayed: int = 0,
         over: float = 0.0,
         own: Tensor | None = None,
     ) -> Batch:
-        """Rows of the batch of one of `Phase.sources`, which has `batch_size` rows; see `batch`.
+        """Rows `rows` of a part of this step.
 
-        `own`: all of its rows (batch_size, N), where the method has made them.
-
-        `phase_index` is that of the phase and SOURCES times the source's number: so the first one's rows are `batch`'s.
+        `weights`: how likely a memory row comes from each earlier domain; uniform by default. `over`: the share of the
+        stage that is over, for weights of sources. `own`: all rows (part.rows, N), where the method has made them.
         """
-        if own is not None:
-            text, domains = own.cpu().numpy()[rows], np.full(len(rows), stage)
-            batch = self._to_batch(text, domains, self.seed, stage, phase_index, step, rows)
-            return replace(batch, rows=batch_size, source=phase_index // SOURCES, weight=source.weight)
-        domain: Any = "new" if source.from_memory else source.domain
-        asked = Phase("", memory=float(source.from_memory), domain=domain)
-        if source.from_memory and source.domain != "memory":
-            weights = [float(domain.name == source.domain) for domain in self.corpus.domains[:stage]]
-        batch = self.batch(stage, asked, phase_index, step, batch_size, rows, weights, replayed, over)
-        return replace(batch, source=phase_index // SOURCES, weight=source.weight)
-
-    def source_batch_size(self, source: Source, stage: int, batch_size: int) -> int:
-        """How many rows a source has; none from memory where there is no memory."""
-        if source.from_memory:
-            return self.memory_rows_of(Phase("", memory=source.share), stage, batch_size)
-        return rows_of_share(source.share, batch_size)
+        rows = np.asarray(rows)
+        is_fresh, is_memory = rows < part.fresh, rows >= part.fresh + part.replayed
+        key = (self.seed, stage, part.number)
+        domains, blocks = np.full(len(rows), stage), np.empty(len(rows), dtype=np.int64)
+        if own is None:
+            fresh = step * part.fresh + rows[is_fresh]
+            domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, part.domain, key, fresh, over)
+            if self._replay and part.replayed:
+                text = [text.name for text in self.evaluated].index(self._replay.text)
+                is_replayed = ~(is_fresh | is_memory)
+                numbers = step * part.replayed + rows[is_replayed] - part.fresh
+                domains[is_replayed] = text
+                blocks[is_replayed] = draw_in_epochs(numbers, len(self._train[text]), (*key, REPLAYED))
+            if part.domain not in ("new", "previous", "seen", "memory"):
+                weights = [float(domain.name == part.domain) for domain in self.corpus.domains[:stage]]
+            remembered = rows[is_memory] - part.replayed
+            domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, remembered, weights)
+        drawn = self._text(self._train, domains, blocks) if own is None else own.cpu().numpy()[rows]
+        batch = self._to_batch(drawn, domains, *key, step, rows)
+        batch.rows, batch.memory_share, batch.memory_rows = part.rows, part.memory / part.rows, int(is_memory.sum())
+        batch.source, batch.weight = part.number // SOURCES, part.weight
+        return batch
 
     def memory_text(self, stage: int, rows: int) -> Tensor:
         """Token ids (rows, 1+N), masked as in training, from the memory of the domains before `stage`.
 
         No rows where there is no memory.
         """
-        numbers = np.arange(rows if self.memory_rows_of(Phase("", memory=1.0), stage, rows) else 0)
+        numbers = np.arange(rows if self._has_memory(stage) else 0)
         domains, blocks = self._memory(stage, (self.seed, stage, 2000), 0, numbers, None)
         text = self._text(self._train, domains, blocks)
         return self._to_batch(text, domains, self.seed, stage, 2000, 0, numbers).tokens
@@ -218,11 +181,11 @@ class Stream:
         }
 
     def _draw_fresh(
-        self, stage: int, phase: Phase, key: tuple[int, ...], numbers: Integers, over: float
+        self, stage: int, whose: str, key: tuple[int, ...], numbers: Integers, over: float
     ) -> tuple[Integers | int, Integers]:
         """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
-        if phase.domain in ("new", "previous"):
-            domain = stage if phase.domain == "new" else stage - 1
+        if whose in ("new", "previous"):
+            domain = stage if whose == "new" else stage - 1
             if domain in self._mixtures:
                 return domain, self._mixtures[domain].draw(numbers, key, over if domain == stage else None)
             return domain, draw_in_epochs(numbers, self.blocks[domain], key)

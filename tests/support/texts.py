@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -13,6 +15,9 @@ from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, train_bpe
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.suite import Data, Tokenizer
 from benchmark.settings.texts import Domain
+from benchmark.training.learner import Batch
+from benchmark.training.method import Phase
+from benchmark.training.stream import Stream
 
 WORDS = [
     "the",
@@ -77,6 +82,14 @@ def gpt2_files(folder: Path, extra: int = 0) -> Path:
     merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     (folder / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
     return folder
+
+
+def draw(
+    stream: Stream, stage: int, phase: Phase, index: int, step: int, size: int, rows: Sequence[int], **more: Any
+) -> Batch:
+    """Rows of a step's batch of so many, of a phase with one."""
+    [part], _ = stream.parts(phase, index, stage, size)
+    return stream.batch(stage, part, step, rows, **more)
 
 
 def tiny_corpus(domains: int, train_tokens: int, valid_tokens: int, vocabulary: int = 100) -> Corpus:
