@@ -56,7 +56,7 @@ class PhaseOptimizer:
             part.step()
 
     def moments(self) -> Moments:
-        """The moments; copied only where they are sharded, and gathered."""
+        """The moments; copied only where they are sharded, and gathered: all processes must ask for them at once."""
         states = {name: gather(self._of[parameter].state.get(parameter)) for name, parameter in self._named}
         return {name: state for name, state in states.items() if state}
 
@@ -69,17 +69,6 @@ class PhaseOptimizer:
                     for key, value in state.items()
                 }
                 self._of[parameter].state[parameter] = spread(on_device, parameter)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of it. All processes must ask for it at once."""
-        return {"parts": [gather(part.state_dict()) for part in self._parts]}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        for part, state in zip(self._parts, saved["parts"], strict=True):
-            part.load_state_dict(state)
-            for parameter, values in part.state.items():
-                part.state[parameter] = spread(values, parameter)
 
 
 def fit_moments(state: Mapping[str, Any], parameter: nn.Parameter, vocabulary: int) -> dict[str, Any]:
@@ -96,14 +85,6 @@ def fit_moments(state: Mapping[str, Any], parameter: nn.Parameter, vocabulary: i
             value = torch.cat([value, value.new_zeros(len(parameter) - len(value), *value.shape[1:])])
         fitted[key] = value
     return fitted
-
-
-def in_main_memory(known: Moments) -> Moments:
-    """The same, for a machine that lacks the device that it was computed on."""
-    return {
-        name: {key: value.cpu() if isinstance(value, Tensor) else value for key, value in state.items()}
-        for name, state in known.items()
-    }
 
 
 def copy_layers(known: Moments, sources: Sequence[int]) -> Moments:

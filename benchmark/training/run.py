@@ -35,7 +35,7 @@ from benchmark.training import checkpoint
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
 from benchmark.training.method import LifelongMethod, choose_optimizer, code_of, get_state, keeps_optimizer, set_state
-from benchmark.training.optimizer import Moments, in_main_memory
+from benchmark.training.optimizer import Moments
 from benchmark.training.processes import Stopped, World, polled, provenance
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import StageRun
@@ -292,7 +292,7 @@ class Run:
         hashes = {"weights": weights, "trained": weights_hash(other) if other else None}
         checkpoint.save(folder / "method.pt", get_state(training.method))
         if self._keeps[index]:
-            checkpoint.save(folder / "optimizer.pt", in_main_memory(training.carried))
+            checkpoint.save(folder / "optimizer.pt", training.carried)
         rows = training.training.micro_batch_size
         fewer = {"micro_batch_size": rows} if rows != self.config.training.micro_batch_size else {}
         training.record(DoneLine, **summary, **hashes, **fewer)

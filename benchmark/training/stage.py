@@ -138,7 +138,7 @@ class StageRun:
             stepper.learner.metrics = saved["metrics"]
             stepper.learner.scaler.load_state_dict(saved["scaler"])
             if stepper.optimizer and saved["optimizer"]:
-                stepper.optimizer.load_state_dict(saved["optimizer"])
+                stepper.optimizer.carry_on(saved["optimizer"], self.inputs.model.vocabulary.size)
         schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
         seconds = self.times.phases[phase.name] if self.times else 0.0
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
@@ -267,7 +267,7 @@ class StageRun:
     def _save(self, stepper: Stepper) -> None:
         self._check_weights()
         self._saved_at = self.clock.seconds
-        optimizer = stepper.optimizer.state_dict() if stepper.optimizer else None
+        optimizer = stepper.optimizer.moments() if stepper.optimizer else None
         if self.world.leads:
             goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
             evaluated = self.method.evaluated
