@@ -23,12 +23,12 @@ from benchmark.data.leaks import Found
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
-from benchmark.settings.texts import Replay
+from benchmark.settings.texts import Replay, weigh
 from benchmark.training.learner import Batch
 from benchmark.training.method import SOURCES, Part, Phase, parts_of
-from benchmark.training.mixture import Mixture
 from benchmark.training.random_numbers import Integers, draw_in_epochs, random_bits, shuffled, uniform
 
+CHOOSES = 7  # apart are the numbers that choose a row's source
 REPLAYED = 4  # apart are the numbers that order the replayed text
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
@@ -37,6 +37,59 @@ MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a ran
 def predictions(length: int, masked: bool) -> int:
     """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
     return max(1, round(MASKED_SHARE * length)) if masked else length
+
+
+class DomainBlocks:
+    """Which rows come from which block of a domain's training text, cut into blocks of `length` tokens.
+
+    A mixed domain is its sources one after the other; a block that two of them share is nobody's. `memory`: so many
+    blocks are remembered, of each source by its mean weight, or all of it where that is less; `key` draws them.
+
+    Raises ConfigError for a source that holds no block.
+    """
+
+    def __init__(self, text: DomainTokens, length: int, memory: int, key: tuple[int, ...]) -> None:
+        self._sources, self._key = text.sources, key
+        self._mean = np.array(weigh(text.sources, None) if text.sources else [1.0])
+        ends = np.cumsum(text.info["parts"] if text.sources else [len(text.train)])
+        self._first = -(-np.concatenate([[0], ends[:-1]]) // length)  # block of each source
+        self._blocks = ends // length - self._first
+        if self._blocks.min() < 1:
+            raise ConfigError(
+                f"domain {text.name!r}: source {int(self._blocks.argmin()) + 1} holds no row of {length} training "
+                "tokens: give it more, or leave it out"
+            )
+        self._sizes = np.minimum(self._blocks, np.maximum(1, np.round(self._mean * memory))).astype(np.int64)
+
+    def draw(self, numbers: Integers, key: tuple[int, ...], over: float | None) -> Integers:
+        """The blocks of new rows, which `numbers` count, when the share `over` of the stage is over; None: its mean."""
+        if not self._sources:
+            return draw_in_epochs(numbers, int(self._blocks[0]), key)
+        share = np.cumsum(self._mean if over is None else weigh(self._sources, over))
+        chosen = np.searchsorted(share[:-1], uniform(*key, CHOOSES, numbers), side="right")
+        blocks = np.empty(len(numbers), dtype=np.int64)
+        for source in set(chosen.tolist()):
+            here = chosen == source
+            blocks[here] = self._first[source] + draw_in_epochs(numbers[here], int(self._blocks[source]), key)
+        return blocks
+
+    def remember(self, drawn: NDArray[np.float64]) -> Integers:
+        """The blocks of memory rows by numbers that are uniform in [0, 1)."""
+        share = np.cumsum(self._mean)
+        chosen = np.searchsorted(share[:-1], drawn, side="right")
+        within = (drawn - (share - self._mean)[chosen]) / self._mean[chosen]
+        places = np.minimum((within * self._sizes[chosen]).astype(np.int64), self._sizes[chosen] - 1)
+        blocks: Integers = self._memory[(np.cumsum(self._sizes) - self._sizes)[chosen] + places]
+        return blocks
+
+    @cached_property
+    def _memory(self) -> Integers:
+        """The blocks of its memory: of each source the first of a shuffle."""
+        kept: list[Integers] = []
+        for source, (first, size, blocks) in enumerate(zip(self._first, self._sizes, self._blocks, strict=True)):
+            key = (*self._key, source) if self._sources else self._key
+            kept.append(first + shuffled(np.arange(size), int(blocks), *key))
+        return np.concatenate(kept)
 
 
 class Stream:
@@ -72,14 +125,13 @@ class Stream:
                 )
         self._train = [self._cut_in_blocks(text.train) for text in self.evaluated]
         self._replay = replay
-        texts = enumerate(self.evaluated)
-        self._mixtures = {number: Mixture(text, self.length) for number, text in texts if text.sources}
         self._valid = [self._cut_in_blocks(domain.valid) for domain in self.evaluated]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
         self._apart = data.document_mask
-        self._memory_key = (seed,) if data.memory_seed == "run" else ()
-        self._samples: dict[int, Integers] = {}
+        own = [seed] if data.memory_seed == "run" else []
+        each = zip(corpus.domains, self.memory_blocks, self._places, strict=True)
+        self._domains = [DomainBlocks(text, self.length, kept, (4000, place, *own)) for text, kept, place in each]
         self.copied: dict[str, set[int]] = {}  # by text: see `mark_leaks`
 
     def mark_leaks(self, found: Found) -> None:
@@ -186,9 +238,7 @@ class Stream:
         """Domain and block of the rows that are not memory; `numbers` count such rows since the phase began."""
         if whose in ("new", "previous"):
             domain = stage if whose == "new" else stage - 1
-            if domain in self._mixtures:
-                return domain, self._mixtures[domain].draw(numbers, key, over if domain == stage else None)
-            return domain, draw_in_epochs(numbers, self.blocks[domain], key)
+            return domain, self._domains[domain].draw(numbers, key, over if domain == stage else None)
         ends = np.cumsum(self.blocks[: stage + 1])
         drawn = (uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
         domains = np.searchsorted(ends, drawn, side="right")
@@ -206,21 +256,8 @@ class Stream:
         blocks = np.empty(len(rows), dtype=np.int64)
         for domain in set(domains.tolist()):
             here = domains == domain
-            if domain in self._mixtures:
-                sample = 4000, self._places[domain], *self._memory_key
-                blocks[here] = self._mixtures[domain].remember(drawn[here], self.memory_blocks[domain], sample)
-            else:
-                blocks[here] = self._sample(domain)[(drawn[here] * self.memory_blocks[domain]).astype(np.int64)]
+            blocks[here] = self._domains[domain].remember(drawn[here])
         return domains, blocks
-
-    def _sample(self, domain: int) -> Integers:
-        """The blocks of a domain's memory: the first of a shuffle that methods share, and seeds too unless
-        data.memory_seed is run."""
-        if domain not in self._samples:
-            first = np.arange(self.memory_blocks[domain])
-            key = 4000, self._places[domain], *self._memory_key
-            self._samples[domain] = shuffled(first, self.blocks[domain], *key)
-        return self._samples[domain]
 
     def _cut_in_blocks(self, ids: NDArray[Any]) -> NDArray[Any]:
         """All blocks of a text (blocks, N). A plain array, as cutting a row off a memory-mapped one takes longer."""
