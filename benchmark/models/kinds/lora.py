@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from benchmark.models.architectures import matrix
 from benchmark.models.kinds import PlainEncoder
 from benchmark.models.kinds.extended import ExtendedModel
-from benchmark.models.kinds.progressive import for_each
+from benchmark.models.kinds.progressive import by_domain
 from benchmark.models.transformer import LanguageModel
 
 
@@ -96,8 +96,7 @@ class LoraModel(ExtendedModel):
         self.made_with["ranks"].append(rank)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """See LanguageModel. In training mode all rows go through the newest adapters, the only ones that learn:
-        looking up the domains would make the step wait for the device, and break the compiled graph."""
+        """See LanguageModel."""
 
         def encode(active: int, tokens: Tensor, domains: Tensor) -> Tensor:
             self._active = active
@@ -105,10 +104,7 @@ class LoraModel(ExtendedModel):
             self._active = 0
             return hidden
 
-        newest = len(self.adapters)
-        if self.training:
-            return encode(newest, tokens, domains)
-        return for_each(domains.clamp(max=newest), encode, tokens, domains)
+        return by_domain(self, domains, len(self.adapters), encode, tokens, domains)
 
     def _linear(self, index: int, module: Any, plain: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         if not self._active:

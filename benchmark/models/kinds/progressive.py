@@ -115,23 +115,17 @@ class ProgressiveModel(LanguageModel):
         return self
 
     def forward(self, tokens: Tensor, domains: Tensor, positions: Tensor) -> Tensor:
-        """See LanguageModel. In training mode all rows go through the newest column, the only one that learns: looking
-        up the domains would make the step wait for the device, and break the compiled graph."""
+        """See LanguageModel."""
 
         def predict(column: int, tokens: Tensor, positions: Tensor) -> Tensor:
             return self._column(column).predict(self.encode(tokens, column=column), positions)
 
-        newest = len(self.earlier)
-        if self.training:
-            return predict(newest, tokens, positions)
-        return for_each(domains.clamp(max=newest), predict, tokens, positions)
+        return by_domain(self, domains, len(self.earlier), predict, tokens, positions)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """Last hidden states (B, T, D), each row's of its own domain's column; in training mode the newest's."""
-        newest = len(self.earlier)
-        if self.training:
-            return self.encode(tokens)
-        return for_each(domains.clamp(max=newest), lambda column, rows: self.encode(rows, column=column), tokens)
+        encode = lambda column, rows: self.encode(rows, column=column)  # noqa: E731
+        return by_domain(self, domains, len(self.earlier), encode, tokens)
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None, column: int | None = None) -> Tensor:
         """See LanguageModel; of a column, by default the newest.
@@ -183,11 +177,18 @@ def new_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.
     return nn.ModuleList(LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1))
 
 
-def for_each(which: Tensor, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Compute `compute(w, rows of inputs ...)` for each w in `which` (B,) and its rows, put back in order.
+def by_domain(
+    model: nn.Module, domains: Tensor, newest: int, compute: Callable[..., Tensor], *inputs: Tensor
+) -> Tensor:
+    """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows, put back in order.
 
-    Rows that are all of one w, as in validation, are computed as they are.
+    Later ones are read as the newest. In training mode all rows are, as it alone learns: looking up the domains would
+    make the step wait for the device, and break the compiled graph. Rows that are all of one, as in validation, are
+    computed as they are.
     """
+    if model.training:
+        return compute(newest, *inputs)
+    which = domains.clamp(max=newest)
     present = which.unique().tolist()
     if len(present) == 1:
         return compute(present[0], *inputs)
