@@ -18,7 +18,7 @@ from benchmark.models import LanguageModel
 from benchmark.models.kinds.experts import ExpertModel
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Training
-from benchmark.training.flops import count_flops
+from benchmark.training.clock import count_flops
 from benchmark.training.learner import Learner
 from tests.support import small_models, toy
 from tests.support.small_models import mixture, of, rows

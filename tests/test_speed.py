@@ -17,7 +17,7 @@ from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.training import step_times
-from benchmark.training.flops import count_flops
+from benchmark.training.clock import count_flops
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.step import StageInputs, Stepper, trainable_stage

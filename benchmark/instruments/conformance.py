@@ -36,8 +36,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Budget, RunConfig, Size, per_stage
 from benchmark.store import Store
+from benchmark.training.clock import count_flops
 from benchmark.training.evaluate import perplexities
-from benchmark.training.flops import count_flops
 from benchmark.training.keys import check_memory_shares, stage_of
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
 from benchmark.training.processes import World, join

@@ -1,4 +1,4 @@
-"""The budget spent so far: the only place where training time is measured.
+"""The budget spent so far: the only place where training time is measured, and where FLOPs are counted.
 
 Charged: everything between `start` and `pause`, that is growth, data loading, forward, backward, optimizer, teachers,
 importance passes and memory batches. Free, because the loop pauses: building the optimizer, compiling and warming up,
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget, per_stage
@@ -177,3 +179,31 @@ def _busy(numbers: Sequence[int]) -> float:
             user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
             ticks += user + nice + system + hard + soft + stolen
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+# The floating-point operations of matrix products
+
+_BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
+
+
+def count_flops(run: Callable[[], Any]) -> float:
+    """What calling `run` costs. Nothing in it may be compiled: the counter sees operators, not kernels."""
+    formulas = {
+        getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
+        for backend in _BACKENDS
+        for suffix, formula in (("", _count_attention), ("_backward", _attention_backward))
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
+    with counter:
+        run()
+    return float(counter.get_total_flops())
+
+
+def _count_attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    """Scores and their product with the values; shapes (B, H, T, D / H)."""
+    rows, heads, length, size = query
+    return 2 * rows * heads * length * key[2] * (size + value[3])
+
+
+def _attention_backward(grad: torch.Size, *shapes: Any, **_: Any) -> int:
+    return 2 * _count_attention(*shapes[:3])

@@ -20,9 +20,8 @@ from benchmark.settings.schedules import Schedule, schedule_of
 from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Position, load_for_all, save
-from benchmark.training.clock import Clock, CoreTime, contention
+from benchmark.training.clock import Clock, CoreTime, contention, count_flops
 from benchmark.training.evaluate import bits_per_byte, measure_losses
-from benchmark.training.flops import count_flops
 from benchmark.training.learner import Learner, elapsed
 from benchmark.training.method import Phase, get_state, set_state
 from benchmark.training.optimizer import Moments, copy_layers

@@ -18,8 +18,8 @@ from benchmark.models import LanguageModel, build
 from benchmark.models.devices import keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
+from benchmark.training.clock import count_flops
 from benchmark.training.evaluate import evaluating
-from benchmark.training.flops import count_flops
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch, Elapsed, Learner
 from benchmark.training.method import OWN, LifelongMethod, Part, Phase, Stage, choose_optimizer, get_state, set_state
