@@ -172,7 +172,7 @@ class Stream:
         `weights`: how likely a memory row comes from each earlier domain; uniform by default. `over`: the share of the
         stage that is over, for weights of sources. `own`: all rows (part.rows, N), where the method has made them.
         """
-        rows = np.asarray(rows)
+        rows = np.asarray(rows, dtype=np.int64)
         is_fresh, is_memory = rows < part.fresh, rows >= part.fresh + part.replayed
         key = (self.seed, stage, part.number)
         domains, blocks = np.full(len(rows), stage), np.empty(len(rows), dtype=np.int64)
@@ -191,7 +191,8 @@ class Stream:
             domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, remembered, weights)
         drawn = self._text(self._train, domains, blocks) if own is None else own.cpu().numpy()[rows]
         batch = self._to_batch(drawn, domains, *key, step, rows)
-        batch.rows, batch.memory_share, batch.memory_rows = part.rows, part.memory / part.rows, int(is_memory.sum())
+        share = part.memory / max(part.rows, 1)
+        batch.rows, batch.memory_share, batch.memory_rows = part.rows, share, int(is_memory.sum())
         batch.source, batch.weight = part.number // SOURCES, part.weight
         return batch
 
@@ -200,10 +201,8 @@ class Stream:
 
         No rows where there is no memory.
         """
-        numbers = np.arange(rows if self._has_memory(stage) else 0)
-        domains, blocks = self._memory(stage, (self.seed, stage, 2000), 0, numbers, None)
-        text = self._text(self._train, domains, blocks)
-        return self._to_batch(text, domains, self.seed, stage, 2000, 0, numbers).tokens
+        numbers = range(rows if self._has_memory(stage) else 0)
+        return self.batch(stage, Part(domain="memory", memory=rows, number=2000), 0, numbers).tokens
 
     def validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model.
