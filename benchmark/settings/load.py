@@ -38,7 +38,6 @@ PATHS = {  # keys that hold a path, or paths
 }
 LISTS = ("domains", "probes", "tasks", "rows")  # whose entries have names
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
-BUILT_IN = "<built in>"  # beside what a suite file holds: see `Suite.built_in`; no key of TOML that anybody writes
 BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # what would tear a line, or no file can hold
 
 
@@ -50,13 +49,12 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Se
     relative to the file in which they stand. Raises ConfigError.
     """
     place = f"suite {name!r}"
-    content = _read(name)
+    content, built_in = _read(name)
     if SITE.exists():
         place, content = f"{place} with {SITE}", _merge(_site(), content)
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
-    built_in = content.pop(BUILT_IN)
     suite = _build(Suite, list_rungs(_expand(content, place), place), place)
     suite._called, suite._built_in = shlex.join(called), tuple(built_in)
     return suite
@@ -184,8 +182,8 @@ def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) ->
         raise ConfigError(validation_message(error, place, model)) from None
 
 
-def _read(name: str) -> dict[str, Any]:
-    """The content of a suite file, merged into what it extends."""
+def _read(name: str) -> tuple[dict[str, Any], list[str]]:
+    """The content of a suite file, merged into what it extends, and the `Suite.built_in` of these."""
     path = _file(name)
     if path is None:
         raise ConfigError(
@@ -200,16 +198,15 @@ def _read(name: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
     base = content.pop("extends", None)
     content = _locate(content, path)
-    content[BUILT_IN] = [path.stem] if path.resolve().parent == SUITES.resolve() else []
+    built_in = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
-        return content
+        return content, built_in
     beside = str(path.parent / base) if base.endswith(".toml") else base
     try:
-        inherited = _read(beside)
+        inherited, more = _read(beside)
     except RecursionError:
         raise ConfigError(f"{path}: extends = {base!r} leads back to this file: leave one of them out") from None
-    content[BUILT_IN] += inherited[BUILT_IN]
-    return _merge(inherited, content)
+    return _merge(inherited, content), built_in + more
 
 
 def _file(name: str) -> Path | None:
@@ -223,8 +220,8 @@ def _file(name: str) -> Path | None:
 
 def _site() -> dict[str, Any]:
     """The site file: a `[slurm]` section; nothing else may be in it, for it must not change results."""
-    content = _read(str(SITE))
-    if others := ", ".join(content.keys() - {"slurm", BUILT_IN}):
+    content, _ = _read(str(SITE))
+    if others := ", ".join(content.keys() - {"slurm"}):
         raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {others}: put it into a suite")
     return content
 
