@@ -144,7 +144,7 @@ def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
     stream, source = tiny.run(tiny.config("bert"), "run").stream, Source("own", 0.5)
     own = torch.randint(4, 300, (4, stream.length))
     rows = np.arange(4)
-    [_, made], _ = stream.parts(Phase("adapt", sources=(Source("new", 0.5), source)), 0, 1, 8)
+    [_, made], _ = stream.draws(Phase("adapt", sources=(Source("new", 0.5), source)), 0, 1, 8)
     whole = stream.batch(1, made, 0, rows, own=own)
     for rank in range(2):
         part = stream.batch(1, made, 0, rows[rank::2], own=own)

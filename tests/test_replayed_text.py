@@ -35,7 +35,7 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
     """Oracle: of 20 rows six are the probe's, each block of it once in an epoch; the others are a batch of fourteen."""
     stream, without = streams
     phase = Phase("adapt", memory=memory)
-    [looks], _ = stream.parts(Phase("look", trains=False), 0, 1, 20)
+    [looks], _ = stream.draws(Phase("look", trains=False), 0, 1, 20)
     assert looks.replayed == 0
     blocks = []
     for step in range(31):
@@ -56,7 +56,7 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
 
 def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, Stream]) -> None:
     """Oracle: by hand; of several sources those from memory stay as they are."""
-    [new, memory], _ = streams[0].parts(Phase("adapt", sources=(Source("new", 0.5), Source("memory", 0.5))), 0, 1, 20)
+    [new, memory], _ = streams[0].draws(Phase("adapt", sources=(Source("new", 0.5), Source("memory", 0.5))), 0, 1, 20)
     assert streams[0].batch(1, new, 0, range(10)).domains.tolist() == [1] * 7 + [3] * 3
     assert streams[0].batch(1, memory, 0, range(10)).domains.tolist() == [0] * 10
 

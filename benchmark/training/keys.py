@@ -22,8 +22,8 @@ from benchmark.training.method import (
     Phase,
     Stage,
     choose_optimizer,
+    draws_of,
     keeps_optimizer,
-    parts_of,
 )
 from benchmark.training.random_numbers import random_bits
 from benchmark.training.step_times import stage_times
@@ -75,7 +75,7 @@ def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
             _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
             replay = config.replay.share if config.replay else 0.0
             try:
-                parts_of(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
+                draws_of(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
             except ConfigError as error:
                 raise ConfigError(f"row {config.row!r}, {error}") from None
 

@@ -87,8 +87,8 @@ def keeps_optimizer(phases: Sequence[Phase]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """Rows of a step that are one batch, over all processes: fresh ones, then the replayed text's, then memory's."""
+class Draw:
+    """Rows of a step that are drawn as one batch, for all processes: fresh, then of the replayed text, then memory."""
 
     domain: str  # whose text the fresh ones are, or memory's, as in Source
     fresh: int = 0
@@ -102,7 +102,7 @@ class Part:
         return self.fresh + self.replayed + self.memory
 
 
-def parts_of(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Part], Part]:
+def draws_of(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Draw], Draw]:
     """What a step of a phase, the `index`-th of its stage, consists of, and its second batch, `Phase.memory_batch`.
 
     `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `rows_of_share`.
@@ -111,20 +111,20 @@ def parts_of(phase: Phase, index: int, batch_size: int, replay: float, has_memor
     def count(what: str, share: float, rows: int) -> int:
         return rows_of_share(share, rows, f"{what} of phase {phase.name!r}")
 
-    def make(domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0) -> Part:
+    def make(domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0) -> Draw:
         replayed = count("replay", replay, rows)
         kept = count("memory", memory, rows - replayed) if has_memory else 0
         fresh, number = rows - replayed - kept, SOURCES * number + index
-        return Part(domain=domain, fresh=fresh, replayed=replayed, memory=kept, number=number, weight=weight)
+        return Draw(domain=domain, fresh=fresh, replayed=replayed, memory=kept, number=number, weight=weight)
 
     replay = replay if phase.trains else 0.0
     second = count("memory", phase.memory_batch, batch_size) if has_memory else 0
-    parts = [] if phase.sources else [make(phase.domain, batch_size, phase.memory, replay)]
+    draws = [] if phase.sources else [make(phase.domain, batch_size, phase.memory, replay)]
     for number, source in enumerate(phase.sources):
         rows = count("sources", source.share, batch_size) if has_memory or not source.from_memory else 0
         of_replay = 0.0 if source.from_memory or source.domain == OWN else replay
-        parts.append(make(source.domain, rows, float(source.from_memory), of_replay, number, source.weight))
-    return parts, Part(domain="memory", memory=second, number=1000 + index)
+        draws.append(make(source.domain, rows, float(source.from_memory), of_replay, number, source.weight))
+    return draws, Draw(domain="memory", memory=second, number=1000 + index)
 
 
 def rows_of_share(share: float, batch_size: int, what: str) -> int:

@@ -22,7 +22,7 @@ from benchmark.training.clock import count_flops
 from benchmark.training.evaluate import evaluating
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch, Elapsed, Learner
-from benchmark.training.method import OWN, LifelongMethod, Part, Phase, Stage, choose_optimizer, get_state, set_state
+from benchmark.training.method import OWN, Draw, LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
 from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
 from benchmark.training.processes import World
 from benchmark.training.random_numbers import random_bits
@@ -120,15 +120,15 @@ class Loader:
         self._stream, self._stage, self._index = stream, stage, phase_index
         self._world, self._method = world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
-        self._parts, self._memory = stream.parts(phase, phase_index, stage.index, training.batch_size)
-        parts = (*self._parts, self._memory)
-        for part in parts:
-            if 0 < part.rows < world.size or (training.shard and part.rows % world.size):  # equally many passes of each
+        self._draws, self._memory = stream.draws(phase, phase_index, stage.index, training.batch_size)
+        draws = (*self._draws, self._memory)
+        for draw in draws:
+            if 0 < draw.rows < world.size or (training.shard and draw.rows % world.size):  # equally many passes of each
                 raise ConfigError(
-                    f"{part.rows} rows of {part.domain!r} cannot be split over {world.size} processes: give more of "
+                    f"{draw.rows} rows of {draw.domain!r} cannot be split over {world.size} processes: give more of "
                     "them, or fewer processes"
                 )
-        self.tokens = sum(part.rows for part in parts) * stream.length
+        self.tokens = sum(draw.rows for draw in draws) * stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[Step]] | None = None
 
@@ -139,30 +139,30 @@ class Loader:
     def get(self, step: int, over: float = 0.0) -> Step:
         ahead, self._ahead = self._ahead, None
         current = ahead[1].result() if ahead and ahead[0] == step else self.compute(step, over)
-        own = any(part.domain == OWN for part in self._parts)
+        own = any(draw.domain == OWN for draw in self._draws)
         if self._method.replay_weights is None and self._stream.is_steady(self._stage.index) and not own:
             self._ahead = step + 1, self._thread.submit(self.compute, step + 1)
         return current
 
     def compute(self, step: int, over: float = 0.0) -> Step:
         weights = self._method.replay_weights
-        batch = [rows for part in self._parts for rows in self._make(part, step, weights, over)]
+        batch = [rows for draw in self._draws for rows in self._make(draw, step, weights, over)]
         return batch, self._make(self._memory, step)
 
-    def _make(self, part: Part, step: int, weights: Sequence[float] | None = None, over: float = 0.0) -> list[Batch]:
+    def _make(self, draw: Draw, step: int, weights: Sequence[float] | None = None, over: float = 0.0) -> list[Batch]:
         """This process's rows, in micro-batches: every world-size-th, so that all have their share of memory."""
-        own = self._own_rows(part, step) if part.domain == OWN else None
-        mine = np.arange(self._world.rank, part.rows, self._world.size)
+        own = self._own_rows(draw, step) if draw.domain == OWN else None
+        mine = np.arange(self._world.rank, draw.rows, self._world.size)
         of_passes = [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]
-        batches = [self._stream.batch(self._stage.index, part, step, rows, weights, over, own) for rows in of_passes]
+        batches = [self._stream.batch(self._stage.index, draw, step, rows, weights, over, own) for rows in of_passes]
         return [batch.to(self._world.device) for batch in batches]
 
-    def _own_rows(self, part: Part, step: int) -> Tensor:
+    def _own_rows(self, draw: Draw, step: int) -> Tensor:
         """What the method makes for its source: the same in all processes."""
         generator = torch.Generator(self._world.device)
-        bits = random_bits(self._stream.seed, self._stage.index, part.number, step)
+        bits = random_bits(self._stream.seed, self._stage.index, draw.number, step)
         with torch.no_grad():
-            shape = part.rows, self._stream.length
+            shape = draw.rows, self._stream.length
             return self._method.make_rows(shape, generator.manual_seed(int(bits >> 1)))
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Replay, weigh
 from benchmark.training.learner import Batch
-from benchmark.training.method import SOURCES, Part, Phase, parts_of
+from benchmark.training.method import SOURCES, Draw, Phase, draws_of
 from benchmark.training.random_numbers import Integers, draw_in_epochs, random_bits, shuffled, uniform
 
 CHOOSES = 7  # apart are the numbers that choose a row's source
@@ -145,9 +145,9 @@ class Stream:
         ends = np.asarray(self.evaluated[domain].valid) == self.corpus.special.eos
         return self._cut_in_blocks(np.cumsum(ends) - ends)
 
-    def parts(self, phase: Phase, index: int, stage: int, batch_size: int) -> tuple[list[Part], Part]:
-        """What a step of a phase, the `index`-th of its stage, consists of, and its second batch: see `parts_of`."""
-        return parts_of(phase, index, batch_size, self._replay.share if self._replay else 0.0, self._has_memory(stage))
+    def draws(self, phase: Phase, index: int, stage: int, batch_size: int) -> tuple[list[Draw], Draw]:
+        """What a step of a phase, the `index`-th of its stage, consists of, and its second batch: see `draws_of`."""
+        return draws_of(phase, index, batch_size, self._replay.share if self._replay else 0.0, self._has_memory(stage))
 
     def _has_memory(self, stage: int) -> bool:
         return stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
@@ -160,40 +160,40 @@ class Stream:
     def batch(
         self,
         stage: int,
-        part: Part,
+        draw: Draw,
         step: int,
         rows: Sequence[int] | Integers,
         weights: Sequence[float] | None = None,
         over: float = 0.0,
         own: Tensor | None = None,
     ) -> Batch:
-        """Rows `rows` of a part of this step.
+        """Rows `rows` of a draw of this step.
 
         `weights`: how likely a memory row comes from each earlier domain; uniform by default. `over`: the share of the
-        stage that is over, for weights of sources. `own`: all rows (part.rows, N), where the method has made them.
+        stage that is over, for weights of sources. `own`: all rows (draw.rows, N), where the method has made them.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        is_fresh, is_memory = rows < part.fresh, rows >= part.fresh + part.replayed
-        key = (self.seed, stage, part.number)
+        is_fresh, is_memory = rows < draw.fresh, rows >= draw.fresh + draw.replayed
+        key = (self.seed, stage, draw.number)
         domains, blocks = np.full(len(rows), stage), np.empty(len(rows), dtype=np.int64)
         if own is None:
-            fresh = step * part.fresh + rows[is_fresh]
-            domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, part.domain, key, fresh, over)
-            if self._replay and part.replayed:
+            fresh = step * draw.fresh + rows[is_fresh]
+            domains[is_fresh], blocks[is_fresh] = self._draw_fresh(stage, draw.domain, key, fresh, over)
+            if self._replay and draw.replayed:
                 text = [text.name for text in self.evaluated].index(self._replay.text)
                 is_replayed = ~(is_fresh | is_memory)
-                numbers = step * part.replayed + rows[is_replayed] - part.fresh
+                numbers = step * draw.replayed + rows[is_replayed] - draw.fresh
                 domains[is_replayed] = text
                 blocks[is_replayed] = draw_in_epochs(numbers, len(self._train[text]), (*key, REPLAYED))
-            if part.domain not in ("new", "previous", "seen", "memory"):
-                weights = [float(domain.name == part.domain) for domain in self.corpus.domains[:stage]]
-            remembered = rows[is_memory] - part.replayed
+            if draw.domain not in ("new", "previous", "seen", "memory"):
+                weights = [float(domain.name == draw.domain) for domain in self.corpus.domains[:stage]]
+            remembered = rows[is_memory] - draw.replayed
             domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, remembered, weights)
         drawn = self._text(self._train, domains, blocks) if own is None else own.cpu().numpy()[rows]
         batch = self._to_batch(drawn, domains, *key, step, rows)
-        share = part.memory / max(part.rows, 1)
-        batch.rows, batch.memory_share, batch.memory_rows = part.rows, share, int(is_memory.sum())
-        batch.source, batch.weight = part.number // SOURCES, part.weight
+        share = draw.memory / max(draw.rows, 1)
+        batch.rows, batch.memory_share, batch.memory_rows = draw.rows, share, int(is_memory.sum())
+        batch.source, batch.weight = draw.number // SOURCES, draw.weight
         return batch
 
     def memory_text(self, stage: int, rows: int) -> Tensor:
@@ -202,7 +202,7 @@ class Stream:
         No rows where there is no memory.
         """
         numbers = range(rows if self._has_memory(stage) else 0)
-        return self.batch(stage, Part(domain="memory", memory=rows, number=2000), 0, numbers).tokens
+        return self.batch(stage, Draw(domain="memory", memory=rows, number=2000), 0, numbers).tokens
 
     def validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model.

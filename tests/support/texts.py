@@ -88,7 +88,7 @@ def draw(
     stream: Stream, stage: int, phase: Phase, index: int, step: int, size: int, rows: Sequence[int], **more: Any
 ) -> Batch:
     """Rows of a step's batch of so many, of a phase with one."""
-    [part], _ = stream.parts(phase, index, stage, size)
+    [part], _ = stream.draws(phase, index, stage, size)
     return stream.batch(stage, part, step, rows, **more)
 
 
