@@ -65,7 +65,7 @@ def test_only_time_between_start_and_pause_is_charged(monkeypatch) -> None:
     fake.now += 1.0
     assert clock.count(Work(steps=1, tokens=8)) == 0
     assert (clock.spent, clock.fraction) == (3.0, 0.3)
-    assert clock.charged() == {"seconds": 3.0, "steps": 1, "tokens": 8, "flops": 0, "reference": 0}
+    assert clock.charged == {"seconds": 3.0, "steps": 1, "tokens": 8, "flops": 0, "reference": 0}
 
 
 def test_the_slowest_process_decides(monkeypatch) -> None:

@@ -72,7 +72,7 @@ def test_a_stop_is_in_no_core_time(passes: Seconds) -> None:
     passes(1.0, 1.0)
     clock.pause()
     clock.count(Work())
-    assert clock.spent == pytest.approx(5.0) and clock.charged()["steps"] == 3
+    assert clock.spent == pytest.approx(5.0) and clock.charged["steps"] == 3
     assert [clock.cores.wall, clock.cores.cpu] == pytest.approx([5.0, 5.0])
     assert clock.cores.stood_still == pytest.approx(3600.0)
 

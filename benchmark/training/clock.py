@@ -51,7 +51,7 @@ class Clock:
         self.unit, self.limit = UNITS[budget.unit], per_stage(budget.amount, stage)
         self.share = 1.0  # of the limit that the stage's phases take; one may take what earlier stages left
         self.cores = CoreTime()
-        self._charged: dict[str, float] = dict.fromkeys(UNITS, 0)
+        self.charged: dict[str, float] = dict.fromkeys(UNITS, 0)  # by unit
         self._world = world
         self._pending = 0.0  # seconds that the processes have not agreed on yet
         self._still = 0.0  # of these, in which this process was stopped
@@ -61,7 +61,7 @@ class Clock:
 
     @property
     def spent(self) -> float:
-        return self._charged[self.unit.name]
+        return self.charged[self.unit.name]
 
     @property
     def fraction(self) -> float:
@@ -69,23 +69,15 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        return self._charged["seconds"]
+        return self.charged["seconds"]
 
     @property
     def tokens_per_second(self) -> float:
-        return self._charged["tokens"] / self.seconds if self.seconds else 0.0
+        return self.charged["tokens"] / self.seconds if self.seconds else 0.0
 
     def passed_mark(self, before: float, marks: int) -> bool:
         """Whether one of so many evenly spaced points lies behind a fraction from before; the stage's end is apart."""
         return int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9) and self.fraction < 1 - 1e-9
-
-    def charged(self) -> dict[str, float]:
-        """The amount spent in each unit."""
-        return dict(self._charged)
-
-    def restore(self, charged: dict[str, float]) -> None:
-        """Go on with what a checkpoint says."""
-        self._charged |= charged
 
     def start(self) -> None:
         assert self._started is None, "the clock is running"
@@ -109,7 +101,7 @@ class Clock:
         # where one process is stopped, the others wait for it
         slowest, still, gravest = self._world.maximum(self.seconds + self._pending, self._still, alarm)
         for name, unit in UNITS.items():
-            self._charged[name] = slowest - still if unit.cost is None else self._charged[name] + unit.cost(work)
+            self.charged[name] = slowest - still if unit.cost is None else self.charged[name] + unit.cost(work)
         self._pending = self._still = 0.0
         return int(gravest)
 

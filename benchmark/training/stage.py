@@ -53,7 +53,7 @@ class StageRun:
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
-        self.position = Position(before=self.clock.charged())
+        self.position = Position(before=dict(self.clock.charged))
         self.times = inputs.times
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
@@ -83,7 +83,7 @@ class StageRun:
             if number > self.position.phase:
                 saved = None
                 self.position.phase, self.position.step = number, 0
-                self.position.before = self.clock.charged()
+                self.position.before = dict(self.clock.charged)
             if phase.branch and not self.trunk:
                 weights = {name: value.to("cpu", copy=True) for name, value in self.inputs.model.state_dict().items()}
                 self.trunk = {"model": weights, "carried": self.carried}
@@ -106,7 +106,7 @@ class StageRun:
     def summary(self) -> dict[str, Any]:
         """What the record of a finished stage says. All processes must ask for it at once."""
         return {
-            "charged": self.clock.charged(),
+            "charged": self.clock.charged,
             "phases": self.position.phases,
             "growth": self.method.growth,
             "cores": contention(self.clock.cores, self.world),
@@ -145,7 +145,7 @@ class StageRun:
         stepper.close()
         if phase.trains:
             self.carried = stepper.moments() if self.carries else {}
-        spent = {unit: value - position.before[unit] for unit, value in self.clock.charged().items()}
+        spent = {unit: value - position.before[unit] for unit, value in self.clock.charged.items()}
         position.phases.append({"name": phase.name, **spent})
         self._record_metrics(phase.name, stepper.learner)
         if training.compile:
@@ -235,7 +235,7 @@ class StageRun:
             phase=phase,
             step=self.position.step,
             fraction=min(1.0, self.clock.fraction),
-            charged=self.clock.charged(),
+            charged=self.clock.charged,
             perplexity=perplexity,
             bits_per_byte={text.name: bits_per_byte(perplexity[text.name], text) for text in inputs.stream.evaluated},
             without_copies=without,
@@ -272,7 +272,7 @@ class StageRun:
             evaluated = self.method.evaluated
             content = {
                 "position": vars(self.position),
-                "charged": self.clock.charged(),
+                "charged": self.clock.charged,
                 "model": self.inputs.model.state_dict(),
                 "evaluated": None if evaluated is None else evaluated.state_dict(),
                 "optimizer": optimizer,
@@ -289,7 +289,7 @@ class StageRun:
 
     def _restore(self, saved: dict[str, Any], phases: list[Phase]) -> None:
         self.position, self.clock.cores = Position(**saved["position"]), CoreTime(**saved["cores"])
-        self.clock.restore(saved["charged"])
+        self.clock.charged |= saved["charged"]
         self.inputs.model.load_state_dict(saved["model"])
         if saved["evaluated"] is not None:
             self.inputs.evaluated.load_state_dict(saved["evaluated"])
@@ -298,5 +298,5 @@ class StageRun:
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved["carried"]
         self.record(
-            ResumedLine, phase=phases[self.position.phase].name, step=self.position.step, charged=self.clock.charged()
+            ResumedLine, phase=phases[self.position.phase].name, step=self.position.step, charged=self.clock.charged
         )
