@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy as copying
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 
 from benchmark.models import architectures
 from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, parts_of
-from benchmark.models.growth.exact import Calibration, Exact, Padding, silence_copies
+from benchmark.models.growth.exact import Exact, Fit, Padding, fit_head, silence_copies
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
@@ -92,18 +93,18 @@ def _width(
         return Aki(*sizes)
     if architecture_of(network).rms_norm:
         return Padding(*sizes, tied=network.config.tie_word_embeddings)
-    return Exact(*sizes, architecture_of(network).post_norm, _calibration(network, hidden_size, calibration))
+    return Exact(*sizes, architecture_of(network).post_norm, _fit(network, hidden_size, calibration))
 
 
-def _calibration(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Calibration | None:
-    """What token ids (B, T) make of the states that enter the LM head, where that gets extra units."""
+def _fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
+    """What fits the LM head to the states that token ids (B, T) make enter it, where it gets extra units."""
     if rows is None or places(network).head is None or hidden_size % network.config.hidden_size == 0:
         return None
     training = network.training
     some = rows[: -(-_CALIBRATION_STATES // rows.shape[1])].to(network.device)
     states = network.eval().base_model(some).last_hidden_state.flatten(0, 1)
     network.train(training)
-    return Calibration(states.double().cpu(), architecture_of(network).activation(network), epsilon(network))
+    return partial(fit_head, states.double().cpu(), architecture_of(network).activation(network), epsilon(network))
 
 
 def _case(

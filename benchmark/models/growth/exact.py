@@ -34,20 +34,7 @@ from torch.nn import functional as F
 from benchmark.models.architectures import Affine, Layer, Place
 from benchmark.models.growth.width import Width, columns
 
-
-@dataclass(frozen=True)
-class Calibration:
-    """What the extra units of BERT's LM head are fitted on.
-
-    Attributes:
-        states: (n, S) hidden states that enter the head, in float64.
-        activation: of the head.
-        eps: of its LayerNorm.
-    """
-
-    states: Tensor
-    activation: Callable[[Tensor], Tensor]
-    eps: float
+Fit = Callable[[Affine, Affine, int], tuple[Affine, float]]  # `fit_head`, of some states
 
 
 @dataclass(eq=False)
@@ -56,11 +43,11 @@ class Exact(Width):
 
     Attributes:
         post_norm: whether the residual stream is normalised.
-        calibration: of BERT's LM head; None leaves its extra units copies.
+        fit: of BERT's LM head; None leaves its extra units copies.
     """
 
     post_norm: bool
-    calibration: Calibration | None = None
+    fit: Fit | None = None
 
     def __post_init__(self) -> None:
         self.copies, self.extra = divmod(self.new, self.old)
@@ -124,8 +111,8 @@ class Exact(Width):
     def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         drawn = torch.randperm(self.old, generator=self.generator)[: self.extra]
         extra, scale = Affine(head.weight[drawn], head.bias[drawn]), 1 / self.eta
-        if self.extra and self.calibration is not None:
-            extra, scale = fit_head(head, extra, self.copies, self.calibration)
+        if self.extra and self.fit is not None:
+            extra, scale = self.fit(head, extra, self.copies)
         units = Affine(torch.cat([head.weight, extra.weight]), torch.cat([head.bias, extra.bias]))
         outputs = torch.cat([self.hidden, self.old + torch.arange(self.extra)])
         last = self.last_norm(norm)
@@ -146,14 +133,15 @@ class Exact(Width):
         )
 
 
-def fit_head(head: Affine, extra: Affine, copies: int, calibration: Calibration) -> tuple[Affine, float]:
+def fit_head(
+    states: Tensor, activation: Callable[[Tensor], Tensor], eps: float, head: Affine, extra: Affine, copies: int
+) -> tuple[Affine, float]:
     """Extra units of BERT's LM head that keep its LayerNorm, starting from `extra`, and the scale of its gain.
 
-    Least squares between the old and the new normalised units over hidden states (n, S), by L-BFGS in float64. With
-    m, v the mean and variance of the S units and m', v' those of all T, it is the mean over states of
+    Least squares between the old and the new normalised units over hidden states (n, S) that enter the head, by L-BFGS
+    in float64. With m, v the mean and variance of the S units and m', v' those of all T, it is the mean over states of
     (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
     """
-    states, activation, eps = calibration.states, calibration.activation, calibration.eps
     units = activation(F.linear(states, head.weight, head.bias))
     old, new = head.weight.shape[0], copies * head.weight.shape[0] + extra.weight.shape[0]
     eta = (copies * old / new) ** 0.5
