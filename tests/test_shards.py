@@ -108,6 +108,14 @@ def test_a_block_computes_again_in_the_backward_pass() -> None:
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
+def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: what `precision = "auto"` may be, as fp16 is refused where it is asked for."""
+    monkeypatch.setattr("benchmark.training.run.precision_of", lambda wanted, device: "fp16")
+    run = tiny_of("naive", tmp_path).run(tiny_config("naive", shard=True), "run")
+    run.train()
+    assert read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")[0]["provenance"]["precision"] == "fp32"
+
+
 def test_what_needs_whole_weights_is_refused(tmp_path: Path) -> None:
     """Oracle: the message names the row, or the settings, and the cure."""
     with pytest.raises(ConfigError, match=r"row 'ewc' needs whole weights, .* training\.shard .*: leave"):

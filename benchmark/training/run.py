@@ -162,6 +162,8 @@ class Run:
         auto = self.config.training.precision == "auto"
         begun = records.last(self.store.stage_lines(self.keys[0]), StageLine) if auto else None
         here = precision_of(self.config.training.precision, self.world.device)
+        if self.config.training.shard and here == "fp16":  # of "auto": losses are scaled for whole gradients alone
+            here = "fp32"
         return self.world.agree(begun.provenance.precision if begun else here)
 
     def _train_stage(self, index: int) -> bool:
