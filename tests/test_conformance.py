@@ -159,8 +159,6 @@ class Wrong(LifelongMethod):
             learner.parameters[0].grad.mul_(self.calls % 3)
         if self.how == "alone":
             learner.parameters[0].grad.add_(learner.world.size - 1)
-        if self.how == "rounding":
-            learner.parameters[0].grad.mul_(torch.sin(1e14 * learner.parameters[0].detach()))
 
 
 def build(how: str, name: str, options: dict) -> LifelongMethod:
@@ -202,13 +200,6 @@ def test_each_check_can_fail(how: str, check: Callable[[TinyRuns], None], messag
         check(TinyRuns("wrong", functools.partial(build, how), tmp_path))
 
 
-@only_thorough
-def test_rounding_between_processes_is_told_as_such(tmp_path) -> None:
-    """Oracle: a method that turns the last bits of its weights into steps, whatever processes see of each other."""
-    with pytest.raises(AssertionError, match="wrong in two processes, and in one where .*: rounding becomes a step"):
-        conformance.two_processes_equal_one(TinyRuns("wrong", functools.partial(build, "rounding"), tmp_path))
-
-
 @pytest.mark.parametrize("without", [{"memory": 1.0}, {"domain": "previous"}, {"sources": (Source("memory"),)}])
 def test_a_stage_without_a_row_of_its_domain_is_told(without: dict[str, Any], tmp_path, monkeypatch) -> None:
     """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase has its rows."""
@@ -242,14 +233,12 @@ def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
 
 
 def test_numbers_that_nobody_seeds_are_told_once(tmp_path, monkeypatch) -> None:
-    """Oracle: the lines, counted: what compares two runs is left out once the same run differs from itself."""
-    named = (conformance.trains_the_same_twice, *(check for check in CHECKS if check in conformance.OF_TWO_RUNS))
-    assert len(named) == 5
+    """Oracle: the lines, counted: what compares two runs is not tried once the same run differs from itself."""
+    named = conformance.trains_the_same_twice, conformance.is_naive_where_it_says
     monkeypatch.setattr(conformance, "CHECKS", named)
     said: list[str] = []
     assert not conformance.check("wrong", functools.partial(build, "unseeded"), said.append)
-    assert ["FAILED" in line for line in said[1:-1]] == [True] + [False] * 4
-    assert all("left out" in line for line in said[2:-1])
+    assert ["FAILED: AssertionError" in line for line in said] == [False, True, False]
 
 
 def tiny_runs_of(kind: type[LifelongMethod], folder: Path) -> TinyRuns:
