@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import io
 import logging
 import signal
@@ -37,8 +36,6 @@ def main(arguments: list[str] | None = None) -> int:
     if given[0] not in (*COMMANDS, *ASKS):
         print(f"error: {no_command(given[0], list(COMMANDS))}", file=sys.stderr)
         return 2
-    if given[0] == "--version":
-        return say([f"lifelong-pretraining-benchmark {importlib.metadata.version('lifelong-pretraining-benchmark')}"])
     options = command_line(__doc__ or "", executors.names()).parse_args(given)
     options.program = (__file__, *given)
     logging.basicConfig(format="%(levelname)s: %(message)s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,14 @@ def test_help_names_each_command_once_with_an_example_that_is_understood() -> No
     names = [example.split()[0] for example in examples]
     assert sorted(names) == sorted(run_all.COMMANDS)
     assert names[:5] == ["run", "status", "report", "check", "new-suite"]
+
+
+def test_the_version_is_that_of_the_package(capsys) -> None:
+    """Oracle: setup.cfg."""
+    with pytest.raises(SystemExit, match="^0$"):
+        run_all.main(["--version"])
+    project = (Path(run_all.__file__).parent / "setup.cfg").read_text(encoding="utf-8")
+    assert f"version = {capsys.readouterr().out.split()[1]}\n" in project
 
 
 @pytest.mark.parametrize("kind", LISTS)
