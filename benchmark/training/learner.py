@@ -39,12 +39,6 @@ class Batch:
     source: int = 0  # its number in `Phase.sources`, where a step has several batches
     weight: float = 1.0  # of its mean loss in the step's loss
 
-    @property
-    def memory(self) -> Tensor:
-        """Which rows come from the memory, (B,) bool."""
-        rows = len(self.tokens)
-        return torch.arange(rows, device=self.tokens.device) >= rows - self.memory_rows
-
     def to(self, device: torch.device) -> Batch:
         tensors: dict[str, Any] = {k: send(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **tensors)

@@ -65,8 +65,8 @@ def trainable_stage(
         before.add_domains(stage.domains, stage.seed)
         return before.eval()
 
-    memory_rows = partial(stream.memory_text, index)
-    stage = replace(stage_of(config, index), build=new_model, memory_rows=memory_rows, previous=previous)
+    rows = partial(stream.memory_text, index)
+    stage = replace(stage_of(config, index), build=new_model, memory_rows=rows, previous=previous)
     return stage
 
 
@@ -189,9 +189,7 @@ class Stepper:
         self.model = self.shards.model if self.shards else inputs.model
         names = self.model.part_names()
         learns = [(names[name], p) for name, p in self.model.named_parameters() if p.requires_grad]
-        of_each = [1.0] * len(learns)
-        if phase.rates:
-            of_each = factors([name for name, _ in learns], phase.rates, phase.name)
+        of_each = factors([name for name, _ in learns], phase.rates, phase.name)
         self._frozen = [p for (_, p), factor in zip(learns, of_each, strict=True) if not factor]
         for parameter in self._frozen:
             parameter.requires_grad_(False)
