@@ -96,7 +96,7 @@ def test_a_link_to_a_folder_leads_there_once(tmp_path) -> None:
     (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "here")
     (tmp_path / "here" / "gone.txt").symlink_to(tmp_path / "nowhere")
     docs, skipped = read(domain(tmp_path / "here"))
-    assert texts(docs) == ["linked", "here"] and not skipped
+    assert texts(docs) == ["linked", "here"] and skipped == {"no regular file": 1}
 
 
 def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
@@ -116,6 +116,8 @@ def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
         "duplicate": 2,
         "empty file": 1,
         "file of another format": 1,
+        "hidden": 3,
+        "no regular file": 1,
     }
 
 

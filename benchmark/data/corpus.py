@@ -109,7 +109,7 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     for split, specs in (("valid", domain.valid), ("train", domain.train)):
         files += [(f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())]
     for folder in (Path(dataset.path) for dataset in domain.datasets if os.path.isdir(dataset.path)):
-        files += sorted((path.relative_to(folder).as_posix(), path) for path in walk_folder(folder))
+        files += sorted((path.relative_to(folder).as_posix(), path) for path in walk_folder(folder, Counter()))
     made: dict[str, Any] = {
         "format": FORMAT,
         "python": platform.python_version() if domain.packages else None,  # it parses them

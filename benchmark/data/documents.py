@@ -33,6 +33,7 @@ CHUNK = 2**18  # characters read at once
 DOCUMENTS, TABLES = (".jsonl", ".txt"), (".json", ".csv", ".parquet")  # the kinds of files, by the ends of their names
 PACKED = (".gz", ".zst")
 KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
+HIDDEN, NO_FILE = "hidden", "no regular file"  # why something in a folder is no text
 TABLE = f"table ({', '.join(TABLES)}) beside documents"
 NAMED = 10  # texts that are broken are named in what was skipped, so many of them
 BROKEN = "broken:"
@@ -166,11 +167,11 @@ def find_kind(path: Path) -> str:
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     """The files that a file name, a folder or a glob stands for, sorted. Raises DataError where there are none.
 
-    Of a folder, what is hidden or no regular file is skipped; of another format, or a table beside documents, counted.
+    Hidden files of a folder, other formats, tables beside documents, and no regular files are skipped and counted.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
-        inside = list(walk_folder(path))
+        inside = list(walk_folder(path, skipped))
         files = [file for file in inside if find_kind(file) in DOCUMENTS] or [
             file for file in inside if find_kind(file)
         ]
@@ -196,7 +197,7 @@ def refuse(error: OSError) -> NoReturn:
     raise error
 
 
-def walk_folder(folder: Path) -> Iterator[Path]:
+def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
     """The files in a folder and in those inside it but hidden ones, links to folders followed, each entered once."""
     entered = set[str]()
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
@@ -205,7 +206,10 @@ def walk_folder(folder: Path) -> Iterator[Path]:
         if real not in entered:
             entered.add(real)
             folders += [name for name in inside if not name.startswith(".")]
-            yield from filter(Path.is_file, (Path(place, name) for name in names if not name.startswith(".")))
+            skipped.update(HIDDEN for name in (*inside, *names) if name.startswith("."))
+            shown = [Path(place, name) for name in names if not name.startswith(".")]
+            skipped.update(NO_FILE for file in shown if not file.is_file())
+            yield from filter(Path.is_file, shown)
 
 
 # What stands in a file
@@ -328,13 +332,18 @@ def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]
 def parse_line(line: bytes, place: str, example: str) -> Any:
     """What a line of JSON says. Raises BrokenText for another, with an `example` of what it should be."""
     try:
-        return json.loads(line.decode("utf-8-sig"))
+        return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
     except UnicodeDecodeError as error:
         raise BrokenText(place, _not_utf8(error)) from None
     except (ValueError, RecursionError) as error:
         cure = f"each line must be one object such as {example}, or a .json file one array of them"
         cure = f"{CONVERT} -f UTF-16LE" if b"\0" in line else cure
         raise BrokenText(place, f"not JSON ({error}): {cure}") from None
+
+
+def _parse_integer(digits: str) -> int | float:
+    """Python makes no integer of more than 4,300 digits, which nobody reads here."""
+    return int(digits) if len(digits) < 4300 else float(digits)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

@@ -114,4 +114,4 @@ def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> 
     runs = (config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs)
     ended = (run.seed for run in runs if run.id in names and select_kind(identities.of(run).lines, EndedLine))
     said = ", ".join(map(str, dict.fromkeys(ended)))
-    return [f"! seeds that are trained too and not shown: {said}; --seeds says which are"] if said else []
+    return [f"! seeds that are trained too and not shown: {said}; --seeds chooses which are"] if said else []
