@@ -89,7 +89,8 @@ class Unit:
     def hash_kept(self) -> str:
         """What changes with each step, domain or score of its work that is kept, and with what was begun of a text."""
         store, kept = self.store, list[str]()
-        paths = [Path(folder, name) for folder, _, names in os.walk(store.data) for name in names]
+        texts = os.walk(store.data) if self.kind in ("prepare", *TRAINS) else ()  # others make none
+        paths = [Path(folder, name) for folder, _, names in texts for name in names]
         for key in store.recorded_stages(self.config):
             paths += [*store.stage(key).glob("*.pt"), store.scores_file(key), store.measures_file(key)]
         for path in [*paths, store.scores_file("baselines")]:
