@@ -171,6 +171,7 @@ def short(value: float) -> str:
     """Three digits where they fit into a cell, with a proper minus."""
     if np.isnan(value):
         return ""
+    value = round(value, 5) + 0.0  # rounding leaves traces of 0, and its sign
     text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}" if abs(value) < 1e5 else f"{value:.0e}"
     return text.replace("e+", "e").replace("-", "−")
 

@@ -33,7 +33,7 @@ def test_commands_are_understood(page: str, line: str) -> None:
 @pytest.mark.parametrize("page", ["docs/study.md"])
 def test_the_studys_table_is_that_of_its_report(page: str) -> None:
     """Oracle: the committed report, which is rendered from the records."""
-    report = ROOT / "results" / "when_growing_pays" / "report" / "small" / "main_pretraining.csv"
+    report = ROOT / "results" / "small_models_begun_well" / "report" / "main_quarter" / "main_pretraining.csv"
     expected: dict[str, list[str]] = {}
     for cell in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
         if cell["group"] == "CS" and cell["sd"] and cell["table"] == "main_pretraining":
