@@ -133,11 +133,12 @@ def test_what_is_done_is_not_submitted(sweep: SuiteFolder, capsys) -> None:
 def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder) -> None:
     """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: undisturbed runs.
 
-    The job trains three runs, two at a time; one that fails ends no other, and is not tried again. Before, Slurm
-    suspends it for four seconds. Oracle of what is charged: the wall clock between the two evaluations around them.
+    The job trains three runs, two at a time and the last row first; one that fails ends no other, and is not tried
+    again. Before, Slurm suspends it for four seconds. Oracle of what is charged: the wall clock between the two
+    evaluations around them.
     """
     bundle = "runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2"
-    tiny.write("x", "y", "trips", slurm=f'partition = "preemptible"\n{bundle}').tell("trips", "trip 0")
+    tiny.write("trips", "x", "y", slurm=f'partition = "preemptible"\n{bundle}').tell("trips", "trip 0")
     for row in ("x", "y"):
         tiny.tell(row, "slow")
     tiny.submit()
