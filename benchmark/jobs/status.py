@@ -92,12 +92,13 @@ def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
     head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
     lost = find_lost_jobs(survey, states)
-    logged = {job.id: f"; log {_log_of(job).name}" for job in lost if _log_of(job).is_file()}
-    jobs = [f"! job {job.id} to {job.kind}: {job.detail}{logged.get(job.id, '')}" for job in lost]
+    jobs = [f"! job {job.id} to {job.kind}: {job.detail}" for job in lost]
+    for number, log in enumerate(map(_find_log, lost)):
+        jobs[number] += f"; log {log.name}" if log else ""
     begun_again = [job for job in [*lost, *under_way] if job.restarts]
     jobs += [f"job {job.id} to {job.kind} was started {job.restarts + 1} times" for job in begun_again]
     shown = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
-    logs = {str(log.parent) for log in map(_log_of, [*(state.job for state in shown), *lost]) if log.is_file()}
+    logs = {str(log.parent) for log in map(_find_log, [*(state.job for state in shown), *lost]) if log}
     places = [f"logs are in {', '.join(sorted(logs))}"] if logs else []
     return [head, *_summarise(states), *_rows(shown), *jobs, *places, *write_notes(survey, states)]
 
@@ -128,14 +129,14 @@ def _rows(states: Sequence[RunState]) -> list[str]:
         amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
         charged = duration(amount) if unit.in_seconds else unit.text(amount)
         ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
-        log = _log_of(run.job).name if _log_of(run.job).is_file() else ""
-        rows.append((run.config.label, run.state, job, starts, node, charged, ap, run.detail, log))
+        log = _find_log(run.job)
+        rows.append((run.config.label, run.state, job, starts, node, charged, ap, run.detail, log.name if log else ""))
     return _align(rows) if states else []
 
 
-def _log_of(job: Job | None) -> Path:
-    """The file of what a job said; none such before it says something."""
-    return Path(job.log if job else "")
+def _find_log(job: Job | None) -> Path | None:
+    """The file of what a job said, once there is one."""
+    return Path(job.log) if job and Path(job.log).is_file() else None
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
