@@ -1,0 +1,86 @@
+"""Print the law and its test: `PYTHONPATH=. python results/small_models_begun_well/compare_law.py`.
+
+See plan.md, "The law". The law is a plane, log(AP grown / AP begun large) = a + b log(parameters) + c log(tokens a
+parameter), both before the first growth, by least squares on the cells of three sizes. An interval is Student's of a
+new cell, with what the plane misses as its noise.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+import run_all
+from analysis.inference import interval
+from analysis.metrics import Floats
+from benchmark.jobs.study import open_records
+
+HERE = Path(__file__).parent
+FITTED, PREDICTED = "law_small", "law_large"
+ROW = re.compile(r"(.*), from (\d+)k, (\d+) tokens")
+LARGE = "ER (final size)"
+NEW = [(56.0, 10), (56.0, 30), (56.0, 100)]  # the fourth size
+PAPER = (30e3, 2_200)  # 30 M parameters of L6_D384; 62,500 steps of 2,048 rows of 512 tokens
+
+
+def read_cells(records: Path, suite: str) -> pd.DataFrame:
+    """The log ratios of a suite, a column a seed, by method, thousands of parameters, and tokens a parameter."""
+    study = run_all.open_suite(str(HERE / f"{suite}.toml"), str(records)).study
+    ends = study.ends[study.ends["stage"] == study.ends["stage"].max()]
+    parts = [(row, ROW.fullmatch(row)) for row in ends["row"]]
+    keys = [(match[1], float(match[2]), int(match[3])) for row, match in parts if match]
+    index = pd.MultiIndex.from_tuples(keys, names=["method", "size", "tokens"])
+    ap = pd.Series(np.log(ends["ap"].to_numpy()), index=[index, ends["seed"]]).unstack()
+    ap.index.names = ["method", "size", "tokens"]
+    large = ap.xs(LARGE)
+    return pd.concat({method: ap.xs(method) - large for method in ap.index.unique("method") if method != LARGE})
+
+
+def _terms(cells: list[tuple[float, int]]) -> Floats:
+    """The plane's terms of each cell."""
+    return np.array([(1.0, np.log(size), np.log(tokens)) for size, tokens in cells])
+
+
+def predict(cells: list[tuple[float, int]], values: Floats, new: list[tuple[float, int]]) -> tuple[Floats, Floats]:
+    """What the plane through (cells,) says of new cells, and the half width of each 95% interval."""
+    terms, asked = _terms(cells), _terms(new)
+    plane, *_ = np.linalg.lstsq(terms, values, rcond=None)
+    freedom = len(values) - terms.shape[1]
+    noise = ((values - terms @ plane) ** 2).sum() / freedom
+    leverage = np.einsum("ij,jk,ik->i", asked, np.linalg.inv(terms.T @ terms), asked)
+    return asked @ plane, scipy.stats.t.isf(0.025, freedom) * np.sqrt(noise * (1 + leverage))
+
+
+def percent(value: float) -> str:
+    return f"{np.expm1(value):+.1%}".replace("-", "−")
+
+
+def main() -> None:
+    with open_records(str(HERE)) as records:
+        fitted = read_cells(records, FITTED)
+        tested = read_cells(records, PREDICTED) if any((records / "suites" / PREDICTED).glob("*.jsonl")) else None
+    for method, ratios in fitted.groupby(level=0):
+        cells, values = list(ratios.loc[method].index), ratios.mean(axis=1).to_numpy()
+        print(f"\n{method} over a model that is large from the start, AP after the last domain\n")
+        print("| parameters | tokens a parameter | seeds | change (95% interval) | predicted |")
+        print("| --: | --: | --: | --: | --: |")
+        middle, half = predict(cells, values, [*NEW, PAPER])
+        said = {
+            cell: f"{percent(m)} ({percent(m - h)} to {percent(m + h)})"
+            for cell, m, h in zip([*NEW, PAPER], middle, half, strict=True)
+        }
+        both = ratios if tested is None else pd.concat([ratios, tested.loc[[method]]])
+        for (_, size, tokens), seeds in both.iterrows():
+            known = seeds.dropna().to_numpy()
+            change = f"{percent(known.mean())} ({' to '.join(map(percent, interval(known)))})"
+            print(f"| {size:g}k | {tokens} | {len(known)} | {change} | {said.pop((size, tokens), '')} |")
+        for (size, tokens), prediction in said.items():
+            print(f"| {size:g}k | {tokens} | | | {prediction} |")
+
+
+if __name__ == "__main__":
+    main()
