@@ -287,6 +287,14 @@ def test_a_report_that_was_edited_is_refused(study: Path) -> None:
         check(study)
 
 
+def test_a_suite_without_records_has_no_report(study: Path) -> None:
+    """Oracle: the folders of the report, which are the suites that have archives."""
+    shutil.copy(study / "tiny.toml", study / "planned.toml")
+    planned = load_suite(str(study / "planned.toml"))
+    said = list(studies.render(study, [*suites_of(study), (planned, methods.runs(planned))], write_report))
+    assert [path.name for path in (study / "report").iterdir()] == ["tiny"] and "planned: 0 of" in said[1]
+
+
 def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path) -> None:
     """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
     studies._write(study / ARCHIVE, {"suites/a\0" + "b" * 100: b"x"})
@@ -294,8 +302,11 @@ def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path) -> None:
         check(study)
 
 
-def test_a_study_is_reported_as_a_folder_of_runs_is(study: Path, tmp_path: Path) -> None:
-    """Oracle: the table that `collect` rendered."""
+def test_a_study_is_reported_as_a_folder_of_runs_is(study: Path, tmp_path: Path, capsys) -> None:
+    """Oracle: the table that `collect` rendered; of `status` the finished runs in the archive."""
+    assert main(["status", str(study / "tiny.toml"), "--runs", str(study)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r": (\d+) runs, \1 done; 100% trained", said) and "run_all.py report" in said
     assert main(["report", str(study / "tiny.toml"), "--runs", str(study), "--out", str(tmp_path / "out")]) == 0
     table = Path("tiny", "main_pretraining.csv")
     assert (tmp_path / "out" / table).read_text() == (study / "report" / table).read_text()

@@ -136,13 +136,14 @@ def runs_by_suite(folder: Path, build: Build) -> dict[str, list[RunRecords]]:
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
-    """Render the report of each of the study's suites from its records, and say what these hold."""
+    """Render the report of each of the study's suites that has records, and say what these hold."""
     with tempfile.TemporaryDirectory() as scratch:
         store = unpack(folder, Path(scratch))
         _render(suites, store, folder / REPORT, write_report)
         for suite, configs in suites:
-            done = f"{len(load_runs(store.root, suite.name))} of {len(configs)} runs"
-            yield f"{suite.name}: {done} in {folder / RECORDS}, rendered to {folder / REPORT / suite.name}"
+            count = len(load_runs(store.root, suite.name))
+            rendered = f", rendered to {folder / REPORT / suite.name}" if count else ""
+            yield f"{suite.name}: {count} of {len(configs)} runs in {folder / RECORDS}{rendered}"
         yield f"next: `python run_all.py verify {shlex.quote(str(folder))}` checks it as others would"
 
 
@@ -339,10 +340,11 @@ def _compare(committed: Path, rendered: Path) -> int:
 def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport) -> None:
     with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
         for suite, configs in suites:
+            if not (runs := load_runs(store.root, suite.name)):
+                continue
             write_report([(suite, configs)], store.root, out)
-            made_on = make_hardware_table(load_runs(store.root, suite.name))
             with whole_file(out / suite.name / HARDWARE) as file:
-                file.write(made_on.encode())
+                file.write(make_hardware_table(runs).encode())
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
 
 
