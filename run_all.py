@@ -13,7 +13,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,14 +58,21 @@ def say(lines: Iterable[str]) -> int:
     return 0
 
 
-def survey_of(options: argparse.Namespace) -> Survey:
+def survey_of(options: argparse.Namespace, runs: Path | None = None) -> Survey:
     import methods
     import paper_tables
     from benchmark.jobs.state import Survey
     from benchmark.store import Store
 
     suite, configs = read_suite(options, options.suite)
-    return Survey(suite, configs, methods.build, Store(options.runs), paper_tables.measures(suite))
+    return Survey(suite, configs, methods.build, Store(runs or options.runs), paper_tables.measures(suite))
+
+
+def records_of(runs: Path) -> AbstractContextManager[Path]:
+    """The folder of `--runs`; where it is a study's, its archives unpacked."""
+    from benchmark.jobs.study import RECORDS, open_records
+
+    return open_records(str(runs)) if (runs / RECORDS).is_dir() else nullcontext(runs)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -98,11 +105,9 @@ def prepare(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     import paper_tables
-    from benchmark.jobs.study import RECORDS, open_records
 
     suites = [read_suite(options, name) for name in options.suites]
-    is_study = Path(options.runs, RECORDS).is_dir()
-    with open_records(str(options.runs)) if is_study else nullcontext(options.runs) as runs:
+    with records_of(options.runs) as runs:
         paper_tables.write_report(suites, runs, options.out, options.view)
     return 0
 
@@ -110,7 +115,8 @@ def report(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import show, watch
 
-    return (watch if options.watch else show)(survey_of(options))
+    with records_of(options.runs) as runs:
+        return (watch if options.watch else show)(survey_of(options, runs))
 
 
 def cancel(options: argparse.Namespace) -> int:

@@ -199,7 +199,9 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     `examples`: see `examples_here`. Raises RecordsError for a file that is damaged.
     """
     asked = [way for way in suite.finetuning.prompts if final or way == "right"]
-    ways = asked if _has_prompts(store, key) else ["none"]
+    lines = records.read(store.scores_file(key), records.SCORES)
+    is_prompted = _has_prompts(store, key) or any(line.prompt == "right" for line in select_kind(lines, ScoreLine))
+    ways = asked if is_prompted else ["none"]  # an archive has no model, only what it scored
     tasks = {task.name: task for task in tasks_after(suite, final)}
     wanted: set[tuple[str, str, str, int]] = {
         (name, how, way, seed)
@@ -212,7 +214,6 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     def place(line: ScoreLine | UnscoredLine) -> tuple[str, str, str, int]:
         return line.task, line.how, line.prompt, line.seed
 
-    lines = records.read(store.scores_file(key), records.SCORES)
     there = {place(line) for line in scores_of(suite, key, lines, examples)} & wanted
     there |= {(task, ZERO_SHOT, "", 0) for task in zero_shot_scores(suite.evaluate, key, lines)}
     lost = [line for line in select_kind(lines, UnscoredLine) if place(line) in wanted - there]

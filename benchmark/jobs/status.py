@@ -76,7 +76,7 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
         return f"next: `python run_all.py status {called} --watch` shows it again and again until nothing is under way"
     lacks_report = any(job.kind == "report" and job.state == "interrupted" for job in survey.jobs)
     is_missing, failed = Plan(survey, states).waves or lacks_report, _has_failed(survey, states)
-    if not (is_missing or failed):
+    if not (is_missing or failed) or survey.store.is_archive:
         return f"next: `python run_all.py report {called}` renders tables and figures"
     alike = " (with --executor as before)" * bool(survey.jobs)
     if not is_missing:
