@@ -149,7 +149,7 @@ class Survey:
         is_fresh = beat and 0 <= time.time() - beat.time <= FRESH and beat.stage == len(run.finished)
         fraction, said = (beat.fraction, describe_progress(beat, run.config)) if beat and is_fresh else (0.0, so_far)
         if job and job.state == "running" and not (is_fresh or is_taken) and len(job.units) > 1:
-            return dataclasses.replace(run, state="waiting", detail=_join("its job trains others first", so_far))
+            return dataclasses.replace(run, state="waiting", detail=_join("its job has not come to it yet", so_far))
         if lines and is_taken and not (job and job.is_under_way):
             return dataclasses.replace(run, state="running", detail=said, fraction=fraction)
         if job:

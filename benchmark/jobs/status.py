@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -56,17 +56,17 @@ def exit_status(survey: Survey, states: Sequence[RunState]) -> int:
 
 def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
     """Whether a run, a score or another job has failed, whose work nobody has done since."""
-    scores = any(model.failed for model in _find_scored_models(states))
-    return scores or any(state.state == "failed" for state in states) or bool(find_lost_jobs(survey, states))
+    ends = [*(state.state for state in states), *(job.state for job in find_lost_jobs(survey, states))]
+    return "failed" in ends or any(model.failed for model in _find_scored_models(states))
 
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
-    """The jobs that failed and are no run's, without those whose work others have done."""
-    failed = [job for job in survey.jobs if job.state == "failed" and job.kind != "train"]
+    """The jobs that are over and no run's, without those whose work others have done."""
+    over = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
     left = [run if run.state == "done" else dataclasses.replace(run, state="interrupted") for run in states]
-    waves = Plan(survey, left, retry_failed=True).waves if failed else []  # also what those that are under way lack
+    waves = Plan(survey, left, retry_failed=True).waves if over else []  # also what those that are under way lack
     missing = {unit.id for wave in waves for unit in wave.units}
-    return [job for job in failed if job.kind == "report" or missing & {*job.units}]
+    return [job for job in over if job.kind == "report" or missing & {*job.units}]
 
 
 def next_step(survey: Survey, states: Sequence[RunState]) -> str:
@@ -86,21 +86,14 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
 
 
 def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """How far the suite is: a row for each of its rows and each run that is not done, and where to look."""
-    under_way = [job for job in survey.jobs if job.kind != "train" and job.is_under_way]
-    counts = Counter(f"{job.kind} {job.state}" for job in under_way)
+    """How far the suite is: a line for each row, each run that is not done, and other jobs that are alike."""
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
-    head += f"; other jobs: {', '.join(f'{count} {what}' for what, count in counts.items())}" if counts else ""
-    lost = find_lost_jobs(survey, states)
-    jobs = [f"! job {job.id} to {job.kind}: {job.detail}" for job in lost]
-    for number, log in enumerate(map(_find_log, lost)):
-        jobs[number] += f"; log {log.name}" if log else ""
-    begun_again = [job for job in [*lost, *under_way] if job.restarts]
-    jobs += [f"job {job.id} to {job.kind} was started {job.restarts + 1} times" for job in begun_again]
+    others = [job for job in survey.jobs if job.kind != "train" and job.is_under_way]
+    others += find_lost_jobs(survey, states)
     shown = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
-    logs = {str(log.parent) for log in map(_find_log, [*(state.job for state in shown), *lost]) if log}
+    logs = {str(log.parent) for log in map(_find_log, [*(state.job for state in shown), *others]) if log}
     places = [f"logs are in {', '.join(sorted(logs))}"] if logs else []
-    return [head, *_summarise(states), *_rows(shown), *jobs, *places, *write_notes(survey, states)]
+    return [head, *_summarise(states), *_rows(shown), *_list_jobs(others), *places, *write_notes(survey, states)]
 
 
 def _summarise(states: Sequence[RunState]) -> list[str]:
@@ -121,17 +114,33 @@ def _summarise(states: Sequence[RunState]) -> list[str]:
 
 def _rows(states: Sequence[RunState]) -> list[str]:
     """A line of titles, and one for each run; `ap` is AP after the last domain that a run has finished."""
-    rows = [("run", "state", "job", "starts", "node", "charged", "ap", "", "log")]
+    rows: list[Sequence[str]] = [("run", "state", "job", "starts", "node", "charged", "ap", "", "log")]
     for run in states:
-        job, node = (run.job.id, run.job.node) if run.job else ("", "")
-        starts = str(run.job.restarts + 1) if run.job and run.job.restarts else ""
         unit = UNITS[run.config.budget.unit]
         amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
         charged = duration(amount) if unit.in_seconds else unit.text(amount)
         ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
-        log = _find_log(run.job)
-        rows.append((run.config.label, run.state, job, starts, node, charged, ap, run.detail, log.name if log else ""))
+        *of_job, log = _describe_job(run.job) if run.job else [""] * 4
+        rows.append((run.config.label, run.state, *of_job, charged, ap, run.detail, log))
     return _align(rows) if states else []
+
+
+def _list_jobs(jobs: Iterable[Job]) -> list[str]:
+    """A line of titles, and one for all jobs of a kind that are alike, with the one that was started most often."""
+    rows: list[Sequence[str]] = [("other jobs", "state", "job", "starts", "node", "", "log")]
+    alike: dict[tuple[str, str, str], list[Job]] = defaultdict(list)
+    for job in jobs:
+        alike[job.kind, job.state, job.detail].append(job)
+    for (kind, state, detail), group in alike.items():
+        *of_job, log = _describe_job(max(group, key=lambda job: job.restarts))
+        rows.append((f"{len(group)} {kind}", state, *of_job, detail, log))
+    return _align(rows) if alike else []
+
+
+def _describe_job(job: Job) -> list[str]:
+    """Its id, how often it was started if more than once, its node, and the name of its log."""
+    log = _find_log(job)
+    return [job.id, str(job.restarts + 1) if job.restarts else "", job.node, log.name if log else ""]
 
 
 def _find_log(job: Job | None) -> Path | None:

@@ -52,7 +52,8 @@ class FakeSlurm:
         if command[0] == "squeue":
             assert f"--user={getpass.getuser()}" in command
             each = ((job, self.states.get(job, "PENDING"), self.restarts.get(job, 0)) for job in self.jobs)
-            return "".join(f"{job}|{state}|Priority|n1|{restarts}|\n" for job, state, restarts in each)
+            reasons = ("Priority", "BeginTime")  # the other for those that were started again
+            return "".join(f"{job}|{state}|{reasons[many > 0]}|n1|{many}|\n" for job, state, many in each)
         if command[0] == "sacct":
             rows = [(job, "REQUEUED", "1") for job, restarts in self.restarts.items() for _ in range(restarts)]
             rows += [(job, state, "2") for job, state in self.ended.items() if state]

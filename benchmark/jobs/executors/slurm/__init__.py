@@ -230,7 +230,7 @@ class Submission:
         _write_note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
         self._sent.append(array)
         waits = f"  after {', '.join(after[:3])}" if after else ""
-        print(f"{array}  {len(tasks)} jobs to {kind} ({tasks[0][0].name}, ...){waits}")
+        print(f"{array}  {kind}: {len(tasks)} jobs ({tasks[0][0].name}, ...){waits}")
         return True
 
 
@@ -319,8 +319,8 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
 
 def _state_in_queue(job: Queued) -> tuple[Any, str]:
     """The state of a job that has not ended, and why."""
-    if job.waits:
-        return "waiting", job.reason
+    if job.waits:  # Slurm sets a time before which a job that is queued again does not begin
+        return "waiting", "Slurm starts it again soon" if job.restarts and job.reason == "BeginTime" else job.reason
     return "running", job.state.lower() if job.state in ("SUSPENDED", "STOPPED") else ""
 
 
