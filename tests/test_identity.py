@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,6 +218,29 @@ def test_a_text_that_is_here_without_its_tokenizer_is_not_believed(place: Path, 
     assert "1 done" in said(capsys, "status", "tiny.toml")
 
 
+def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edited(
+    place: Path, capsys, monkeypatch
+) -> None:
+    """Oracle: by hand. Of the Hub, which is gone, all is believed; the other source tells, prepared or not."""
+    rows = [{"text": f"five six seven {number % 7} eight {number}"} for number in range(200)]
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: rows))
+    suite, runs = place / "tiny.toml", ("run", "tiny.toml", "--parallel", "1")
+    mixed = 'sources = [{ train = ["./b.jsonl"] }, { datasets = [{ path = "toy/toy" }] }]'
+    text = suite.read_text().replace('train = ["./b.jsonl"]', mixed)
+    suite.write_text(text.replace("[tokenizer]", '[tokenizer]\ndomains = ["a"]'))
+    assert "training 1 of 1 runs" in said(capsys, *runs)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace())
+    for file in (place / "runs/data/domains").glob("*/info.json"):
+        made_of = json.loads(file.read_text())["source"]
+        if made_of["datasets"] or "sources" in made_of:
+            shutil.rmtree(file.parent)
+    assert "1 done" in said(capsys, "status", "tiny.toml")
+    edit(place)
+    for _ in range(2):
+        assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text or tokenizer has changed" in told
+        assert "error: dataset 'toy/toy'" in said(capsys, "prepare", "tiny.toml", status=2)
+
+
 def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place: Path, capsys, monkeypatch) -> None:
     """Oracle: without the change, all is done. Naive says nothing of itself to keys, so the method says something."""
     for file in ("a.jsonl", "b.jsonl"):
@@ -323,3 +347,21 @@ def test_examples_with_other_settings_are_not_those_that_were_scored(tmp_path: P
     assert examples_here(first, store) == {}
     data = load_examples(first.tasks[0], (), store.data)
     assert examples_here(first, store) == {"toy": data.key} and examples_here(other, store) == {"toy": ""}
+
+
+def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeypatch) -> None:
+    """Oracle: by hand. Files that changed are read again, and were not those that were scored."""
+    file = tmp_path / "set" / "rows.txt"
+    file.parent.mkdir()
+    monkeypatch.setattr(
+        "benchmark.downstream.tasks._hub",
+        lambda *given: [Example(line, None, line[-1], "") for line in file.read_text().splitlines()],
+    )
+    task = {"name": "toy", "domain": "python", "dataset": {"path": str(file.parent)}}
+    suite, store, keys = load_suite("demo", {"tasks": [task]}), Store(tmp_path / "runs"), list[str]()
+    for text in ("first 0\nsecond 1", "first 0\nother 1", "first 0\nsecond 1"):
+        file.write_text(text)
+        assert not keys or examples_here(suite, store)["toy"] not in keys[-1:]
+        keys.append(load_examples(suite.tasks[0], (), store.data).key)
+        assert examples_here(suite, store) == {"toy": keys[-1]}
+    assert keys[0] == keys[2] != keys[1]

@@ -70,6 +70,7 @@ class DomainInfo(TypedDict, total=False):
     versions: dict[str, str]  # by package
     source: dict[str, Any]
     parts: list[int]  # training tokens of each source of a mixed domain, which come one after the other
+    keys: dict[str, str]  # of these sources, as `Corpus.keys`
     unigram_perplexity: float
 
 
@@ -115,8 +116,10 @@ class Corpus:
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        """By name, a hash for each domain and probe, of its tokens and of the tokenizer that made them."""
-        return {text.name: text.key for text in (*self.domains, *self.probes)}
+        """By name, a hash for each domain, probe and source of a mixed one, of its tokens and the tokenizer's own."""
+        texts = (*self.domains, *self.probes)
+        of_sources = (each for text in texts for each in text.info.get("keys", {}).items())
+        return {**{text.name: text.key for text in texts}, **dict(of_sources)}
 
 
 class Unprepared(Exception):
@@ -263,10 +266,10 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place,
 def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
     """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself before."""
     notes = into.folder / "texts"
-    parts = []
-    for number, text in enumerate(domain.parts, 1):
-        named = text.model_copy(update={"name": f"{domain.name}, source {number}"})
-        parts.append(_domain(named, corpus.identity(text, data.valid_share, notes), made_with, data, into))
+    parts = [
+        _domain(source, corpus.identity(source, data.valid_share, notes), made_with, data, into)
+        for source in _name_sources(domain)
+    ]
     for name in ("train.bin", "valid.bin"):
         with (folder / name).open("wb") as file:
             for part in parts:
@@ -280,8 +283,15 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(sum((Counter(info["skipped"]) for info in infos), Counter())),
         "parts": [len(part.train) for part in parts],
+        "keys": {part.name: part.key for part in parts},
     }
     return cast(DomainInfo, joined)
+
+
+def _name_sources(domain: Domain) -> list[Domain]:
+    """The sources of a mixed domain, by names of their own."""
+    parts = enumerate(domain.parts, 1) if domain.sources else ()
+    return [part.model_copy(update={"name": f"{domain.name}, source {number}"}) for number, part in parts]
 
 
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
@@ -431,7 +441,7 @@ def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
 def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
     """By name, of each of the run's texts that is here, the keys that it is prepared under with tokenizers that are.
 
-    A text of the Hub that is not prepared is not here.
+    A source of a mixed text is a text, too. One of the Hub that is not prepared is not here.
     """
     into, here = Place(store.data, lambda line: None, makes=False), dict[str, set[str]]()
     try:
@@ -444,14 +454,15 @@ def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
             made = [_trained(folder) for folder in folders]
     except DataError:
         made = []  # without its tokenizer nobody can tell whether a text that is here is the one that was trained on
-    for text in (*config.domains, *config.probes):
+    whole = (*config.domains, *config.probes)
+    for text in (*whole, *(source for domain in whole for source in _name_sources(domain))):
         with contextlib.suppress(NotHere):
             source, keys = corpus.identity(text, config.data.valid_share, store.data / "texts", makes=False), set[str]()
             for tokenizer in made:
                 with contextlib.suppress(Unprepared):
                     keys.add(_domain(text, source, tokenizer, config.data, into).key)
-            sets = (dataset.path for part in text.parts for dataset in part.datasets)
-            if keys or all(map(os.path.isdir, sets)):
+            sets = [os.path.isdir(dataset.path) for dataset in text.datasets]
+            if keys or (any(sets) if sets else not text.sources):
                 here[text.name] = keys
     return here
 

@@ -39,7 +39,7 @@ from benchmark.records import BaselineLine, LineOfScores, ScoreLine
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import SPLITS, Finetuning, How, HubTask, Prompt, Split, Task
-from benchmark.settings.texts import Domain
+from benchmark.settings.texts import Domain, HubDataset
 from benchmark.store import Store
 
 
@@ -184,7 +184,9 @@ def load_examples(
         source = ["which domain", [(d.name, corpus.identity(d, valid_share, texts, makes)) for d in domains]]
         find = lambda: load_domains(task.name, domains, valid_share)  # noqa: E731
     elif dataset is not None:
-        source = [dataset.model_dump(mode="json")]
+        files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
+        local = [corpus.identity(files, 0.0, texts, makes)] if os.path.isdir(dataset.path) else []
+        source = [dataset.model_dump(mode="json"), *local]
         find = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
     else:
         return check(task.name, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS})
