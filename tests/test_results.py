@@ -15,6 +15,7 @@ import torch
 from msgspec.structs import replace
 
 import methods
+from benchmark.data.tokens import corpus_of
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
@@ -132,7 +133,7 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
     """Oracle: what is recorded, and a thousandth more, in bits per byte too, so that reading finds nothing; by hand
     what perplexity is less copies."""
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    key = Store(trained / "runs").recorded_stages(er)[1]
+    keys = Store(trained / "runs").recorded_stages(er)
 
     def more(line: dict) -> None:
         for name in line.get("perplexity", {}):
@@ -140,7 +141,7 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
             line["perplexity"][name] *= 1.001
             line["bits_per_byte"][name] = bits * math.log(line["perplexity"][name])
 
-    arguments = ["verify", str(study), "--stage", key, "--runs"]
+    arguments = ["verify", str(study), "--stage", keys[1], "--runs"]
     assert main([*arguments, str(study / "again")]) == 0
     assert re.search(r": the same weights, \w+, and [1-9]\d* perplexities", capsys.readouterr().out)
     [run] = load_runs(study / "again", "tiny")
@@ -155,10 +156,29 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
     spoil(study, lambda line: line.update(unigram={"a": 2.0, "b": 2.0}), "suites/")
     assert main([*arguments, str(study / "unigram")]) == 2
     assert "error: perplexity 2 is recorded on a by its unigram, and " in capsys.readouterr().err
-    shutil.copy(trained / "study" / ARCHIVE, study / ARCHIVE)
-    spoil(study, more)
-    assert main([*arguments, str(study / "more")]) == 2
-    assert re.search(r"error: perplexity \S+ is recorded on [ab] after step \d of \w+, and ", capsys.readouterr().err)
+    for stage in (0, 1):
+        shutil.copy(trained / "study" / ARCHIVE, study / ARCHIVE)
+        spoil(study, more, f"stages/{keys[stage]}")
+        assert main([*arguments, str(study / f"more{stage}")]) == 2
+        told = capsys.readouterr().err
+        assert re.search(
+            rf"error: perplexity \S+ is recorded on [ab] after step \d of \w+ in stage {stage}, and ", told
+        )
+
+
+def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path, capsys) -> None:
+    """Oracle: one weight of the first stage changed; its records are as they were."""
+    [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
+    first, second = Store(trained / "runs").recorded_stages(er)
+    arguments = ["verify", str(study), "--runs", str(study / "again"), "--stage"]
+    assert main([*arguments, first]) == 0
+    folder = study / "again" / "stages" / first / "model"
+    model = load(folder)
+    next(model.parameters()).data[0] += 1
+    shutil.rmtree(folder)
+    model.save(folder, corpus_of(er, Store(study / "again")).tokenizer)
+    assert main([*arguments, second]) == 2
+    assert f"stage {first} of {er.id} came to weights {weights_hash(model)} on " in capsys.readouterr().err
 
 
 def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, study: Path, tmp_path: Path) -> None:

@@ -175,16 +175,17 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
 
 
 def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Path) -> Iterator[str]:
-    """Train the stages of a run up to the one of `key` again below `runs`, compare weights and perplexities, and audit
-    its method.
+    """Train the stages of a run up to the one of `key` again below `runs`, compare weights and perplexities of each,
+    and audit its method.
 
-    Earlier stages that are there already are taken. Raises ResultsError where weights or perplexities are others,
-    where no run of the study has such a stage, or where the method works off the clock.
+    Earlier stages that are there already are taken. Raises ResultsError where weights or perplexities of a stage are
+    others, where no run of the study has such a stage, or where the method works off the clock.
     """
     from benchmark.instruments.conformance import (
         TinyRuns,
         works_on_the_clock_alone,  # torch: not for a report alone
     )
+    from benchmark.models import load, weights_hash
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -205,7 +206,8 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
                 "was made with"
             )
         for stage in keys[: last_stage + 1]:
-            (there, expected), (here, actual) = (_read_training(where, stage) for where in (recorded, store))
+            (there, expected), (here, _) = (_read_training(where, stage) for where in (recorded, store))
+            actual = weights_hash(load(store.stage(stage) / "model"))  # of what is there, whatever its records say
             if actual != expected:
                 raise ResultsError(
                     f"stage {stage} of {config.id} came to weights {actual} on {here}, recorded are {expected} on "
@@ -232,14 +234,18 @@ def _read_training(store: Store, key: str) -> tuple[str, str | None]:
     return describe_machine(begun) if begun else "", done.weights if done else None
 
 
-def _list_measured(run: RunRecords, stage: int) -> dict[str, float | None]:
-    """The perplexities of a stage of a run, of its start model and of unigram distributions, by what they are of."""
+def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
+    """The perplexities of stages of a run, of its start model and of unigram distributions, by what they are of."""
     values: dict[str, float | None] = {f"{name} by its unigram": value for name, value in run.line.unigram.items()}
     untouched = run.start.perplexity if run.start else {}
     values |= {f"{name} by the start model": value for name, value in untouched.items()}
-    for line in select_kind(run.stages[stage], EvaluationLine):
+    lines = (
+        (stage, line) for stage in range(last_stage + 1) for line in select_kind(run.stages[stage], EvaluationLine)
+    )
+    for stage, line in lines:
+        place = f"after step {line.step} of {line.phase} in stage {stage}"
         for without, of in (("", line.perplexity), (" without its copies", line.without_copies)):
-            values |= {f"{name}{without} after step {line.step} of {line.phase}": value for name, value in of.items()}
+            values |= {f"{name}{without} {place}": value for name, value in of.items()}
     return values
 
 
