@@ -88,6 +88,10 @@ class Store:
         """The downstream scores of the model that a stage ended with, and why others could not be computed."""
         return self.root / "scores" / f"{key}.jsonl"
 
+    def examples_file(self, suite: str) -> Path:
+        """In an archive, by name of each of a suite's tasks the key of its examples."""
+        return self.root / "suites" / suite / "examples.json"
+
     def measures_file(self, key: str) -> Path:
         """What was measured of the model that a stage ended with, beside its ancestors."""
         return self.root / "similarity" / f"{key}.jsonl"

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 import methods
 from benchmark.data.tokens import corpus_of
+from benchmark.downstream.tasks import load_examples, score_key
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
@@ -23,10 +24,11 @@ from benchmark.models import load, weights_hash
 from benchmark.records import DoneLine, EvaluationLine, select_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
+from benchmark.settings.tasks import SPLITS
 from benchmark.store import RunRecords, Store, load_runs
-from paper_tables import write_report
+from paper_tables import study_of, write_report
 from run_all import main
-from tests.support.record_lines import read_lines
+from tests.support.record_lines import append_line, read_lines, write_lines
 from tests.support.tiny_suite import write
 
 ARCHIVE = "records/tiny-s0.tar.gz"
@@ -207,6 +209,37 @@ def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, 
     ):
         collected()
     assert studies._members(study / ARCHIVE) == members
+
+
+def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Path, tmp_path: Path) -> None:
+    """Oracle: by hand, with two suites that share models, and a task of one name whose examples are not the same. The
+    suite whose archive is unpacked first was scored last."""
+    runs, text, suites = (
+        Path(shutil.copytree(trained / "runs", tmp_path / "runs")),
+        (study / "tiny.toml").read_text(),
+        [],
+    )
+    for name, number in (("tiny", 0.25), ("other", 0.75)):
+        (study / f"{name}.toml").write_text(text)
+        assert main(["run", str(study / f"{name}.toml"), "--runs", str(runs), "--out", str(tmp_path)]) == 0
+        for split in SPLITS:
+            lines = [{"text": f"{name} {split} {word}", "label": word} for word in ("left", "right")]
+            write_lines(tmp_path / f"{name}.{split}", lines)
+        files = "\n".join(f'{split} = "{tmp_path / name}.{split}"' for split in SPLITS)
+        task = f'[[tasks]]\nname = "toy"\ndomain = "a"\n{files}\n[finetuning]\nseeds = 1\n'
+        (study / f"{name}.toml").write_text(text + task)
+        suite = load_suite(str(study / f"{name}.toml"))
+        configs, store, [toy] = methods.runs(suite), Store(runs), suite.tasks
+        suites.append((suite, configs))
+        examples = load_examples(toy, suite.domains, store.data).key
+        for model in {store.recorded_stages(config)[-1] for config in configs}:
+            key = score_key(model, toy, examples, suite.finetuning, "none", 0)
+            score = {"kind": "score", "key": key, "task": "toy", "task_key": examples, "domain": "a", "prompt": "none"}
+            score |= {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
+            append_line(store.scores_file(model), score)
+        studies.collect(suite, configs, runs, study, methods.build)
+    scores = study_of(suites, studies.unpack(study, tmp_path / "unpacked").root).scores
+    assert dict(zip(scores["suite"], scores["test"], strict=True)) == {"tiny": 0.25, "other": 0.75} and len(scores) == 4
 
 
 def other_machine(line: dict) -> None:

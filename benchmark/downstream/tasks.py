@@ -344,12 +344,15 @@ def score_key(
 
 
 def examples_here(suite: Suite, store: Store) -> dict[str, str]:
-    """The key of each task's examples, where they are here, and not in an archive: see Identities.
+    """The key of each task's examples, where they are here; an archive has what they were: see Identities.
 
     "" where others were looked for here, but not these: then no score is believed to be of them.
     """
+    if store.is_archive:
+        file = store.examples_file(suite.name)
+        return dict(read_json(file, "restore the archive")) if file.exists() else {}
     keys = {}
-    for task in () if store.is_archive else suite.tasks:
+    for task in suite.tasks:
         try:
             keys[task.name] = load_examples(task, suite.domains, store.data, False, suite.data.valid_share).key
         except NotRead:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import json
 import math
 import shlex
 import tarfile
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from benchmark import records
+from benchmark.downstream.tasks import examples_here
 from benchmark.errors import UserError
 from benchmark.files import naming, whole_file
 from benchmark.jobs.work import RenderReport, Train, Worker
@@ -55,7 +57,8 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
     stage was trained again and came to other weights than those recorded, or a run to other stages.
     """
     store = Store(runs)
-    identities = Identities(store, build)
+    identities, here = Identities(store, build), examples_here(suite, store)
+    examples = {task: key for task, key in here.items() if key}
     for seed in sorted({config.seed for config in configs}):
         archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
         held = _members(archive) if archive.exists() else {}
@@ -66,6 +69,9 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
                 for path in _files(config, store, held):
                     name = path.relative_to(store.root).as_posix()
                     members[name] = _append(archive, path, members.get(name, b""), path.read_bytes())
+        if members and examples:
+            name = store.examples_file(suite.name).relative_to(store.root).as_posix()
+            members[name] = json.dumps(examples, sort_keys=True).encode()
         if members != held:
             _write(archive, members)
 
@@ -81,10 +87,11 @@ def _append(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
             f"{path}: came to {now}, the study holds a record with {was}: remove one of the two, this file or "
             f"{archive}, and collect again"
         )
-    if content.startswith(held):
-        return content
-    if now:
-        return held
+    return held if now and not content.startswith(held) else _join(held, content)
+
+
+def _join(held: bytes, content: bytes) -> bytes:
+    """Lines that are held, and those of the content that are not."""
     known = set(held.splitlines())
     return held + b"".join(line for line in content.splitlines(keepends=True) if line.rstrip() not in known)
 
@@ -105,9 +112,13 @@ def unpack(folder: Path, into: Path) -> Store:
     into.mkdir(parents=True, exist_ok=True)
     for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
         tar = _read(archive)
+        names = [name for name in tar.getnames() if name.startswith("scores/")]  # suites that share models share these
+        held = {path: path.read_bytes() for path in map(into.joinpath, names) if path.is_file()}
         try:
             with naming(into):
                 tar.extractall(into, filter="data")
+                for path, content in held.items():
+                    path.write_bytes(_join(content, path.read_bytes()))
         except (tarfile.TarError, ValueError) as error:  # the latter for a name with NUL
             raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
     store = Store(into)
