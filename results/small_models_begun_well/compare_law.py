@@ -23,8 +23,9 @@ HERE = Path(__file__).parent
 FITTED, PREDICTED = "law_small", "law_large"
 ROW = re.compile(r"(.*), from (\d+)k, (\d+) tokens")
 LARGE = "ER (final size)"
-NEW = [(56.0, 10), (56.0, 30), (56.0, 100)]  # the fourth size
-PAPER = (30e3, 2_200)  # 30 M parameters of L6_D384; 62,500 steps of 2,048 rows of 512 tokens
+# the fourth size; and the paper's: 30 M parameters of L6_D384, 62,500 steps of 2,048 rows of 512 tokens
+NEW = [(56.0, 10), (56.0, 30), (56.0, 100), (30e3, 2_200)]
+LEARNED = 30  # tokens a parameter, from which on models have left the plateau on which all begin
 
 
 def read_cells(records: Path, suite: str) -> pd.DataFrame:
@@ -65,19 +66,20 @@ def main() -> None:
         tested = read_cells(records, PREDICTED) if any((records / "suites" / PREDICTED).glob("*.jsonl")) else None
     for method, ratios in fitted.groupby(level=0):
         cells, values = list(ratios.loc[method].index), ratios.mean(axis=1).to_numpy()
+        learned = [i for i, (_, tokens) in enumerate(cells) if tokens >= LEARNED]
         print(f"\n{method} over a model that is large from the start, AP after the last domain\n")
-        print("| parameters | tokens a parameter | seeds | change (95% interval) | predicted |")
-        print("| --: | --: | --: | --: | --: |")
-        middle, half = predict(cells, values, [*NEW, PAPER])
+        print(f"| parameters | tokens a parameter | seeds | change (95% interval) | predicted | from {LEARNED} on |")
+        print("| --: | --: | --: | --: | --: | --: |")
+        fits = predict(cells, values, NEW), predict([cells[i] for i in learned], values[learned], NEW)
         said = {
-            cell: f"{percent(m)} ({percent(m - h)} to {percent(m + h)})"
-            for cell, m, h in zip([*NEW, PAPER], middle, half, strict=True)
+            cell: " | ".join(f"{percent(m[i])} ({percent(m[i] - h[i])} to {percent(m[i] + h[i])})" for m, h in fits)
+            for i, cell in enumerate(NEW)
         }
         both = ratios if tested is None else pd.concat([ratios, tested.loc[[method]]])
         for (_, size, tokens), seeds in both.iterrows():
             known = seeds.dropna().to_numpy()
             change = f"{percent(known.mean())} ({' to '.join(map(percent, interval(known)))})"
-            print(f"| {size:g}k | {tokens} | {len(known)} | {change} | {said.pop((size, tokens), '')} |")
+            print(f"| {size:g}k | {tokens} | {len(known)} | {change} | {said.pop((size, tokens), '|')} |")
         for (size, tokens), prediction in said.items():
             print(f"| {size:g}k | {tokens} | | | {prediction} |")
 
