@@ -1,29 +1,32 @@
-"""A disk that fails at one operation after the other, below what is really written. Needs a C compiler.
+"""A disk that fails at one operation after the other.
 
-`python -m tests.support.faulty_disk FOLDER EVERY` runs each scenario once on a whole disk and counts what it does
-there (creating, reserving, writing, syncing, renaming, removing, making folders); then once for each of these
-operations, or for every EVERYth, and each kind of fault. It prints a line of JSON a scenario: how many faults there
-were, and what went wrong:
+`python -m tests.support.faulty_disk FOLDER MOST` does each scenario once on a whole disk and counts what it does there
+(creating, truncating, syncing, renaming, removing, making folders) and how large files become; then once for each
+fault, but MOST, drawn. Each time a copy of this process does the work. It prints a line of JSON a scenario: how
+many faults there were, and what went wrong:
 
 - an error that does not name a file of the scenario's folder;
 - a reader that sees neither what was there nor what was to come, or meets an exception;
 - the same work done again on a whole disk that does not come to the same.
 
-`faulty_disk.c` must be loaded before the C library: `failures` starts such a process.
+An audit hook of Python sees all but syncing and writing. No file grows beyond a limit of the kernel's (RLIMIT_FSIZE),
+whoever writes, Rust and torch too: it takes what fits, and then fails, or ends the process.
 """
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import json
 import os
+import random
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,7 +44,10 @@ from benchmark.training import checkpoint
 from tests.support.record_lines import STAGE, read_stage_lines
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("full", "read-only", "error", "torn", "short")  # as in faulty_disk.c
+# what the operation of a number fails with, and all after it but renaming and removing, but for an error of the device,
+# which passes; 0 ends the process instead
+KINDS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "error": errno.EIO, "ends": 0}
+CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 DONE, FAILED = 0, 7  # exit statuses of the process that works on the faulty disk
 
 
@@ -60,20 +66,10 @@ class Scenario:
     allowed: Callable[[Any, Any, Any], bool] = lambda seen, before, after: seen in (before, after)
 
 
-def compiler() -> str | None:
-    return shutil.which("cc") or shutil.which("gcc")
-
-
-def failures(folder: Path, every: int = 1) -> Iterator[dict[str, Any]]:
+def failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
     """What went wrong in each scenario, in a process of its own: see this file's first lines."""
-    library = folder / "faulty_disk.so"
-    source = Path(__file__).with_suffix(".c")
-    command = [str(compiler()), "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    subprocess.run(command, check=True)
-    place = folder / "disk"
-    place.mkdir()
-    command = [sys.executable, "-m", "tests.support.faulty_disk", str(place), str(every)]
-    environment = {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.support.faulty_disk", str(folder), str(most)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         for line in process.stdout:
@@ -81,45 +77,69 @@ def failures(folder: Path, every: int = 1) -> Iterator[dict[str, Any]]:
     assert process.returncode == 0
 
 
+@dataclass
 class FaultyDisk:
-    """The disk of this process, once `faulty_disk.c` is loaded."""
+    """What is below a folder, for this process from `install` on: operation number `at` goes wrong."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(None)
-        self._library.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_char_p]
-        self._library.fault_disarm.restype = ctypes.c_long
+    folder: Path
+    at: int = -1
+    kind: str = "full"
+    names: list[str] = field(default_factory=list)  # of the operations
 
-    def operations(self, folder: Path, act: Callable[[Path], None]) -> list[str]:
-        """The names of what `act` does below a folder, in order."""
-        with tempfile.NamedTemporaryFile() as names:
-            self._library.fault_arm(str(folder).encode(), -1, 0, names.name.encode())
-            act(folder)
-            self._library.fault_disarm()
-            return Path(names.name).read_text().splitlines()
+    def install(self) -> None:
+        os.fsync = lambda descriptor: self.operate("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        sys.addaudithook(self.hear)
 
-    @contextmanager
-    def failing(self, folder: Path, at: int, kind: str) -> Iterator[None]:
-        """Operation number `at` below a folder goes wrong."""
-        self._library.fault_arm(str(folder).encode(), at, KINDS.index(kind), b"")
-        try:
-            yield
-        finally:
-            self._library.fault_disarm()
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("open", "os.truncate", "os.rename", "os.remove", "os.rmdir", "os.mkdir"):
+            return
+        path, folder = arguments[0], arguments[-1] if event in ("os.remove", "os.rmdir") else -1
+        if (event == "open" and not arguments[2] & CHANGES) or isinstance(path, int):
+            return
+        self.operate(
+            event, os.path.join(os.readlink(f"/proc/self/fd/{folder}") if folder >= 0 else "", os.fspath(path))
+        )
+
+    def operate(self, name: str, path: str) -> None:
+        if not Path(path).is_relative_to(self.folder):
+            return
+        number = len(self.names)
+        self.names.append(f"{name} {path}")
+        stays = self.kind != "error" and name not in ("os.rename", "os.remove", "os.rmdir")
+        if self.at < 0 or number < self.at or (number > self.at and not stays):
+            return
+        if not KINDS[self.kind]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(KINDS[self.kind], os.strerror(KINDS[self.kind]), None if name == "sync" else path)
 
 
-def in_a_child(act: Callable[[], None]) -> tuple[int, str]:
-    """The exit status of a copy of this process that does something, and its error; a negative number is a signal."""
+@dataclass
+class SmallDisk:
+    """No file of this process, from `install` on, grows beyond so many bytes: then it fails to write, or ends."""
+
+    size: int
+    ends: bool
+
+    def install(self) -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, self.size))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL if self.ends else signal.SIG_IGN)
+
+
+def in_a_child(act: Callable[[], object]) -> tuple[int, str]:
+    """The exit status of a copy of this process that does something, and what it returns, or its error; a negative
+    number is a signal."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        status = DONE
+        status, text = FAILED, ""
         try:
-            act()
+            status, text = DONE, str(act())
         except BaseException as error:
-            os.write(writing, f"{type(error).__name__}: {error}".encode()[:4000])
-            status = FAILED
+            status, text = FAILED, f"{type(error).__name__}: {error}"
         finally:
+            os.write(writing, text.encode())
             os._exit(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -127,36 +147,52 @@ def in_a_child(act: Callable[[], None]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
 
 
-def run(scenario: Scenario, disk: FaultyDisk, place: Path, every: int) -> dict[str, Any]:
-    """Every fault of a scenario, or every `every`-th."""
-    fresh = place / scenario.name
-    fresh.mkdir()
-    scenario.prepare(fresh)
-    before = scenario.read(fresh)
-    names = disk.operations(fresh, scenario.act)
-    after = scenario.read(fresh)
-    shutil.rmtree(fresh)
-    wrong, faults = [], 0
-    for number, kind in [(number, kind) for kind in KINDS for number in range(len(names))][::every]:
-        faults += 1
-        fresh.mkdir()
-        scenario.prepare(fresh)
-        problem = one_fault(scenario, disk, fresh, (number, kind), before, after)
-        if problem:
-            wrong.append(f"{kind} at {number} ({names[number]}): {problem}")
-        shutil.rmtree(fresh)
-    return {"scenario": scenario.name, "operations": len(names), "faults": faults, "wrong": wrong}
+def faults(scenario: Scenario, folder: Path) -> Iterator[tuple[str, FaultyDisk | SmallDisk]]:
+    """All faults of a scenario, with their names; on a whole disk it does its work in the folder for that."""
+    disk = FaultyDisk(folder)
+
+    def act() -> str:
+        disk.install()
+        scenario.act(folder)
+        return "\n".join(disk.names)
+
+    status, names = in_a_child(act)
+    assert status == DONE, names
+    for kind in KINDS:
+        for number, name in enumerate(names.splitlines()):
+            yield f"{kind} at {number} ({name})", FaultyDisk(folder, number, kind)
+    sizes = {path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    for limit in sorted({part for size in sizes for part in (size // 2, size - 1) if part > 0}):
+        for ends in (False, True):
+            yield f"{limit} bytes a file{', which end the process' * ends}", SmallDisk(limit, ends)
 
 
-def one_fault(
-    scenario: Scenario, disk: FaultyDisk, folder: Path, fault: tuple[int, str], before: Any, after: Any
-) -> str:
+def run(scenario: Scenario, place: Path, most: int) -> dict[str, Any]:
+    """All faults of a scenario, but at most so many, drawn."""
+    folder = place / scenario.name
+    folder.mkdir()
+    scenario.prepare(folder)
+    before = scenario.read(folder)
+    known = [*faults(scenario, folder)]
+    chosen = random.Random(scenario.name).sample(known, min(most, len(known)))
+    after = scenario.read(folder)
+    wrong = []
+    for name, disk in chosen:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        scenario.prepare(folder)
+        if problem := one_fault(scenario, disk, folder, before, after):
+            wrong.append(f"{name}: {problem}")
+    return {"scenario": scenario.name, "faults": len(chosen), "wrong": wrong}
+
+
+def one_fault(scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, before: Any, after: Any) -> str:
     """What is wrong after a fault, or nothing."""
 
     def act() -> None:
+        disk.install()
         try:
-            with disk.failing(folder, *fault):
-                scenario.act(folder)
+            scenario.act(folder)
         except OSError as error:
             if error.filename is None:  # which no command tells in a line
                 raise AssertionError(f"an OSError of no file, errno {error.errno}") from error
@@ -169,7 +205,7 @@ def one_fault(
     status, error = in_a_child(act)
     if status == FAILED and str(folder) not in error:
         return f"no file is named: {error}"
-    if status not in (DONE, FAILED) and fault[1] != "torn":
+    if status not in (DONE, FAILED, -signal.SIGKILL, -signal.SIGXFSZ):
         return f"the process ended with {status}"
     try:
         seen = scenario.read(folder)
@@ -312,10 +348,10 @@ def scenarios() -> list[Scenario]:
 
 
 def main() -> None:
-    place, every = Path(sys.argv[1]), int(sys.argv[2])
-    disk = FaultyDisk()
+    os.fsync = lambda descriptor: None  # a process that ends loses nothing that the kernel has
+    locks.EXPIRES = 0.1  # of one that does not say whose it is
     for scenario in scenarios():
-        print(json.dumps(run(scenario, disk, place, every)), flush=True)
+        print(json.dumps(run(scenario, Path(sys.argv[1]), int(sys.argv[2]))), flush=True)
 
 
 if __name__ == "__main__":
