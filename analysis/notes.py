@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.study import Study, count_copies, header, other_texts, select_measure
-from analysis.tables import Block, Column
+from analysis.tables import Block, Column, number
 from benchmark.records import DoneLine, last
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
@@ -209,7 +209,7 @@ def _note_without(study: Study, suite: str) -> list[str]:
     ends = clean.ends[(clean.ends["suite"] == suite) & (clean.ends["stage"] == last_stage)]
     means = ends.groupby("row", sort=False)[["ap", "ap_plus"]].agg(lambda values: values.mean(skipna=False))
     means = means.dropna(how="all")
-    said = means.map("{:.2f}".format).where(means.notna(), "not known")
+    said = means.map(lambda value: number(value, 2)).where(means.notna(), "not known")
     told = ", ".join(f"{row} {ap} and {ap_plus}" for row, ap, ap_plus in said.itertuples())
     return [f"AP and AP⁺ after the last domain without near copies: {told}."] if told else []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis import tables
 from benchmark.settings.command_line import command_line
 from benchmark.settings.load import load_suite
 from benchmark.settings.texts import Replay, weigh
@@ -37,7 +38,7 @@ def test_the_studys_table_is_that_of_its_report(page: str) -> None:
     expected: dict[str, list[str]] = {}
     for cell in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
         if cell["group"] == "CS" and cell["sd"] and cell["table"] == "main_pretraining":
-            text = f"{float(cell['mean']):.2f} ± {float(cell['sd']):.2f}".replace("-", "−")
+            text = " ± ".join(tables.number(float(cell[name]), 2) for name in ("mean", "sd"))
             expected[cell["Method"]] = [*expected.get(cell["Method"], [cell["n"]]), text]
     expected = {row: numbers for row, numbers in expected.items() if not row.startswith("Unigram")}
     [table] = re.findall(r"^\| Method \| AP after CS .*\n\|.*\n((?:\|.*\n)+)", (ROOT / page).read_text("utf-8"), re.M)
