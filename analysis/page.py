@@ -29,6 +29,8 @@ from benchmark.records import DoneLine, EvaluationLine, last, select_kind
 from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
+IN_AUDIT = "These rows are not equal in everything: Audit, below, says in what."
+ABOVE = "Notes above hold here, too."
 METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
@@ -43,19 +45,20 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     )
     environment.filters["code"] = _code
     audit = _audit(study)
-    said = {line for fine, _, line in audit if not fine}
+    said = {line: IN_AUDIT for fine, _, line in audit if not fine}
+    pairs = [
+        (content, _put_printed_beside(exhibit, study)) for exhibit, content in exhibits if isinstance(content, Table)
+    ]
+    main = [tuple(_say_once(table, said) for table in pair) for pair in pairs[:1]]
+    card = _say_once(scorecard, said)
     return environment.get_template("page.html").render(
         study=study,
         grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
         progress=_describe_progress(study),
         summary=[(suite, summarize(study, suite)) for suite in study.suites],
-        scorecard=_drop_repeated_notes(scorecard, said),
+        scorecard=card,
         undecided=_describe_undecided(scorecard) if scorecard else "",
-        tables=[
-            (_drop_repeated_notes(content, said), _drop_repeated_notes(_put_printed_beside(exhibit, study), said))
-            for exhibit, content in exhibits
-            if isinstance(content, Table)
-        ],
+        tables=main + [tuple(_say_once(table, said) for table in pair) for pair in pairs[1:]],
         figures=[
             (exhibit, base64.b64encode(content).decode(), Image.open(io.BytesIO(content)).info["Description"])
             for exhibit, content in exhibits
@@ -87,12 +90,17 @@ def _put_printed_beside(exhibit: Exhibit, study: Study) -> Table | None:
     return both if has_printed else None
 
 
-def _drop_repeated_notes(table: Table | None, said: set[str]) -> Table | None:
-    """A table without the notes that the page's audit has, which it names instead: else each table repeats them."""
-    kept = [note for note in table.notes if note not in said] if table else []
-    if table is None or len(kept) == len(table.notes):
-        return table
-    return replace(table, notes=(*kept, "These rows are not equal in everything: Audit, below, says in what."))
+def _say_once(table: Table | None, said: dict[str, str]) -> Table | None:
+    """A table without the notes that the page has elsewhere, but with what `said` has in the place of each.
+
+    From then on `said` has the table's notes, too.
+    """
+    if table is None:
+        return None
+    kept = [note for note in table.notes if note not in said]
+    elsewhere = dict.fromkeys(said[note] for note in table.notes if note in said)
+    said |= dict.fromkeys(table.notes, ABOVE)
+    return replace(table, notes=(*kept, *elsewhere))
 
 
 def _describe_undecided(scorecard: Table) -> str:
