@@ -47,10 +47,12 @@ const named = (name, scale) => (name.endsWith(")") ? `${name.slice(0, -1)}, ${sc
 const HEIGHT = 360;
 const coloured = () => { // grey rows get the colours that those which are switched off leave free
   const shown = data.rows.filter(({ row }) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
-  const free = data.colours.filter((colour) => !shown.some((row) => row.colour === colour));
-  return shown.map(({ row, colour }) => {
-    const own = data.colours.includes(colour) ? colour : free.shift();
-    return { row, grey: !own, colour: own ? `color-mix(in srgb, ${own} var(--vivid), white)` : "var(--faint)" };
+  const free = Object.keys(data.colours).filter((colour) => !shown.some((row) => row.colour === colour));
+  const grey = shown.filter(({ colour }) => !data.colours[colour]).slice(free.length); // a single one has a name, too
+  return shown.map((row) => {
+    const own = data.colours[row.colour] ? row.colour : free.shift();
+    const rest = grey.length > 1 ? "var(--faint)" : "var(--soft)";
+    return { row: row.row, grey: !own && grey.length > 1, colour: own ? `light-dark(${own}, ${data.colours[own]})` : rest };
   });
 };
 const namesAtEnds = (ends, height) => { // they move down where they would overlap, and up again from the bottom
@@ -101,15 +103,19 @@ const specification = () => {
   const spent = values.map((p) => p[unit]);
   const x = { field: unit, type: "quantitative", title: named(data.units[unit], "linear").match(new RegExp(`.{1,${Math.max(12, Math.floor(width / 7))}}(\\s|$)`, "g")), axis: { format: "~s", tickCount: 6, grid: false }, scale: { nice: false, zero: false, domain: [metric === "ap" ? 0 : Math.min(...spent), Math.max(...spent)] } };
   const color = { field: "row", type: "nominal", scale: { domain: shown.map(({ row }) => row), range: shown.map(({ colour }) => colour) }, legend: null };
-  const narrowest = Math.min(...domains.map(({ from, to }) => to - from));
+  const first = x.scale.domain[0];
+  const inside = domains.filter(({ to }) => to > first).map((each) => ({ ...each, middle: (Math.max(each.from, first) + each.to) / 2 }));
+  const narrowest = (width * Math.min(...domains.map(({ from, to }) => to - from))) / (x.scale.domain[1] - first); // pixels
+  const upright = Math.max(...inside.map(({ stage }) => 6.5 * stage.length)) > narrowest;
+  const turned = upright ? { angle: 270, align: "left", baseline: "middle", limit: 120 } : { baseline: "bottom" };
   const lines = { x, color, detail: { field: "row" } };
   return {
     data: { values }, width: "container", height: HEIGHT, background: null, autosize: { type: "fit-x", contains: "padding" },
     padding: 5,
     layer: [
       { data: { values: domains }, mark: { type: "rect", color: "var(--text)", clip: true }, encoding: { x: { ...x, field: "from" }, x2: { field: "to" }, opacity: { field: "opacity", type: "quantitative", scale: null } } },
-      { data: { values: domains.map((each) => ({ ...each, middle: (Math.max(each.from, x.scale.domain[0]) + each.to) / 2 })).filter(({ to }) => to > x.scale.domain[0]) },
-        mark: { type: "text", baseline: "bottom", y: -4, color: "var(--soft)", limit: (width * narrowest) / (x.scale.domain[1] - x.scale.domain[0]) - 4 }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
+      { data: { values: inside.filter((_, place) => place % Math.ceil(12 / narrowest) === 0) },
+        mark: { type: "text", y: -4, color: "var(--soft)", ...turned }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
       { mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
       { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
       {
@@ -148,6 +154,7 @@ const draw = () => {
   return drawing;
 };
 form.addEventListener("change", draw);
+addEventListener("resize", draw); // a phone that is turned
 if (points.length) {
   section.hidden = false;
   draw();

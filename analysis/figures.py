@@ -6,6 +6,7 @@ Files hold no time stamp: the same numbers give the same bytes.
 from __future__ import annotations
 
 import io
+import itertools
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ TEXT = 8.0  # labels, legends and notes
 LETTER = 0.065  # inches that a letter of TEXT is wide, on average
 CLAIMED = ("ER", "ELLE")  # rows that have a colour in any case
 FEW = 12  # stages of which each has room for a label, and for a number in a matrix
-GREY = "#b3b3b3"  # of rows that have none
+GREY = "#949494"  # of rows that have none
+LONE = "#5b6068"  # of a row that would be the only grey one: its name can be read
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType, which can be searched
     "text.parse_math": False,  # a name may hold a dollar sign
@@ -51,8 +53,17 @@ _SETTINGS: dict[Any, Any] = {
 }
 Style = dict[str, Any]
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
-# Names have at least 4.5:1 on white; on the dark page, where 45% of each is white, as much.
-COLOURS = ["#0173b2", "#a66300", "#02805c", "#a01c10", "#bb4494", "#4a3a20", "#7048d8", "#1a208a"]
+# Names have at least 4.5:1 on white, and in the second of a pair, which is for the dark page, as much.
+COLOURS = {
+    "#0173b2": "#b3def5",
+    "#a66300": "#e8900c",
+    "#02805c": "#6fd3ac",
+    "#a01c10": "#f0564a",
+    "#bb4494": "#e653b2",
+    "#4a3a20": "#e6da78",
+    "#7048d8": "#c79ffb",
+    "#1a208a": "#6e81fd",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +118,8 @@ def styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]
     """The style of each row of a figure (default: of all rows), as keywords of matplotlib's `plot`.
 
     No two rows share a colour, and a row has the same one in all figures of a report. Where there are more rows than
-    colours, CLAIMED and those of the lowest final AP have one; so have others in a figure that leaves colours free.
+    colours, CLAIMED and those of the lowest final AP have one; so have others in a figure that leaves colours free. The
+    rest are GREY, or LONE if it is a single one.
     """
     rows = list(dict.fromkeys(run.row for run in study.runs))
     last = study.ends["stage"] == max((len(run.domains) for run in study.runs), default=0) - 1
@@ -115,10 +127,13 @@ def styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]
     best = sorted(rows, key=lambda row: (row not in CLAIMED, final.get(row, np.inf)))[: len(COLOURS)]
     colours = dict(zip(sorted(best, key=rows.index), COLOURS, strict=False))
     shown = rows if shown is None else list(shown)
-    free = (colour for colour in COLOURS if colour not in {colours.get(row) for row in shown})
+    others = [row for row in shown if row not in colours]
+    free = [colour for colour in COLOURS if colour not in {colours.get(row) for row in shown}]
+    rest = GREY if len(others) > len(free) + 1 else LONE
+    colours |= dict(itertools.zip_longest(others, free[: len(others)], fillvalue=rest))
     return {
         row: {
-            "color": colours.get(row) or next(free, GREY),
+            "color": colours[row],
             "marker": _MARKERS[rows.index(row) % len(_MARKERS)],
             "markersize": 3.5,
             "linewidth": 1.2,

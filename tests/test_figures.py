@@ -144,6 +144,8 @@ def test_no_two_rows_share_a_colour(tmp_path):
     grey = next(row for row in colours if row not in coloured)
     few = figures.styles(study, ["ER", grey])
     assert few["ER"]["color"] == colours["ER"] and few[grey]["color"] in {*figures.COLOURS} - {colours["ER"]}
+    nine = figures.styles(study, [*coloured, grey])
+    assert nine[grey]["color"] == figures.LONE and not figures.describe_grey(nine)
 
 
 def test_names_stand_at_the_ends_of_lines_in_their_order(crowded):
@@ -188,13 +190,13 @@ def test_what_forgets_nothing_stands_at_the_bottom_edge(study):
 
 
 def test_names_can_be_read_on_white_and_on_the_dark_page():
-    """Oracle: WCAG 2.2's formula of contrast, 4.5:1; the page's own dark back and share of each colour on it."""
+    """Oracle: WCAG 2.2's formula of contrast, 4.5:1; the page's own dark back, and what a single grey row has."""
     page = (Path(figures.__file__).parent / "page.html").read_text(encoding="utf-8")
-    back, vivid = re.findall(r"--back: (#\w+);.*\n.*?--vivid: (\d+)%", page)[1]
-    for colour in figures.COLOURS:
-        own, share = np.array(to_rgb(colour)), int(vivid) / 100
-        for shown, behind in ((own, (1, 1, 1)), (share * own + 1 - share, to_rgb(back))):
-            c = np.array([shown, behind], float)
+    (soft, white), (dark_soft, black) = re.findall(r"--soft: (#\w+);.*--back: (#\w+);", page)[:2]
+    assert (soft, white) == (figures.LONE, "#ffffff")
+    for colour, dark in {**figures.COLOURS, soft: dark_soft}.items():
+        for pair in ((colour, white), (dark, black)):
+            c = np.array([to_rgb(part) for part in pair], float)
             light = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722] + 0.05
             assert max(light) / min(light) >= 4.5, colour
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import paper_tables
+from analysis.figures import COLOURS
 from analysis.page import ABOVE, IN_AUDIT, render
 from analysis.study import Study
 from analysis.tables import number
@@ -327,6 +328,28 @@ def test_the_chart_names_domains_and_rows(tmp_path, browser):
     browser.run("document.querySelector('[name=row]').click()")
     browser.wait(f"!{texts.format(6, 'textContent')}.some(one => one.startsWith('Naive'))")
     assert not browser.said
+
+
+def test_a_phone_names_domains_whole_and_the_single_grey_row(tmp_path, browser):
+    """Oracle: the boxes that Chromium lays out: names of domains are as long at 320 pixels, turned and apart, as at
+    1280; nine rows, one more than there are colours, have nine names."""
+    domains = [(f"d{place}", f"A long title {place}") for place in range(5)]
+    rows: list[Any] = [(f"row {place}", "naive", {}) for place in range(len(COLOURS) + 1)]
+    study = synthetic.study(tmp_path, rows=rows, domains=domains, seeds=1)
+    synthetic.report("demo", study.runs, ["main_pretraining"], tmp_path)
+    boxes = (
+        "[...document.querySelectorAll('#explore-chart .layer_1_marks text')].map(one => one.getBoundingClientRect())"
+        ".map(box => [box.left, box.right, box.height])"
+    )
+    shown = []
+    for width in (1280, 320):
+        browser.open(tmp_path / "index.html", width)
+        browser.wait(DRAWN)
+        shown.append(browser.run(boxes))
+        assert all(left[1] < right[0] for left, right in itertools.pairwise(shown[-1]))
+        assert browser.run("document.querySelectorAll('#explore-chart .layer_6_marks text').length") == len(rows)
+    (left, right, _), (*_, length) = shown[0][0], shown[1][0]
+    assert length == pytest.approx(right - left, abs=2)
 
 
 def test_tables_sort_and_rows_open_their_runs(report, browser):
