@@ -46,7 +46,7 @@ lint: $(VENV)/installed-check
 
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
-	@echo "open build/site/how_it_works.html; with search: $(RUN) -m http.server -d build/site"
+	@echo "open build/site/index.html; with search: $(RUN) -m http.server -d build/site"
 
 slurm-demo: $(VENV)/installed-test
 	$(RUN) -m tests.tools.slurm_demo

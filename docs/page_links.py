@@ -1,11 +1,12 @@
 """Pages name others as docs/NAME.md and figures as ../results/...png; on the site these are links and copies.
 
-The site has each study's reports too, which the repository keeps as tables alone.
+The site begins with README.md. It has each study's reports too, which the repository keeps as tables alone.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,18 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
-FIGURE = re.compile(r"\(\.\./(results/[\w/]+\.png)\)")
+FIGURE = re.compile(r"\((?:\.\./)?(results/[\w/]+\.png)\)")
+OUTSIDE = {"README.md": "index.md", "results/README.md": "results.md", "CONTRIBUTING.md": "contributing.md"}
 REPORTS = tempfile.TemporaryDirectory()
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Called by mkdocs once: figures and reports of studies lie outside its folder."""
+    """Called by mkdocs once: some pages, and figures and reports of studies, lie outside its folder."""
+    for source, page in OUTSIDE.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
+        for name, target in OUTSIDE.items():
+            text = text.replace(f"]({name})", f"]({target})")
+        files.append(File.generated(config, page, content=text))
     named = {name for page in files.documentation_pages() for name in FIGURE.findall(page.content_string)}
     for name in sorted(named):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
@@ -31,6 +38,11 @@ def on_files(files: Any, config: Any) -> Any:
     text = "\n".join(["# All tables and figures", "", *lines, "", "Rendered from the records in `results/`."])
     files.append(File.generated(config, "reports.md", content=text))
     return files
+
+
+def on_post_build(config: Any) -> None:
+    """Called by mkdocs at the end: a report's page links to its tables and figures, which stand beside it."""
+    shutil.copytree(REPORTS.name, config.site_dir, dirs_exist_ok=True)
 
 
 def render_reports() -> list[Path]:
