@@ -109,7 +109,7 @@ def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
 def plain_model(
     model: LanguageModel, tokenizer: Tokenizer, domain: str | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The network and the tokenizer with which transformers predicts as `model` does; `model` is used up.
+    """The network and the tokenizer with which transformers predicts as `model` does, which they may change.
 
     Args:
         tokenizer: the one in the model's folder.

@@ -28,7 +28,8 @@ FILE = transformer.KIND_FILES["extended"]  # in the folder of a saved model
 class ExtendedModel(LanguageModel):
     """A language model over the network of another, which a subclass gives modules.
 
-    A saved one is made again as `SubClass(model, **made_with)`, of numbers and strings, before its tensors are loaded.
+    `load` makes a saved one again as `SubClass(model, **made_with)`, then loads its tensors. So `made_with` holds
+    numbers and strings alone.
     """
 
     def __init__(self, model: LanguageModel, **made_with: Any) -> None:
@@ -42,14 +43,17 @@ class ExtendedModel(LanguageModel):
         }
 
     def to_plain(self) -> PreTrainedModel:
-        """A network that computes the same without the modules, to export and to fine-tune; the model is used up."""
+        """The model as a plain network, which computes the same, to export or to fine-tune.
+
+        It may take the model's tensors: do not use the model afterwards.
+        """
         raise ConfigError(
             f"no network of transformers computes what {type(self).__name__} does, so it can be neither exported nor "
             "fine-tuned: define its `to_plain` where one does"
         )
 
     def encoder(self, domain: str) -> nn.Module:
-        """What is fine-tuned on a task of a domain: (B, T) ids and mask -> (B, T, D); the model is used up."""
+        """The network to fine-tune on a task of `domain`: (B, T) ids and mask -> (B, T, D). See `to_plain`."""
         return PlainEncoder(self.to_plain())
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
