@@ -286,7 +286,7 @@ def test_what_submitit_wrote_says_how_a_forgotten_job_ended(
     cloudpickle_dump(result, log.with_name(log.name.replace("log.out", "result.pkl")))
     assert tuple(found.state for found in tiny.jobs() if found.kind == "prepare") == state
     tiny.call("status")
-    said = r"1 prepare +failed +100 +its job failed: UserError: raise slurm.prepare.time +100_"
+    said = r"100 +prepare +failed +its job failed: UserError: raise slurm.prepare.time +100_"
     assert bool(re.search(said, capsys.readouterr().out)) == bool(state)
 
 
@@ -321,7 +321,7 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     naive, er = tiny.job("Naive"), tiny.job("ER")
     slurm.ended |= dict.fromkeys(["100_0", "100_1", "101"], "COMPLETED") | {naive: "FAILED"}
     slurm.ended |= dict.fromkeys([er, "103_0", "103_1"], "CANCELLED by 0")
-    slurm.restarts |= {"104": 2, "103_1": 1, er: 4}
+    slurm.restarts |= {"104": 2, er: 4}
     log = Path(next(found.log for found in tiny.jobs() if found.id == naive))
     log.write_text("Traceback\nUserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
     capsys.readouterr()
@@ -329,8 +329,8 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     told = capsys.readouterr().out
     assert "its job failed: UserError: torch finds none on n1; 0 of 2 stages done" in told and "srun" not in told
     assert re.search(rf"interrupted  {er} +5 .*its job was cancelled; 0 of 2", told)
-    assert re.search(r"\n2 score +interrupted +103_1 +2 +its job was cancelled\n", told)
-    assert re.search(r"\n1 report +waiting +104 +3 +n1 +Slurm starts it again soon\n", told)
+    assert re.search(r"\n103_0 and 1 more +score +interrupted +its job was cancelled\n", told)
+    assert re.search(r"\n104 +report +waiting +3 +n1 +Slurm starts it again soon\n", told)
     assert told.count(str(log.parent)) == 1 and log.name in told and Path(tiny.jobs()[-2].log).name not in told
 
 

@@ -20,6 +20,7 @@ from benchmark.training.identity import Identities, name_further_seeds
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
+OWN = ("run", "other jobs", "job", "node", "log")  # titles of what differs among runs, and jobs, that are alike
 
 
 def show(survey: Survey) -> int:
@@ -114,33 +115,30 @@ def _summarise(states: Sequence[RunState]) -> list[str]:
 
 def _rows(states: Sequence[RunState]) -> list[str]:
     """A line of titles, and one for each run; `ap` is AP after the last domain that a run has finished."""
-    rows: list[Sequence[str]] = [("run", "state", "job", "starts", "node", "charged", "ap", "", "log")]
+    rows = [("run", "state", "job", "starts", "node", "charged", "ap", "", "log")]
     for run in states:
         unit = UNITS[run.config.budget.unit]
         amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
         charged = duration(amount) if unit.in_seconds else unit.text(amount)
         ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
-        *of_job, log = _describe_job(run.job) if run.job else [""] * 4
-        rows.append((run.config.label, run.state, *of_job, charged, ap, run.detail, log))
+        job, starts, node, log = _describe_job(run.job) if run.job else ("", "", "", "")
+        rows.append((run.config.label, run.state, job, starts, node, charged, ap, run.detail, log))
     return _align(rows) if states else []
 
 
-def _list_jobs(jobs: Iterable[Job]) -> list[str]:
-    """A line of titles, and one for all jobs of a kind that are alike, with the one that was started most often."""
-    rows: list[Sequence[str]] = [("other jobs", "state", "job", "starts", "node", "", "log")]
-    alike: dict[tuple[str, str, str], list[Job]] = defaultdict(list)
+def _list_jobs(jobs: Sequence[Job]) -> list[str]:
+    """A line of titles, and one for each job that trains no run."""
+    rows = [("other jobs", "to", "state", "starts", "node", "", "log")]
     for job in jobs:
-        alike[job.kind, job.state, job.detail].append(job)
-    for (kind, state, detail), group in alike.items():
-        *of_job, log = _describe_job(max(group, key=lambda job: job.restarts))
-        rows.append((f"{len(group)} {kind}", state, *of_job, detail, log))
-    return _align(rows) if alike else []
+        id, starts, node, log = _describe_job(job)
+        rows.append((id, job.kind, job.state, starts, node, job.detail, log))
+    return _align(rows) if jobs else []
 
 
-def _describe_job(job: Job) -> list[str]:
+def _describe_job(job: Job) -> tuple[str, str, str, str]:
     """Its id, how often it was started if more than once, its node, and the name of its log."""
     log = _find_log(job)
-    return [job.id, str(job.restarts + 1) if job.restarts else "", job.node, log.name if log else ""]
+    return job.id, str(job.restarts + 1) if job.restarts else "", job.node, log.name if log else ""
 
 
 def _find_log(job: Job | None) -> Path | None:
@@ -149,7 +147,11 @@ def _find_log(job: Job | None) -> Path | None:
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, below titles; without columns that are empty but for these."""
+    """Rows as lines, below titles; without columns that are empty but for these. Those that are alike are one line."""
+    alike: dict[tuple[str, ...], list[Sequence[str]]] = defaultdict(list)
+    for row in rows:
+        alike[tuple(cell for cell, title in zip(row, rows[0], strict=True) if title not in OWN)].append(row)
+    rows = [(f"{row[0]} and {len(more)} more" if more else row[0], *row[1:]) for row, *more in alike.values()]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
