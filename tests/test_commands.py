@@ -94,13 +94,13 @@ def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
 
 
 def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
-    """Oracle: the same suite with the values written where the entries stand."""
+    """Oracle: the same suite with the values written where the entries stand, without the byte order mark."""
     domains = '{ name = "a", packages = ["json"] }, { name = "b", packages = ["csv"] }'
     suite = (
         f'title = "T"\nmethods = []\nrows = [{{ method = "er" }}]\ndomains = [{domains}]\nbudget = {{ amount = 1 }}\n'
     )
     suite += "model = { ladder = [{ layers = 1, hidden_size = 64 }, { layers = 1, hidden_size = 64 }] }\n"
-    (tmp_path / "x.toml").write_text(suite)
+    (tmp_path / "x.toml").write_text(suite, encoding="utf-8-sig")
     changed = suite.replace('["csv"]', '["csv"], hold_out = 0.5').replace('"er"', '"er", options.replay = 0.5')
     (tmp_path / "y.toml").write_text(f'name = "x"\n{changed}')
     asked = {"domains.b.hold_out": 0.5, "rows.er.options.replay": 0.5}

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import json
 import os
+import socket
 import sys
 from collections import Counter
 from pathlib import Path
@@ -109,6 +110,8 @@ def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
     write(tmp_path / "._a.txt", b"of a Mac")
     write(tmp_path / ".ipynb_checkpoints" / "a.txt", b"hidden")
     os.mkfifo(tmp_path / "pipe.txt")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket.txt"))
     docs, skipped = read(domain(tmp_path))
     assert texts(docs) == ["x"] == texts(read(domain(tmp_path / "**/*.txt"))[0])
     assert skipped == {
@@ -117,7 +120,7 @@ def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
         "empty file": 1,
         "file of another format": 1,
         "hidden": 3,
-        "no regular file": 1,
+        "no regular file": 2,
     }
 
 
