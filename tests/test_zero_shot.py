@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -22,14 +20,7 @@ from benchmark.models import load
 from benchmark.models.transformer import read_tokenizer
 from benchmark.store import load_runs
 from tests.support import tiny_suite
-
-PAGE = (Path(__file__).parent.parent / "docs" / "your_own_text.md").read_text(encoding="utf-8")
-[TASK] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
-QUESTIONS: list[dict[str, Any]] = [
-    {"question": question, "choices": [first, "seven blue", "cyan"], "answer": place}
-    for place, first in enumerate(["green", "two three", "four"])
-    for question in ("red green", "one two", "blue cyan", "three four")
-]
+from tests.support.suite_folder import QUESTIONS, write_questions
 
 
 def likelihood(model, tokenizer, context: str, continuation: str) -> float:
@@ -44,12 +35,9 @@ def likelihood(model, tokenizer, context: str, continuation: str) -> float:
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("zero_shot")
     suite = tiny_suite.write(folder)
-    (folder / "tasks").mkdir()
-    (folder / "tasks" / "colours.yaml").write_text(TASK.replace("tasks/", f"{folder}/tasks/"))
-    (folder / "tasks" / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in QUESTIONS))
     head = 'methods = ["naive", "elle"]\ntables = ["zero_shot_by_stage"]\n'
     text = suite.read_text().replace('methods = ["naive", "er"]\n', head)
-    suite.write_text(text + '[evaluate]\ntasks = ["colours"]\nfolder = "tasks"\n')
+    suite.write_text(text + write_questions(folder))
     return folder
 
 
