@@ -97,18 +97,6 @@ def test_a_failure_is_told(sweep: SuiteFolder, capsys) -> None:
     assert "its job failed" in told and "1 of 2 stages done" in told
 
 
-def test_shared_stages_come_first_and_once(sweep: SuiteFolder) -> None:
-    """Oracle: the waves by hand: data, the first stage of all five, each of them, the tables; each an array."""
-    assert [(wave["kind"], len(wave["units"])) for wave in sweep.waves()] == [
-        ("prepare", 1),
-        ("stages", 1),
-        ("train", 5),
-        ("report", 1),
-    ]
-    assert sweep.count("Naive", "stage", index=0) == 1
-    assert {sweep.keys(row)[0] for row in sweep.states()} == {sweep.keys("Naive")[0]}
-
-
 def test_a_time_limit_costs_nothing(sweep: SuiteFolder) -> None:
     """Oracle: an undisturbed run, bit for bit."""
     assert_as_if_undisturbed(sweep, "limited", resumed=1)

@@ -268,16 +268,12 @@ def _list_budgets(config: RunConfig) -> list[float]:
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
-    """The budgets in a unit of missing work; what runs share counts once, and how much that saves is said."""
+    """The budgets in a unit of missing work; what runs share counts once."""
     stages: dict[str, tuple[float, RunConfig]] = {}
-    every = 0.0
     for state in plan.wanted:
         if state.config.budget.unit == unit:
             amounts = zip(plan.keys[state.config.id], _list_budgets(state.config), strict=True)
             for key, amount in list(amounts)[len(state.finished) :]:
                 stages.setdefault(key, (amount, state.config))
-                every += amount
-    once = sum(amount for amount, _ in stages.values())
     gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
-    saves = f"; that stages are shared saves {UNITS[unit].text(every - once)}" if every > once else ""
-    return UNITS[unit].text(once, gpu_seconds) + saves
+    return UNITS[unit].text(sum(amount for amount, _ in stages.values()), gpu_seconds)
