@@ -117,7 +117,7 @@ def _mark_stages(axis: Axes, study: Study, suite: str) -> None:
     for begin, end in zip([0.0, *marks][::2], marks[::2], strict=False):
         axis.axvspan(begin, end, color="0.96", linewidth=0, zorder=-1)
     above = axis.secondary_xaxis("top")
-    inches = axis.get_position().width * axis.figure.get_figwidth() / np.ptp(axis.get_xlim()) * np.diff(ends, prepend=0)
+    inches = axis.get_window_extent().width / axis.figure.dpi / np.ptp(axis.get_xlim()) * np.diff(ends, prepend=0)
     turned = 90 if max(map(len, titles)) * figures.LETTER > min(inches) else 0
     middles = (np.array([0.0, *ends][:-1]) + ends.to_numpy()) / 2
     above.set_xticks(middles[::each], titles[::each], rotation=turned, fontsize=figures.SMALL)

@@ -104,8 +104,8 @@ def test_the_page_says_what_is_missing_failed_and_unequal(report):
     assert "python run_all.py run demo" in text
     assert "All rows ran on the same hardware." in text and "within 2%" in text
     assert "All rows had the same texts, tokenizer and masks." in text
-    for once in ("failed in stage Rev: ", "Budgets differ in stage ", "Other programs took cores"):
-        assert text.count(once) == (once[0] == "f"), "in the audit, which tables name"
+    for part in ("failed in stage Rev: ", "Budgets differ in stage ", "Other programs took cores"):
+        assert text.count(part) == (part[0] == "f"), "in the audit, which tables name"
     notes = re.findall("<li>(.*?)</li>", "".join(re.findall('<ul class="soft">(.*?)</ul>', text, re.S)), re.S)
     once = [note for note in notes if note != ABOVE]
     assert len({*once}) == len(once) > 4 and IN_AUDIT in once and notes.count(ABOVE) == 2, "one more table, a scorecard"
