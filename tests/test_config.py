@@ -184,12 +184,15 @@ def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -
         methods.runs(load_suite("suites/s.toml"))
 
 
+PROBE = 'probes = [{ name = "probe", train = ["${PLACE}/y.txt"], valid = ["${PLACE}/z.txt"] }]\n'
+
+
 def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
     """Oracle: the rule: folders, titles and the pace of checkpoints are no part of a run; its vocabulary is."""
 
     def ids(**changes: object) -> list[str]:
         suite = load_suite(
-            str(suite_file(MINIMAL.replace('packages = ["json"]', 'train = ["${PLACE}/x.txt"]'))), changes
+            str(suite_file(PROBE + MINIMAL.replace('packages = ["json"]', 'train = ["${PLACE}/x.txt"]'))), changes
         )
         return [config.id for config in expand(suite, methods.rows(suite), [0])]
 

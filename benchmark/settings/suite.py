@@ -411,9 +411,10 @@ class RunConfig(Settings):
     def id(self) -> str:
         """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
         files = {"train": True, "valid": True}
+        texts = {"__all__": {"title": True, **files, "sources": {"__all__": files}}}
         leave_out: dict[str, Any] = {
             **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "slurm"), True),
-            "domains": {"__all__": {"title": True, **files, "sources": {"__all__": files}}},
+            **dict.fromkeys(("domains", "probes"), texts),
             "tokenizer": {"folder"},
             # what has its default, so that a setting that is new changes no id
             "data": ({"memory_seed"} if self.data.memory_seed == "fixed" else set())
