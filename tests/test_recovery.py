@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmark.instruments.conformance import STEPS, TinyRuns
+from benchmark.locks import NOBODY
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.store import load_runs, read_heartbeat
@@ -185,7 +186,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
             (stage / f"lock.{last + 1}").write_text("another 1 1 machine")
             known.append(lines)
         elif "another" in (stage / f"lock.{last}").read_text() and waits():
-            (stage / f"lock.{last}").write_text("{}")
+            (stage / f"lock.{last}").write_text(NOBODY)
             known.append(lines)
         return False
 
