@@ -115,7 +115,7 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     """Oracle: the rule, and --share-machine. No run is trained."""
     config = TinyRuns("naive", methods.build, tmp_path).config()
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
-    survey = Survey(load_suite("demo"), [config], methods.build, Store(tmp_path))
+    survey = Survey(load_suite("demo", {"tasks": []}), [config], methods.build, Store(tmp_path))
     survey.states = lambda: [RunState(config, "todo")]  # type: ignore[method-assign]
     survey.examples = {}
     held: list[bool] = []
