@@ -14,12 +14,10 @@ import torch
 import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.conformance import TinyRuns, tiny_config
+from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import architectures, load
 from benchmark.models.growth import grow
 from benchmark.settings import names as setting_names
-from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import Model
 from tests.support.record_lines import read_stage_lines
 from tests.support.toy_task import SETTINGS, TASK, data_of, save
 
@@ -35,18 +33,6 @@ def toy() -> Iterator[str]:
     yield "starcoder2"
     setting_names.ARCHITECTURE_FOLDERS.remove(str(OUTSIDE))
     sys.modules.pop("benchmark.models.architectures.starcoder2", None)
-
-
-def test_one_from_outside_is_a_choice_like_those_inside(toy: str) -> None:
-    """Oracle: the words a user needs: the misspelt name, all choices."""
-    choices = ", ".join(setting_names.architecture_names())
-    assert toy in choices and "bert" in choices
-    with pytest.raises(ValueError, match=f"'starcoder'; choose from {choices}"):
-        tiny_config("naive", "starcoder")
-    assert tiny_config("naive", toy).model.architecture == toy
-    assert "enum" not in Model.model_json_schema()["properties"]["architecture"], "a page would have to name it"
-    with pytest.raises(ConfigError, match=f"'no_such'.* choose from {choices}"):
-        architectures.load("no_such")
 
 
 def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ import os
 import time
 
 import msgspec
-import pytest
 from rich.console import Console
 
 import methods
 from benchmark.jobs import board
 from benchmark.jobs.work import Train
 from benchmark.store import WATCHED, Heartbeat
-from benchmark.training.progress import ProgressLine
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 
@@ -35,16 +33,3 @@ def test_a_terminal_shows_what_is_under_way(tmp_path, monkeypatch) -> None:
     text = out.getvalue()
     assert "stage 1 of 2: wood, adapt, 25%, 9,000 tokens/s" in text and text.index("0 units") < text.index("1 units")
     assert WATCHED not in os.environ
-
-
-@pytest.mark.parametrize(("watched", "expected"), [(False, "x  done\nx  failed\n"), (True, "x  failed\n")])
-def test_beside_the_table_only_news_is_said(watched: bool, expected: str, monkeypatch) -> None:
-    """Oracle: the rule: a file has a line a minute and a line at the end, a table says the same by itself."""
-    if watched:
-        monkeypatch.setenv(WATCHED, "/tmp")
-    out = io.StringIO()
-    line = ProgressLine("x", out=out)
-    line.passing("stage 1")
-    line.finish("done", is_news=False)
-    line.finish("failed")
-    assert out.getvalue() == expected

@@ -14,7 +14,6 @@ import pytest
 
 import run_all
 from benchmark.records import DoneLine
-from benchmark.settings.command_line import command_line
 from benchmark.store import load_runs
 from tests.support import tiny_suite
 
@@ -93,14 +92,6 @@ def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
     assert "*GPT from L1" in table and "*BERT from L1" in table
     commands = [f"`python run_all.py run {suite} --runs {place / 'no'}`" for suite in suites]
     assert f"{' or '.join(commands)} fills it in" in table
-
-
-def test_a_row_keeps_its_place_and_colour(cli, place) -> None:
-    """Oracle: the suite's order, however its rows came to be trained."""
-    suite = str(place / "tiny.toml")
-    for only, expected in ((["--methods", "er"], [1]), ([], [0, 1])):
-        options = command_line("", ["local"]).parse_args(["report", suite, *only])
-        assert [config.row_index for config in run_all.read_suite(options, suite)[1]] == expected
 
 
 def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:

@@ -232,15 +232,6 @@ def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
     assert set(seen) == {("observe", False), ("loss", True)}
 
 
-def test_numbers_that_nobody_seeds_are_told_once(tmp_path, monkeypatch) -> None:
-    """Oracle: the lines, counted: what compares two runs is not tried once the same run differs from itself."""
-    named = conformance.trains_the_same_twice, conformance.is_naive_where_it_says
-    monkeypatch.setattr(conformance, "CHECKS", named)
-    said: list[str] = []
-    assert not conformance.check("wrong", functools.partial(build, "unseeded"), said.append)
-    assert ["FAILED: AssertionError" in line for line in said] == [False, True, False]
-
-
 def tiny_runs_of(kind: type[LifelongMethod], folder: Path) -> TinyRuns:
     return TinyRuns("wrong", lambda name, options: kind() if name == "wrong" else methods.build(name, options), folder)
 
@@ -310,25 +301,3 @@ def test_phases_that_see_what_comes_later_must_say_so(of: str, tmp_path) -> None
     with pytest.raises(AssertionError, match=r"stage 0: phases use `stage.outlook`, and `signature` does not"):
         conformance.phases_fill_each_stage(tiny(False))
     conformance.phases_fill_each_stage(tiny(True))
-
-
-def test_every_check_has_a_wrong_method() -> None:
-    """Oracle: the list of checks."""
-    [mark] = [m for m in test_each_check_can_fail.pytestmark if m.name == "parametrize"]
-    cases = [getattr(case, "values", case) for case in mark.args[1]]
-    assert [check for _, check, _ in cases] == list(CHECKS)
-
-
-def test_an_error_of_a_method_says_on_which_line_it_arose(monkeypatch) -> None:
-    """Oracle: the line of a method's file, counted by hand; an error that arose elsewhere has none."""
-    file: dict[str, Callable[[TinyRuns], None]] = {}
-    exec(compile("def broken(tiny):\n    part = {}\n    part['x']\n", "/place/methods/odd.py", "exec"), file)
-
-    def elsewhere(tiny: TinyRuns) -> None:
-        raise AssertionError("a promise")
-
-    monkeypatch.setattr(conformance, "CHECKS", (file["broken"], elsewhere))
-    said: list[str] = []
-    assert not conformance.check("odd", methods.build, said.append)
-    assert said[1].endswith("FAILED: KeyError: 'x' (methods/odd.py:3)")
-    assert said[2].endswith("FAILED: AssertionError: a promise")

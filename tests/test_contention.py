@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -64,15 +63,6 @@ def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
         at(after)
         clock.pause()
     assert clock.cores.busy == pytest.approx(51 / tick)
-
-
-@pytest.mark.parametrize("missing", ["seconds", "counters"])
-def test_what_cannot_be_told_is_not_guessed(missing: str, tmp_path, monkeypatch) -> None:
-    """Oracle: a stage of a second, and a system without Linux's counters, have no share. CPU time is there."""
-    monkeypatch.setattr(contention, "STAT", Path("/proc/stat") if missing == "seconds" else tmp_path / "none")
-    cores = CoreTime(wall=1.0 if missing == "seconds" else 100.0, cpu=0.5, busy=2.0)
-    share = contention.contention(cores, ALONE)
-    assert (share.cpu, share.others, share.share) == (0.5, None, None)
 
 
 def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None:

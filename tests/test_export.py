@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ from benchmark.settings.texts import Domain
 from benchmark.training.evaluate import bits_per_byte, perplexities
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
-from run_all import main
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
 
 
@@ -111,17 +108,6 @@ def test_the_perplexity_is_the_one_of_evaluate(
             evaluate_text(tmp_path / "out", where)
     else:
         assert evaluate_text(tmp_path / "out", where)["perplexity"] == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(("prompts", "kind"), [(False, ""), (True, ""), (False, "adapters")])
-def test_the_command_that_export_names_next_works(prompts: bool, kind: str, tmp_path: Path, capsys) -> None:
-    """Oracle: what transformers alone measures of the exported folder."""
-    where, documents = write_text(tmp_path)
-    assert main(["export", str(stage(tmp_path / "stage", "gpt", prompts, kind)), str(tmp_path / "out")]) == 0
-    [command] = re.findall("^next: `python run_all.py (.*)` measures it$", capsys.readouterr().out, re.MULTILINE)
-    assert main([*shlex.split(command.replace("FILE", str(where))), "--json"]) == 0
-    expected = perplexity_in_transformers(tmp_path / "out", documents)
-    assert json.loads(capsys.readouterr().out)["perplexity"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("prompt", ["two", "none"])

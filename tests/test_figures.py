@@ -105,18 +105,6 @@ def test_a_row_of_fewer_seeds_says_so_at_its_line(study):
     assert "ean of 2 seeds, or of n" in said(figure)
 
 
-def test_stage_boundaries_are_marked_where_the_budget_of_a_stage_ends(study):
-    """Oracle: five stages of 60 s each, up to 0.2% of overshoot in the synthetic records."""
-    figure = synthetic.load("trend_main").figure(study)
-    for axis in figure.axes:
-        ends = sorted(
-            line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2
-        )
-        np.testing.assert_allclose(ends, [60, 120, 180, 240, 300], rtol=0.003)
-        [above] = axis.child_axes
-        assert [label.get_text() for label in above.get_xticklabels()] == ["WB", "Ns", "Rev", "Bio", "CS"]
-
-
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory) -> Study:
     """Twenty rows, one with a name of ninety letters, over twelve domains, most with long titles."""
@@ -232,18 +220,6 @@ def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, m
         assert paper_tables.load(name).render(study) == first
     assert b"/FontFile2" in first["pdf"] and b"/Type3" not in first["pdf"]
     assert b"/CreationDate" not in first["pdf"]
-
-
-@pytest.mark.parametrize("name", one_in(3, KINDS))
-def test_a_figure_without_evaluations_says_so(tmp_path, name):
-    """Oracle: the text in the panel."""
-    synthetic.write(tmp_path, "demo", finished=0, rows=[("ER", "er", {})])
-    for run in (runs := load_runs(tmp_path, "demo")):
-        run.stages = [[] for _ in run.stages]
-        run.similarities = [[] for _ in run.stages]
-    figure = synthetic.load(name).figure(Study("demo", runs))
-    assert all("no " in axis.texts[0].get_text() for axis in figure.axes)
-    assert not any(legend.get_title().get_text() for legend in figure.legends), "nor does it speak of seeds"
 
 
 def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):

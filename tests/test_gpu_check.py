@@ -8,16 +8,7 @@ from pathlib import Path
 from tests.support import other_device
 from tests.support.thorough import only_thorough
 from tests.tools import gpu_check
-from tests.tools.gpu_check import BEGIN, END, PARTS, TINY, in_a_process, judged, write_table
-
-
-def test_methods_are_judged_by_the_tolerance() -> None:
-    """Oracle: by hand."""
-    good = judged({"naive": 1e-9, "er": 0.0}, 1e-6)
-    assert good["ok"] and good["said"] == "2 methods, weights differ by 1e-09 at most"
-    bad = judged({"naive": 1e-9, "er": 1e-3, "elle": "ValueError: broken", "pnn": float("nan")}, 1e-6, ["mas"])
-    said = "1 methods, weights differ by 1e-09 at most; not er, elle, pnn; not tried mas"
-    assert not bad["ok"] and bad["said"] == said
+from tests.tools.gpu_check import BEGIN, END, PARTS, TINY, in_a_process, write_table
 
 
 def test_a_part_is_a_process_on_the_device_and_has_a_limit(tmp_path: Path) -> None:

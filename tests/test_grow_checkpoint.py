@@ -57,16 +57,6 @@ def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
     assert not (tmp_path / "large").exists()
 
 
-@pytest.mark.parametrize("architecture", ["gpt", "bert"])
-def test_the_perplexities_are_those_of_evaluate(architecture: str, tmp_path: Path) -> None:
-    """Oracle: `evaluate` on either folder; the model reads with prompts."""
-    small, large, text = save(tmp_path / "small", architecture), tmp_path / "large", tmp_path / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": " ".join(WORDS[i % 5 :])}) + "\n" for i in range(60)))
-    facts = grow_checkpoint(small, layers=3, hidden_size=48, out=large, mode="fpi", text=text)
-    before, after = (evaluate_text(folder, text)["perplexity"] for folder in (small, large))
-    assert (facts["perplexity_before"], facts["perplexity_after"]) == (before, after) and before != after
-
-
 def test_a_published_model_is_measured_as_evaluate_measures_it(tmp_path: Path) -> None:
     """Oracle: `evaluate`, and the stage's own perplexity, of which the published one is an export."""
     stage, small, large, text = (tmp_path / name for name in ("stage", "small", "large", "text.jsonl"))

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import configparser
-import inspect
 import os
-import re
-import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 import submitit
-from submitit import JobEnvironment
-from submitit.core.utils import FailedJobError, JobPaths
 from submitit.slurm.slurm import _make_sbatch_string
 
-from benchmark.jobs.executors.slurm import commands
 from benchmark.settings import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.slurm import KINDS, JobKind, Slurm
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
-from tests.support.source_tree import FILES
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 # of the executor's constructor, and sections; the others are parameters of a job
@@ -90,21 +81,6 @@ mail_user = "me@example.org"
         assert "#SBATCH --account=gpu-hours\n" in scripts[kind] and "#SBATCH --mem=64GB\n" in scripts[kind]
         assert not [word for word in (*prepare[1:], "module load x") if word in scripts[kind]]
         assert ("#SBATCH --mail-type=END\n#SBATCH --mail-user=me@example.org\n" in scripts[kind]) == (kind == "report")
-
-
-def test_private_names_of_submitit_are_where_they_were() -> None:
-    """Oracle: the names that executors/slurm/commands.py takes from inside of submitit, and no other file of the
-    project: a release that moves them needs a look there, and setup.cfg takes none without it."""
-    assert "1.5" <= submitit.__version__ < "1.6"
-    assert {"command", "folder", "dependency", "map_count"} <= set(inspect.signature(_make_sbatch_string).parameters)
-    assert issubclass(FailedJobError, Exception) and signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
-    paths, log = JobPaths("logs", job_id="7_3", task_id=0), commands.find_log(Path("logs"), "7_3")
-    assert (paths.stdout.name, paths.result_pickle.name) == (log.name, "7_3_0_result.pkl")
-    inside = [path.name for path in FILES.values() if re.search(r"submitit\.(core|slurm)\b", path.read_text())]
-    assert inside == ["commands.py"]
-    requires = configparser.ConfigParser()
-    requires.read(Path(__file__).parent.parent / "setup.cfg")
-    assert "submitit>=1.5.3,<1.6" in requires["options"]["install_requires"]
 
 
 def test_a_section_takes_the_place_of_other_ways_to_say_it(tiny: SuiteFolder) -> None:

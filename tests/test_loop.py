@@ -253,18 +253,3 @@ def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
     lines = read_lines(run.store.stage(run.keys[0]) / "records.jsonl")
     done = next(line for line in lines if line["kind"] == "done")
     assert [(phase["name"], phase["steps"]) for phase in done["phases"]] == [("a", 1), ("b", 2), ("c", 7)]
-
-
-def test_a_finished_run_says_its_ap(tmp_path) -> None:
-    """Oracle: the paper's AP: exp of the mean, over the domains, of the logarithm of the last perplexities."""
-    tiny = TinyRuns("naive", methods.build, tmp_path)
-    run = tiny.run(tiny.config(), "run")
-    run.train()
-    [last] = [
-        line
-        for line in read_stage_lines(run.store.stage(run.keys[2]) / "records.jsonl")
-        if line["kind"] == "evaluation" and line["fraction"] == 1
-    ]
-    values = [float(last["perplexity"][name] or math.nan) for name in ("json", "email", "logging")]
-    each = f"json {values[0]:,.1f}, email {values[1]:,.1f}, logging {values[2]:,.1f}"
-    assert run.outcome() == f": AP {math.exp(sum(map(math.log, values)) / 3):,.1f} ({each})"

@@ -17,7 +17,6 @@ from analysis.study import Study
 from benchmark.instruments.conformance import TinyRuns, resumes_identically_from_a_kill_in_each_phase, tiny_config
 from benchmark.settings.base import digest
 from benchmark.store import load_runs
-from tests.support import toy
 from tests.support.record_lines import read_stage_lines
 from tests.support.thorough import one_in
 
@@ -101,19 +100,6 @@ def test_merging_with_weight_0_keeps_the_old_model(tiny) -> None:
     new, mean = train(tiny, "merge", {"weight": 1})[1], train(tiny, "merge")[1]
     for name in mean:
         torch.testing.assert_close(mean[name], (second[name] + new[name]) / 2, rtol=0, atol=1e-7)
-
-
-def test_merging_happens_once() -> None:
-    """Oracle: half-way between two models, however many steps the phase takes."""
-    numbers, method = toy.own(), methods.build("merge")
-    model: Any = toy.Toy(numbers["weights"]["first"])
-    method.start_stage(model, toy.stage(1))
-    model.load_state_dict(numbers["weights"]["second"])
-    for _ in range(2):
-        method.observe(toy.learner(model, method), [])
-    for name, parameter in model.named_parameters():
-        mean = (numbers["weights"]["first"][name] + numbers["weights"]["second"][name]) / 2
-        torch.testing.assert_close(parameter.detach(), mean, **toy.EXACT)
 
 
 def stage_lines(tiny: TinyRuns, method: str, kind: str) -> list[list[Any]]:

@@ -66,10 +66,3 @@ def test_the_card_says_what_texts_and_start_model_are(run: Run, tmp_path: Path) 
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.base_model == "me/base" and "as me/base" in card.text
     assert r"| a\|b'&lt; |" in card.text and "home" not in card.text
-
-
-def test_a_model_without_records_has_a_card_too(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "moved").symlink_to(run.store.stage(run.keys[0]) / "model")
-    export_model(tmp_path / "moved", tmp_path / "out")
-    card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert "No records" in card.text

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from analysis.notes import note_contended_stages, note_unequal_budgets, note_unequal_texts
+from analysis.notes import note_unequal_texts
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark.records import DoneLine, EvaluationLine, Titled
@@ -17,37 +16,6 @@ from tests.support import synthetic
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
     (name, method, {}) for name, method in (("Naive", "naive"), ("EWC", "ewc"), ("ER", "er"), ("ELLE", "elle"))
 ]
-
-
-def test_a_note_on_budgets_names_six_rows_in_their_unit():
-    """Oracle: by hand; less than 2% are one step at the end; a row that takes next to nothing in a stage says 0."""
-    spent = {
-        **{f"equal {i}": 40.0 for i in range(8)},
-        "a step more": 40.7,
-        **{f"other {i}": 10.0 + i for i in range(7)},
-        "all at once": 3e-4,
-    }
-    stages = pd.DataFrame(
-        [{"done": True, "stage": 0, "unit": "reference", "row": row, "charged": value} for row, value in spent.items()]
-    )
-    others = ", ".join(f"other {i} {10 + i}" for i in range(6))
-    note = f"Budgets differ in stage WB: typically 40 s, but {others} and 2 other rows."
-    assert note_unequal_budgets(stages, ["WB"]) == [note]
-    late = stages[~stages["row"].str.startswith("other")]
-    assert note_unequal_budgets(late, ["WB"]) == ["Budgets differ in stage WB: typically 40 s, but all at once 0."]
-
-
-def test_a_note_on_cores_names_the_six_worst_stages():
-    """Oracle: by hand: of eight stages that lacked cores the two that lacked least are counted."""
-    stages = pd.DataFrame(
-        [
-            {"row": "ER", "seed": seed, "stage": 0, "unit": "seconds", "cores": 0.9 - seed / 100 if seed < 8 else 0.99}
-            for seed in range(9)
-        ]
-    )
-    worst = "; ".join(f"ER, seed {seed}, in stage WB ({90 - seed}%)" for seed in (7, 6, 5, 4, 3, 2))
-    note = f"Other programs took cores, so wall times do not compare: {worst} and 2 other stages."
-    assert note_contended_stages(stages, ["WB"]) == [note]
 
 
 def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
@@ -89,32 +57,6 @@ def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
 
 FIGURES = ["trend_main", "f1_by_stage", "representational_similarity"]
 FIGURES += ["attention_patterns", "stage_domain_matrix"]
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_figures_say_which_rows_are_on_other_texts(name, tmp_path):
-    """Oracle: the note of tables, in the texts that are drawn below the panels."""
-    row = "ELLE" if name == "attention_patterns" else "ER"  # the one that it shows
-    said = []
-    for i, changed in enumerate([{}, {row: {"ns": "other"}}]):
-        exhibit, study = synthetic.load(name), with_texts(tmp_path / str(i), changed)
-        said.append(" ".join(exhibit.figure(study).legends[0].get_title().get_text().split()))
-    assert [differ(f"Ns: {row}") in text for text in said] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"), [(["wb"], []), (["a", "b"], [differ("WB, Ns: ER")]), (["wb", "b"], [differ("Ns: ER")])]
-)
-def test_a_row_of_other_domains_is_on_other_texts(names, expected, tmp_path):
-    """Oracle: by hand; a stream that just ends earlier has the texts of the others."""
-    study = with_texts(tmp_path, {})
-    for run in study.runs:
-        if run.row == "ER":
-            run.line.domains = [
-                Titled(name, domain.title) for domain, name in zip(run.line.domains, names, strict=False)
-            ]
-            run.line.texts, run.line.unigram = dict.fromkeys(names, "0"), dict.fromkeys(names, 100.0)
-    assert note_unequal_texts(study, "demo") == expected
 
 
 def test_a_row_that_other_code_trained_is_named(tmp_path):

@@ -56,14 +56,6 @@ def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
     assert all((core + 8) % 16 in slot.cores for slot in slots for core in slot.cores), "siblings stay together"
 
 
-def test_more_runs_than_cores_take_turns() -> None:
-    """Oracle: worked out by hand: five runs on two cores, and on two GPUs with a third of one each."""
-    slots = pool.equal_slots(5, [(0,), (1,)], 2)
-    assert [slot.cores for slot in slots] == [(0,), (1,), (0,), (1,), (0,)]
-    assert [slot.gpu for slot in slots] == [0, 1, 0, 1, 0]
-    assert {slot.gpu_share for slot in slots} == {1 / 3}
-
-
 def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
     """Oracle: the files in which Linux says which logical cores share a physical one."""
     for core, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):

@@ -64,14 +64,6 @@ def test_every_cell_of_the_grid_has_a_score(folder):
     }
 
 
-def test_a_report_has_scores_of_its_own_suites_tasks(folder):
-    """Oracle: the suite; another one may have had the same models scored in other tasks."""
-    suite = load_suite(str(folder / "scored.toml"))
-    for tasks in (suite.tasks, suite.tasks[:1], ()):
-        study = study_of([(suite.model_copy(update={"tasks": tasks}), methods.runs(suite))], folder / "runs")
-        assert set(study.scores["task"]) == {task.name for task in tasks}
-
-
 def test_status_says_why_a_score_failed(folder, capsys):
     """Oracle: a record of a score that was tried in vain; tables do not take it for one, and once it is computed
     nothing is said."""

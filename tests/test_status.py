@@ -15,7 +15,6 @@ from benchmark.downstream.tasks import score_key
 from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_scores
 from benchmark.jobs.status import _rows, lines_of, next_step, seconds_left, sweep_line, trained_share, watch
 from benchmark.settings.load import load_suite
-from benchmark.settings.suite import Budget
 from benchmark.store import Store
 from benchmark.training.identity import Identities, name_further_seeds
 from run_all import main
@@ -94,24 +93,6 @@ def test_scores_are_counted_once_a_model() -> None:
     some, later = Scored("n2", 1, 1, 3), Scored("e2", 1, 4)
     runs = [replace(runs[0], scored=(some,)), replace(runs[1], scored=(later, some))]
     assert "; 3 of 8 scores" in sweep_line(runs)
-
-
-def test_amounts_of_different_units_are_never_added(tmp_path, capsys) -> None:
-    """Oracle: by hand. One of four stages is trained; a step took 2 s; seconds of a budget are their own measure, and
-    what was never timed is not said. A dry run names each amount in its own unit."""
-    short = stage(50.0, 20.0)
-    stepped, timed = states(Naive=("interrupted", 0.0, [short]), ELLE=("todo", 0.0, []))
-    timed = replace(timed, config=timed.config.model_copy(update={"budget": Budget(amount=(25.0, 15.0))}))
-    assert trained_share([stepped, timed]) == pytest.approx(1 / 4)
-    assert seconds_left([stepped, timed]) == pytest.approx(30 * 2 + 40)
-    untimed = replace(stepped, stages=())
-    assert seconds_left([untimed, timed]) is None
-    assert sweep_line([replace(untimed, state="failed")]) == "1 runs, 1 failed; 0% trained"
-    suite = tiny_suite.write(tmp_path)
-    row = '[[rows]]\nmethod = "er"\n[rows.set]\n"budget.unit" = "seconds"\n"budget.amount" = 5.0\n'
-    suite.write_text(suite.read_text().replace('["naive", "er"]', '["naive"]') + row)
-    assert main(["run", str(suite), "--runs", str(tmp_path / "runs"), "--dry-run"]) == 0
-    assert "To train: 2 of 2 runs, 12 steps and 10 s (0:10)\n" in capsys.readouterr().out
 
 
 def test_a_plan_of_text_that_is_not_prepared_counts_shared_stages_once(tmp_path, capsys) -> None:

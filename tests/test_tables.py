@@ -32,7 +32,7 @@ from benchmark import records
 from benchmark.records import DoneLine, EvaluationLine, FailedLine, Titled
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
-from benchmark.store import load_runs, make_empty_run
+from benchmark.store import load_runs
 from tests.support import synthetic
 from tests.support.malformed import LONGEST
 from tests.support.programs import program
@@ -179,20 +179,6 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
         assert copies in " ".join(load(name).figure(data).legends[0].get_title().get_text().split())
 
 
-def test_architectures_are_those_of_the_row_that_grows(tmp_path):
-    """Oracle: ELLE's ladder, though PNN's model has most parameters, and before anything has run."""
-    data = study(tmp_path, seeds=1)
-    for run in data.runs:
-        if run.row == "PNN":
-            run.stages = [[structs.replace(stage[0], parameters=10**9), *stage[1:]] for stage in run.stages]
-    (block,) = load("architectures").build(data).blocks
-    assert block.title.endswith("(ELLE)") and [row.cells[1].text for row in block.rows] == ["6", "8", "10", "11", "12"]
-    none = [make_empty_run(run.line) for run in data.runs]
-    (block,) = load("architectures").build(Study("demo", none)).blocks
-    assert block.title.endswith("(ELLE)")
-    assert [row.cells[6].missing for row in block.rows] == [False, True, True, True, True]
-
-
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
     """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery; what was measured with one seed
     is marked."""
@@ -302,28 +288,6 @@ def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_pat
     assert sum("second heading MAS" in note for note in table.notes) == 1
 
 
-def test_several_suites_are_blocks_in_the_papers_order(tmp_path):
-    """Oracle: the order in the exhibit; suites that the paper does not have are left out beside those that it has."""
-    for suite in ("gpt_base", "other", "bert_base"):
-        synthetic.write(tmp_path, suite, seeds=1, rows=[("ER", "er", {})])
-    runs = [run for suite in ("gpt_base", "other", "bert_base") for run in load_runs(tmp_path, suite)]
-    exhibit = load("main_pretraining")
-    titles = [exhibit.blocks[suite] for suite in ("bert_base", "gpt_base")]
-    assert [block.title for block in exhibit.build(Study("all", runs)).blocks] == titles
-
-
-def test_columns_of_suites_with_other_domains_are_named_by_their_place(tmp_path):
-    """Oracle: by hand: a shorter stream of the same domains keeps their titles."""
-    for suite, domains in (("a", synthetic.DOMAINS), ("b", synthetic.DOMAINS[:2]), ("c", [("x", "Python")])):
-        synthetic.write(
-            tmp_path, suite, seeds=1, rows=[("ER", "er", {})], domains=domains, stages=len(domains), scores=False
-        )
-    runs = {suite: load_runs(tmp_path, suite) for suite in "abc"}
-    for suites, titles in (("ab", ["WB", "Ns", "Rev"]), ("ac", ["Domain 1", "Domain 2", "Domain 3"])):
-        table = load("main_pretraining").build(Study(suites, [run for suite in suites for run in runs[suite]]))
-        assert list(dict.fromkeys(column.group for column in table.columns))[:3] == titles
-
-
 def small_table(text: str = "Naive") -> Table:
     rows = (
         TableRow((text,), (Cell((1.0, 3.0), printed="2.50"), Cell())),
@@ -419,14 +383,3 @@ def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
     for cells in expected[1:]:
         assert [cell.strip("*") for cell in cells if cell] in lines
     assert "\x1b" not in text and all(note in text for note in table.notes)
-
-
-def test_a_narrow_terminal_shows_the_last_columns_whole(monkeypatch) -> None:
-    """Oracle: by hand: of two columns the first is left out, and nothing that is shown is cut."""
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    assert "2.00 ± 1.41 [2.50]" in to_text(small_table("L1_D16"))
-    monkeypatch.setenv("COLUMNS", "24")
-    text = re.sub("\x1b[^m]*m", "", to_text(small_table("L1_D16")))
-    assert "2.00" not in text and re.search("b +--", text) and "…" not in text
-    assert "no room for the first 1 of 2" in " ".join(text.split())

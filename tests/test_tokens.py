@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import zlib
@@ -19,7 +18,7 @@ from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast  # type: ign
 
 from benchmark.data import corpus, ids, tokens
 from benchmark.data.documents import DataError
-from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, ids_of, load_bpe, train_bpe
+from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
 from benchmark.settings.suite import Tokenizer
 from benchmark.settings.texts import Domain
@@ -204,17 +203,6 @@ def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> N
         assert [len(domain.train) for domain in cut.domains] == [5000] * 2
     left = sum(document.split == "valid" for document in read) - len(expected)
     assert 0 < cut.domains[0].info["skipped"][tokens.BEYOND] < left, "what was never read is not counted"
-
-
-def test_a_tokenizer_that_gives_up_is_an_error_that_names_the_text(tmp_path) -> None:
-    """Oracle: a pattern that needs exponentially many steps on one of three texts; nobody else asks the library."""
-    saved = tokenizers.Tokenizer(tokenizers.models.BPE())
-    saved.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("(?:a+)+$|(a|aa)+b"), "isolated")
-    with pytest.raises(DataError, match=r"gives up \(.*retry-limit.*\) on the text 'aaaa.*: leave it out"):
-        ids_of(saved, ["b", "a" * 40_000 + "c", "b"])
-    called = re.compile(r"\.encode(_batch\w*)?\([^)\n]*add_special_tokens")
-    product = [path for folder in ("benchmark", "methods", "analysis") for path in (ROOT / folder).rglob("*.py")]
-    assert [path.name for path in product if called.search(path.read_text())] == ["tokenizer.py"]
 
 
 def word_pieces(folder: Path, texts: list[str]) -> Path:

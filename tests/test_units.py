@@ -139,20 +139,6 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
     assert "No stage is known" not in page(slowed, None, [])
 
 
-def test_a_row_that_spends_several_budgets_in_one_stage_is_left_out(tmp_path):
-    """Oracle: the table without that row, line by line."""
-    data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("Late", "late", {}), ("MAS", "mas", {})])
-    for run in data.runs:
-        if run.row == "Late":
-            last_stage(run)[0].phases[0]["share"] = 2.0
-            for line in last_lines(run):
-                line.charged = {unit: 2 * amount for unit, amount in line.charged.items()}
-    table = load("units").build(data)
-    others = load("units").build(Study("demo", [run for run in data.runs if run.row != "Late"]))
-    assert table.blocks == others.blocks and [row.stub for row in table.blocks[0].rows] == [("ER",), ("MAS",)]
-    assert {*table.notes} - {*others.notes} == {"Left out, as stages of theirs take the budgets of several: Late."}
-
-
 def test_no_other_file_asks_for_a_unit_by_name() -> None:
     """Oracle: comparisons in the text of all files but the units' own."""
     asked = {
