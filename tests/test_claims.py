@@ -80,14 +80,6 @@ def test_a_verdict_is_students(er, state):
     assert result.reason == (f"{len(er)} of at least 3 seeds" if len(er) < 3 else "")
 
 
-def test_what_other_claims_ask_counts():
-    """Oracle: by hand; at 0.5**6 for each of two ways a claim is held alone, and not beside a dozen others."""
-    ours = numbers(ER=[[1, value] for value in (4, 5, 6)], Naive=[[1, 10]] * 3)
-    assert verdict(CLAIM, ours).state == "held"
-    beside = verdict(CLAIM, ours, others=12)
-    assert beside.state == "not decidable" and beside.reason == "3 of at least 5 seeds"
-
-
 def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
     """Oracle: by hand; three rows against one are three comparisons, so six tests: 6 / 4**3 is above 5%,
     6 / 4**4 below, and 2 / 4**3 would hold the claim. The power that is named is that of six tests, too."""

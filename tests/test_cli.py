@@ -82,18 +82,6 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     assert command_in(cli("status", "--set", "tables=[]")[1])[-2:] == ["--set", "tables=[]"]
 
 
-def test_what_was_never_started_is_shown_as_missing(place, capsys) -> None:
-    """Oracle: the suites' rows and the command that fills them; several suites make a block each."""
-    (place / "bert.toml").write_text(tiny_suite.SUITE.format(text=place).replace('"gpt"', '"bert"'))
-    suites = [str(place / name) for name in ("tiny.toml", "bert.toml")]
-    assert run_all.main(["report", *suites, "--runs", str(place / "no"), "--out", str(place / "missing")]) == 0
-    table = (place / "missing" / "tiny+bert" / "main_pretraining.md").read_text()
-    assert table.count("| Naive | -- | -- | -- |") == table.count("| ER | -- | -- | -- |") == 2
-    assert "*GPT from L1" in table and "*BERT from L1" in table
-    commands = [f"`python run_all.py run {suite} --runs {place / 'no'}`" for suite in suites]
-    assert f"{' or '.join(commands)} fills it in" in table
-
-
 def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:
     """Oracle: a run under unit 'reference' whose budget is Naive's measured start and 3.5 of its steps takes four."""
     table = place / "times.json"

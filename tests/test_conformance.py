@@ -18,7 +18,6 @@ from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS, TinyRuns, works_on_the_clock_alone
 from benchmark.training.method import LifelongMethod, Phase, Source
-from benchmark.training.processes import join
 from tests.support import made_up_methods
 from tests.support.thorough import THOROUGH, only_thorough, these_of
 
@@ -57,24 +56,6 @@ def test_two_processes_equal_one(tmp_path) -> None:
     names = these_of({"elle", "agem", "pnn"}, methods.names())
     several = [TinyRuns(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]]
     conformance.two_processes_equal_one(*several)
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists a process's threads")
-def test_the_threads_of_a_pair_end_with_it() -> None:
-    """Oracle: the system's list of threads: one that lives on as the interpreter ends aborts it now and then."""
-    torch.multiprocessing.spawn(_leave_a_model, (conformance.free_port(),), nprocs=2)  # type: ignore
-
-
-def _leave_a_model(rank: int, port: int) -> None:
-    conformance.be_one_of_two(rank, port)
-    with join():
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
-        model(torch.ones(1, 2)).sum().backward()
-        model.__dict__["cycle"] = model  # as a run's
-        del model
-    names = [file.read_text(encoding="utf-8").strip() for file in Path("/proc/self/task").glob("*/comm")]
-    left = [name for name in names if "gloo" in name]
-    assert not left, f"{left} live on"
 
 
 TRIED_AT_ONCE = (

@@ -64,20 +64,6 @@ def test_a_later_domain_leaves_earlier_stages_as_they_are(tmp_path: Path, method
         assert model_of(short, stage) == model_of(long, stage)
 
 
-@pytest.mark.parametrize("method", sorted(set(methods.names()) - FORESEES))
-def test_the_order_of_later_domains_is_nothing_to_earlier_stages(method: str) -> None:
-    """Oracle: keys hold what a stage has seen; what comes after, reordered or left out, is not in them."""
-    new = methods.build(method)
-    keys = {order: stage_keys(config_of(method, *order), new, [f"text {i}" for i in order]) for order in ORDERS}
-    assert keys[0, 1, 2][:1] == keys[0, 2, 1][:1] == keys[0,][:1]
-    assert keys[0, 1, 2][:2] == keys[0, 1]
-    assert keys[0, 1, 2][1] != keys[0, 2, 1][1] and keys[0, 1, 2][2] != keys[0, 2, 1][2]
-    assert keys[0, 1, 2][0] != keys[1, 0][0]
-
-
-ORDERS = ((0, 1, 2), (0, 2, 1), (0, 1), (0,), (1, 0))
-
-
 @pytest.mark.parametrize(("method", "matters"), [("mas", False), ("pnn", False), ("er", True), ("elle_exact", True)])
 def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matters: bool) -> None:
     """Oracle: the methods that draw from memory; how often a model is evaluated changes no weight."""

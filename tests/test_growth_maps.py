@@ -137,14 +137,6 @@ def test_no_layer_is_copied_again_before_all_were() -> None:
         assert copied == [layer for layer, flag in enumerate(used) if flag]
 
 
-def test_history_starts_over_within_a_growth() -> None:
-    """Oracle: counting. 2 + 5 copies of 3 layers: all once, then two of them again, which alone stay in the history."""
-    _, record = grow(network("gpt2", layers=3, width=4), 8, 4)
-    counts = [record.layer_sources.count(source) for source in range(3)]
-    assert sorted(counts) == [2, 3, 3]
-    assert {record.layer_sources[layer] for layer in record.copied} == {s for s in range(3) if counts[s] == 3}
-
-
 @pytest.mark.parametrize("choice, source", [("first", 0), ("last", 2)])
 def test_first_and_last_layers(choice: Any, source: int) -> None:
     """Oracle: the paper's two variants of depth expansion, whatever was copied before."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,14 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import paper_tables
 from analysis.study import Study
 from benchmark.records import LineOfStage, RunLine, Titled
 from benchmark.store import RunRecords
 from tests.support.record_lines import DONE, STAGE, evaluation
 
-STUDY = Path(__file__).parents[1] / "results" / "when_growing_pays"
-EXHIBIT: Any = paper_tables.load("growth_regimes", STUDY)
 regimes: Any = sys.modules["growth_regimes"]
 cells, fit, predicted, MapPoint = regimes.cells, regimes.fit, regimes.predicted, regimes.MapPoint
 CONTENDERS = ("er", "elle", "er_large")
@@ -83,18 +77,6 @@ def test_a_cell_is_decided_by_scipys_paired_t_test_on_the_seeds_that_both_have()
         assert cell.seeds == 6 and cell.decided == (p < 0.05) == (factor == 0.8)
 
 
-def test_who_has_all_text_at_once_is_named_and_is_not_the_best_of_the_stream():
-    """Oracle: by hand, scratch above and below the best of the others."""
-    for ap, lower in ((11.0, ""), (9.0, "scratch")):
-        runs = [run("er", 20.0), run("elle", 10.0), run("er_large", 12.0), run("scratch", ap)]
-        (cell,) = cells(Study("s", runs), [*CONTENDERS, "scratch"])
-        assert cell.ranked == ("elle", "er_large", "er") and cell.lower == lower
-        files = EXHIBIT.render(Study("s", runs))
-        [line] = csv.DictReader(io.StringIO(files["csv"].decode()))
-        assert line["lower_with_all_text_at_once"] == lower and line["ap_scratch"] == f"{ap:.2f}"
-        assert (line["best"], line["second_best"], line["told_apart"]) == ("elle", "er_large", "no")
-
-
 def test_the_fit_finds_a_plane_again_and_predicts_places_that_it_has_not_seen():
     """Oracle: places made from a + b ln x + c ln y."""
     plane = (0.3, -0.2, 0.5)
@@ -103,19 +85,3 @@ def test_the_fit_finds_a_plane_again_and_predicts_places_that_it_has_not_seen():
     assert predicted(fit(places[:3]), places[3]) == pytest.approx(places[3].log_ratio)
     assert fit(places[:2]) is None and math.isnan(predicted(None, places[3]))
     assert fit([*places, MapPoint("diverged", 50, 1.0, math.inf)]) == pytest.approx(plane)
-
-
-def test_the_figures_file_of_cells_predicts_each_by_the_others():
-    """Oracle: the fit, called here without the cell."""
-    aps = {(1.0, 32): 30.0, (1.0, 64): 28.0, (4.0, 32): 12.0, (4.0, 64): 9.0}
-    runs = [run("er", 20.0, budget=budget) for budget in (1.0, 4.0)]
-    runs += [run("elle", ap, budget=budget, last=last) for (budget, last), ap in aps.items()]
-    study = Study("s", runs)
-    files = EXHIBIT.render(study)
-    all_cells = cells(study, CONTENDERS)
-    lines = list(csv.DictReader(io.StringIO(files["csv"].decode())))
-    for line, cell in zip(lines, all_cells, strict=True):
-        guess = predicted(fit([other for other in all_cells if other is not cell]), cell)
-        assert float(line["log_ratio_predicted_by_the_others"]) == pytest.approx(guess, abs=1e-4)
-        assert float(line["ap_elle"]) == pytest.approx(cell.ap["elle"], abs=0.01)
-    assert files["png"].startswith(b"\x89PNG") and files["pdf"].startswith(b"%PDF")

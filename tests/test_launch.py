@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -34,24 +33,6 @@ def tiny(tmp_path) -> SuiteFolder:
 def test_keys_are_those_of_submitit() -> None:
     """Oracle: what submitit's Slurm executor takes."""
     assert set(Slurm.model_fields) - OURS <= submitit.SlurmExecutor._valid_parameters()
-
-
-def test_parameters_make_a_batch_script(tmp_path, monkeypatch) -> None:
-    """Oracle: submitit, which checks names and writes the script."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    (tmp_path / "srun").write_text("#!/bin/sh\n")
-    (tmp_path / "srun").chmod(0o755)
-    settings = Slurm(partition="gpu", gpus_per_node=4, nodes=2, cpus_per_task=8, mem="64GB", setup=("module load x",))
-    executor = submitit.SlurmExecutor(tmp_path)
-    executor.update_parameters(**settings.parameters("train", ["seconds"]))
-    script = executor._make_submission_file_text("train", "uid")
-    for line in ("partition=gpu", "gres=gpu:4", "ntasks-per-node=4", "exclusive", "requeue", "time=1440"):
-        assert f"#SBATCH --{line}\n" in script
-    assert "--kill-on-bad-exit=1 --cpus-per-task=8" in script and "set -e\nmodule load x\nset +e\n" in script
-    executor = submitit.SlurmExecutor(tmp_path)
-    executor.update_parameters(**settings.parameters("report", ["seconds"]))
-    script = executor._make_submission_file_text("report", "uid")
-    assert "gres" not in script and "exclusive" not in script and "#SBATCH --nodes=1\n" in script
 
 
 def test_a_section_takes_every_key(tiny: SuiteFolder) -> None:

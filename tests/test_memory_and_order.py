@@ -16,7 +16,6 @@ import paper_tables
 from analysis.comparison import comparison
 from analysis.study import Study
 from benchmark.data.tokens import corpus_of
-from benchmark.instruments.conformance import TinyRuns
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
@@ -87,18 +86,6 @@ def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
     assert keys[0] == others[0] and keys[1] != others[1] and fixed.id != own.id
 
 
-def test_a_share_of_no_row_is_found_before_training(configs) -> None:
-    """Oracle: ER's tenth of five rows is half a row. Without a memory, or with none asked for, nothing is wrong."""
-    [config] = configs(range(1), training__batch_size=5)
-    with pytest.raises(ConfigError, match=r"^row 'ER', memory of phase 'adapt': a share of 0\.1 of a batch of 5 rows"):
-        check_memory_shares(config, methods.build("er"))
-    with pytest.raises(ConfigError, match="a share of 0.05 of a batch of 5 rows"):
-        check_memory_shares(config, methods.build("agem", {"reference": 0.05}))
-    check_memory_shares(config, methods.build("naive"))
-    [without] = configs(range(1), training__batch_size=5, data__memory_tokens=0)
-    check_memory_shares(without, methods.build("er"))
-
-
 @pytest.mark.parametrize(
     ("tokens", "method", "refused"),
     [
@@ -113,18 +100,6 @@ def test_a_memory_that_holds_no_row_is_found_before_training(tokens, method, ref
     said = pytest.raises(ConfigError, match="^row 'ER'.*: let data.memory_tokens hold a row$")
     with said if refused else contextlib.nullcontext():
         check_memory_shares(config, methods.build(method))
-
-
-def test_elle_grows_without_memory(tmp_path) -> None:
-    """Oracle: the same ELLE with a memory: without recovery and replay, a GPT is fitted to nothing in it."""
-    tiny = TinyRuns("elle", methods.build, tmp_path)
-    for mode in ("fpi", "exact"):
-        options = {"recover": 0, "prompts": False, "noise": 0, "growth_mode": mode, "replay": 0}
-        config = tiny.config().model_copy(update={"options": options})
-        without = config.model_copy(update={"data": config.data.model_copy(update={"memory_tokens": 0})})
-        with_memory, without_memory = tiny.weights(config, mode), tiny.weights(without, f"{mode}-without")
-        for name in with_memory[-1]:
-            assert torch.equal(with_memory[-1][name], without_memory[-1][name])
 
 
 def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) -> None:

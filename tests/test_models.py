@@ -10,8 +10,6 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     GPT2LMHeadModel,
-    MistralConfig,
-    Qwen2Config,
 )
 
 from benchmark.data.tokenizer import BOS, EOS, MASK, SPECIAL_TOKENS, Vocabulary
@@ -108,15 +106,6 @@ def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
         expected = model.network(tokens).logits
     torch.testing.assert_close(logits, expected)
     assert (logits - everywhere).abs().max() > 1e-4
-
-
-def test_a_window_of_attention_bounds_the_rows() -> None:
-    """Oracle: the configurations; Qwen2 has a window only where it is switched on."""
-    length = architectures.of("mistral").length
-    assert length(MistralConfig(max_position_embeddings=64, sliding_window=8)) == 8
-    assert length(MistralConfig(max_position_embeddings=64, sliding_window=None)) == 64
-    assert length(Qwen2Config(max_position_embeddings=64, sliding_window=8)) == 64
-    assert length(Qwen2Config(max_position_embeddings=64, sliding_window=8, use_sliding_window=True)) == 8
 
 
 @pytest.mark.parametrize("architecture", architecture_names())

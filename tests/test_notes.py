@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from analysis.notes import note_unequal_texts
@@ -95,23 +94,3 @@ def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
     before, after = (synthetic.load("units").build(study).blocks[0].rows for study in (plain, cheap))
     assert before[:-1] == after[:-1] and before[-1].stub == ("ELLE",)
     assert any(cell.values for cell in before[-1].cells) and not any(cell.values for cell in after[-1].cells)
-
-
-@pytest.mark.parametrize("odd", ["Naive", "ELLE"])
-def test_unigrams_are_those_of_most_rows_and_transfer_takes_a_runs_own(odd, tmp_path):
-    """Oracle: the first or the last row is on text whose unigram perplexity is e times the others': the unigram row is
-    that of the three others, the geometric mean of the domains so far as AP is, and the odd row predicts its second
-    domain one nat better against its own."""
-    plain, changed = (with_texts(tmp_path / str(i), {odd: {"ns": "other"}} if i else {}) for i in range(2))
-    for study in (plain, changed):
-        for run in study.runs:
-            run.line.unigram = {"wb": 101.0, "ns": 404.0 * (np.e if study is changed and run.row == odd else 1)}
-    (block,) = synthetic.load("main_pretraining").build(changed).blocks
-    unigram = [cell.values for cell in block.rows[-1].cells if cell.values]
-    assert unigram == [(pytest.approx(101.0),), (pytest.approx(202.0),)]
-    table = synthetic.load("lifelong_metrics").build(changed)
-    (place,) = (i for i, column in enumerate(table.columns) if column.name == "Forward transfer")
-    before = synthetic.load("lifelong_metrics").build(plain).blocks[0].rows
-    for row, other in zip(table.blocks[0].rows, before, strict=True):
-        gained = np.subtract(row.cells[place].values, other.cells[place].values)
-        assert gained == pytest.approx(1.0 if row.stub[0] == odd else 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,18 +38,11 @@ def _let_the_first_act(rank: int, port: int, folder: Path) -> None:
     def act() -> None:
         while len(talked) < TALKS:
             time.sleep(0.01)
-        (folder / str(rank)).touch()
+        (folder / f"acted-{rank}").touch()
 
     with join() as world, patch.object(World, "maximum", maximum):
         world.let_first(act)
     assert len(talked) >= TALKS
-
-
-def test_processes_talk_while_the_first_prepares(tmp_path: Path) -> None:
-    """Oracle: the first one's work ends only once both have talked five times; were the other waiting for its end in
-    one collective, as long as a backend's limit lets it, it never would. It alone does the work."""
-    torch.multiprocessing.spawn(_let_the_first_act, (conformance.free_port(), tmp_path), nprocs=2)  # type: ignore
-    assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
 @dataclass
@@ -78,12 +71,40 @@ def _run_short_of_memory(rank: int, port: int, folder: Path) -> None:
         run.train(last_stage=0)
 
 
-def test_processes_that_are_all_short_of_memory_give_one_answer(tmp_path: Path) -> None:
-    """Oracle: by hand: of eight rows each of two processes has four, at once too many for both. Each says the cure, the
-    records once; a run that follows it is trained."""
+def _leave_a_model(rank: int, port: int, folder: Path) -> None:
+    conformance.be_one_of_two(rank, port)
+    with join():
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
+        model.__dict__["cycle"] = model  # as a run's
+        del model
+    names = [file.read_text(encoding="utf-8").strip() for file in Path("/proc/self/task").glob("*/comm")]
+    left = [name for name in names if "gloo" in name]
+    assert not left, f"{left} live on"
+
+
+def _do_all(rank: int, ports: Sequence[int], folder: Path) -> None:
+    for act, port in zip((_let_the_first_act, _run_short_of_memory, _leave_a_model), ports, strict=True):
+        act(rank, port, folder)
+
+
+def test_a_pair_of_processes(tmp_path: Path) -> None:
+    """One pair does it all, as it takes seconds to start.
+
+    They talk while the first prepares. Oracle: its work, which it alone does, ends only once both have talked five
+    times; were the other waiting for its end in one collective, as long as a backend's limit lets it, it never would.
+
+    Both are short of memory. Oracle: by hand: of eight rows each of two processes has four, at once too many for both.
+    Each says the cure, the records once; a run that follows it is trained.
+
+    Their threads end with the pair. Oracle: Linux's list: one that lives on as the interpreter ends aborts it now and
+    then.
+    """
     tiny = TinyRuns("naive", build, tmp_path)
     run = tiny.run(tiny.config(), "two")  # makes the text
-    torch.multiprocessing.spawn(_run_short_of_memory, (conformance.free_port(), tmp_path), nprocs=2)  # type: ignore
+    ports = [conformance.free_port() for _ in range(3)]
+    torch.multiprocessing.spawn(_do_all, (ports, tmp_path), nprocs=2)  # type: ignore
+    assert [path.name for path in tmp_path.glob("acted-*")] == ["acted-0"]
     lines = read_lines(run.store.run_file(run.config))
     assert [line["kind"] for line in lines] == ["run", "failed"]
     assert "training.micro_batch_size = 2" in lines[-1]["error"]

@@ -287,23 +287,6 @@ def later(**changes: object) -> Callable[[dict], None]:
     return change
 
 
-def test_a_report_says_what_its_stages_ran_on(study: Path) -> None:
-    """Oracle: the records, counted here: of three stages, as both runs share the first one, two ran on an abacus."""
-    spoil(study, later(cpu="abacus", threads=7, precision="bf16"))
-    list(studies.render(study, suites_of(study), write_report))
-    text = (study / "report/tiny/hardware.md").read_text()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    heads, _, *rest = rows
-    assert heads == ["Machine", "Threads", "Processes", "Precision", "torch", "Stages"]
-    [abacus] = [row for row in rest if "abacus" in row[0]]
-    assert abacus[0].startswith("CPU (abacus, ") and abacus[1:] == ["7", "1", "bf16", torch.__version__, "2"]
-    assert [row[-1] for row in rest if row is not abacus] == ["1"]
-    (study / "report/tiny/hardware.md").write_text(text.replace("abacus", "computer"))
-    spoil(study, later(threads=torch.get_num_threads(), precision="fp32"))
-    with pytest.raises(ResultsError, match=r"hardware\.md: the records give another table"):
-        check(study)
-
-
 def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, study: Path) -> None:
     """Oracle: stages of 6 steps: twelve in the second are what was given by then, 24 are more than a step over."""
     config = suites_of(study)[0][1][0]

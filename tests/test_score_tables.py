@@ -132,17 +132,6 @@ def test_models_that_are_never_scored_have_no_cells(tmp_path):
     assert [len(study_of([(suite, [])], tmp_path).only_last) for suite in suites] == [1, 0]
 
 
-def test_an_average_with_a_missing_task_is_missing(tmp_path):
-    """Oracle: an average over fewer tasks would not compare with the other rows'."""
-    data = study(tmp_path, seeds=1)
-    for run in data.runs:
-        if run.row == "ER":
-            run.scores[4] = [line for line in run.scores[4] if line.domain != "cs"]
-    (block,) = load("main_downstream").build(data).blocks
-    (row,) = (row for row in block.rows if row.stub[0] == "ER")
-    assert [cell.missing for cell in row.cells] == [False] * 4 + [True] * 2
-
-
 def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_path):
     """Oracle: the scores of the four other domains; nothing is said to be measured yet, in no table, figure or claim. A
     suite without tasks says so."""

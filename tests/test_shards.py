@@ -40,6 +40,10 @@ def _train_until_stopped_twice(rank: int, port: int, folder: Path) -> None:
     be_one_of_two(rank, port)
     torch.set_default_dtype(torch.float64)
     with join() as world:
+        whole = model()
+        shards = Shards(whole, world)
+        held = sum(local(parameter).numel() for parameter in shards.model.parameters())
+        assert held < 0.6 * whole.parameters_count  # small tensors are padded
         for name, (architecture, training) in TRIED.items():
             tiny = tiny_of(name, folder)
             for steps in (13, 10):  # in the middle of the second stage, and of the third
@@ -52,7 +56,8 @@ def _train_until_stopped_twice(rank: int, port: int, folder: Path) -> None:
 def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
     """Oracle: a process that shards nothing and is not stopped: the weights to 1e-6, in double precision.
 
-    Two processes are stopped in a stage and go on, are stopped in the next, and one ends it alone.
+    Two processes, each of which holds half of the weights by counting, are stopped in a stage and go on, are stopped in
+    the next, and one ends it alone.
     """
     torch.set_default_dtype(torch.float64)
     try:
@@ -78,21 +83,8 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
         torch.set_default_dtype(torch.float32)
 
 
-def _hold_half(rank: int, port: int) -> None:
-    be_one_of_two(rank, port)
-    with join() as world:
-        whole = model()
-        shards = Shards(whole, world)
-        assert sum(local(parameter).numel() for parameter in shards.model.parameters()) < 0.6 * whole.parameters_count
-
-
 def model() -> LanguageModel:
     return build("gpt", 2, 32, Vocabulary(100), sequence_length=18, head_size=16)
-
-
-def test_each_of_two_processes_holds_half_of_the_weights() -> None:
-    """Oracle: counting, in each of them; small tensors are padded."""
-    torch.multiprocessing.spawn(_hold_half, (free_port(),), nprocs=2)  # type: ignore
 
 
 def test_a_block_computes_again_in_the_backward_pass() -> None:

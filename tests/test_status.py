@@ -17,7 +17,6 @@ from benchmark.jobs.status import _rows, lines_of, next_step, seconds_left, swee
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.identity import Identities, name_further_seeds
-from run_all import main
 from tests.support import tiny_suite
 
 # four runs of two stages: the first is shared by Naive and ER
@@ -93,15 +92,6 @@ def test_scores_are_counted_once_a_model() -> None:
     some, later = Scored("n2", 1, 1, 3), Scored("e2", 1, 4)
     runs = [replace(runs[0], scored=(some,)), replace(runs[1], scored=(later, some))]
     assert "; 3 of 8 scores" in sweep_line(runs)
-
-
-def test_a_plan_of_text_that_is_not_prepared_counts_shared_stages_once(tmp_path, capsys) -> None:
-    """Oracle: by hand: two runs of two stages of 6 s, the first of which they share; nothing has run at any pace."""
-    places = [str(tiny_suite.write(tmp_path)), "--runs", str(tmp_path / "runs")]
-    assert main(["run", *places, "--set", "budget.unit=seconds", "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "; about 0:18 left to train\n" in told and "the pace" not in told
-    assert "the memory's share of them, is known once text is prepared.\n" in told
 
 
 @pytest.fixture

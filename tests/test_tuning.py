@@ -32,15 +32,6 @@ def search(suite: Suite, count: int = 5, check: tuning.Check = check) -> Suite:
     return tuning.search(suite, methods.rows(suite), spaces, count, check)
 
 
-@pytest.mark.parametrize("name", methods.names())
-def test_a_space_is_of_options_that_there_are(name: str) -> None:
-    """Oracle: the method's own validation of all that can be chosen."""
-    space = methods.find(name).space
-    for values in itertools.product(*space.values()):
-        method = methods.build(name, dict(zip(space, values, strict=True)))
-        assert all(getattr(method, option) == value for option, value in zip(space, values, strict=True))
-
-
 def test_all_rows_get_as_many_on_the_first_domains() -> None:
     """Oracle: the rule: five different ones, the row's own first; the same sample when asked again; one seed; two
     domains with their own rungs and settings, no tasks, no later text."""
@@ -57,31 +48,6 @@ def test_all_rows_get_as_many_on_the_first_domains() -> None:
     for run in runs:
         assert run.domains == first.domains[:2] and run.model.ladder == first.model.ladder[:2]
         assert (run.seed, run.suite, run.tasks, run.probes) == (3, "demo-tune", (), ())
-
-
-def test_a_configuration_that_cannot_be_trained_is_not_tried() -> None:
-    """Oracle: worked out by hand: of a batch of four rows a tenth is none; with one rate that leaves three others."""
-    suite = load_suite("demo", {"methods": ["er"], "options.er.replay": 0.25, "training.batch_size": 4})
-    [own, *_] = methods.runs(suite)
-
-    def only_at_the_own_rate(run: RunConfig) -> None:
-        check(run)
-        if run.training.learning_rate != own.training.learning_rate:
-            raise ConfigError("another rate")
-
-    trials = search(suite, 4, only_at_the_own_rate).rows
-    assert sorted(trial.options["replay"] for trial in trials) == [0.2, 0.25, 0.3, 0.5]
-    with pytest.raises(ConfigError, match="row 'ER' has only 4 that can be trained"):
-        search(suite, 5, only_at_the_own_rate)
-
-
-def test_what_was_chosen_is_no_part_of_a_run() -> None:
-    """Oracle: the identity of runs: where options came from changes no result."""
-    suite = load_suite("demo")
-    tuned = suite.model_copy(update={"tuned": Tuned(configurations=5, spent=9.0, unit="steps")})
-    [run, *_], [marked, *_] = methods.runs(suite, ("er",)), methods.runs(tuned, ("er",))
-    assert marked.id == run.id and "tuned" not in run.description().config
-    assert marked.description().config["tuned"]["configurations"] == 5
 
 
 @pytest.fixture

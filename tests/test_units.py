@@ -84,34 +84,6 @@ def last_stage(run: RunRecords) -> Any:  # its lines are not all of one type
     return run.stages[-1]
 
 
-def last_lines(run: RunRecords) -> Any:
-    return [line for line in last_stage(run) if isinstance(line, EvaluationLine | DoneLine)]
-
-
-def test_wall_times_of_stages_that_lacked_cores_are_left_out(tmp_path):
-    """Oracle: the table of the other runs alone; by steps, which other programs do not change, that of all runs.
-
-    The run that is left out took a hundredth of the seconds: it would set the length that all are cut at.
-    """
-    data = study(tmp_path, seeds=3, stages=2, rows=[("ER", "er", {}), ("MAS", "mas", {})])
-    whole = load("units").build(data).blocks[0]
-    [alone] = [run for run in data.runs if run.row == "ER" and run.seed == 1]
-    others = load("units").build(Study("demo", [run for run in data.runs if run is not alone])).blocks[0]
-    for run in data.runs:
-        last_stage(run)[-1].cores = cores(0.94 if run is alone else 0.96)
-    for line in last_lines(alone):
-        line.charged["seconds"] /= 100
-    table = load("units").build(Study("demo", data.runs))
-    for row, of_others, of_all in zip(table.blocks[0].rows, others.rows, whole.rows, strict=True):
-        assert row.cells[0] == of_others.cells[0] and row.cells[2].values == of_all.cells[2].values
-    assert "By wall time 1 of 6 runs are left out: other programs took cores in their last stage." in table.notes
-    assert not [note for note in table.notes if "not measured" in note or "Not all seeds" in note]
-    for run in data.runs:
-        last_stage(run)[-1].cores = cores(0.5)
-    cells = load("units").build(Study("demo", data.runs)).blocks[0].rows[0].cells
-    assert not cells[0].number and not cells[1].number and cells[2].number
-
-
 def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_no_rank(tmp_path):
     """Oracle: by hand, under a budget of steps: of three rows all but one lacked cores. The table has no
     seconds of theirs, and their tokens as before; the row that is left is first of none, in no other order by seconds,
