@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import sys
 import sysconfig
 import warnings
 from collections import Counter
@@ -77,7 +78,8 @@ def _read_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Co
 def read_versions(packages: Collection[str]) -> dict[str, str]:
     """The versions of the distributions of packages."""
     versions = {"python": platform.python_version()} if STDLIB in packages else {}
-    found = (dist for name in packages if name != STDLIB for dist in _distributions(name))
+    installed = (name for name in packages if name not in {STDLIB, *sys.stdlib_module_names})
+    found = (dist for name in installed for dist in _distributions(name))
     return versions | {dist: importlib.metadata.version(dist) for dist in found}
 
 
