@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import paper_tables
 from analysis.study import Study
 from benchmark.records import LineOfStage, RunLine, Titled
 from benchmark.store import RunRecords
 from tests.support.record_lines import DONE, STAGE, evaluation
 
+paper_tables.load("growth_regimes", Path(__file__).parents[1] / "results" / "when_growing_pays")
 regimes: Any = sys.modules["growth_regimes"]
 cells, fit, predicted, MapPoint = regimes.cells, regimes.fit, regimes.predicted, regimes.MapPoint
 CONTENDERS = ("er", "elle", "er_large")

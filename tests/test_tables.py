@@ -34,9 +34,9 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.store import load_runs
 from tests.support import synthetic
-from tests.support.malformed import LONGEST
 from tests.support.programs import program
 from tests.support.synthetic import load, study
+from tests.test_malformed import LONGEST
 
 FILES = Path(paper_tables.__file__).parent / "printed"
 
