@@ -197,21 +197,23 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
     if not counts:
         return []
     told = ", ".join(counts.values())
+    final = note_without_copies(study, suite, "the last domain", len(study.of(suite)[0].domains) - 1)
     return [
         f"Validation text nearly stands in training text, so perplexity is lower: {told}.",
-        *_note_without(study, suite),
+        *(f"{note} Other numbers include them." for note in final),
     ]
 
 
-def _note_without(study: Study, suite: str) -> list[str]:
-    """AP and AP⁺ after the last domain less those documents, where known of all seeds; means over them."""
-    clean, last_stage = study.without_copies(), len(study.of(suite)[0].domains) - 1
-    ends = clean.ends[(clean.ends["suite"] == suite) & (clean.ends["stage"] == last_stage)]
-    means = ends.groupby("row", sort=False)[["ap", "ap_plus"]].agg(lambda values: values.mean(skipna=False))
+def note_without_copies(study: Study, suite: str, title: str, stage: int) -> list[str]:
+    """AP and AP⁺ after a stage less those documents, where known of all seeds; means over them."""
+    clean, columns = study.without_copies(), ["ap", "ap_plus"][: stage + 1]  # the first stage has no AP⁺
+    ends = clean.ends[(clean.ends["suite"] == suite) & (clean.ends["stage"] == stage)]
+    means = ends.groupby("row", sort=False)[columns].agg(lambda values: values.mean(skipna=False))
     means = means.dropna(how="all")
     said = means.map(lambda value: number(value, 2)).where(means.notna(), "not known")
-    told = ", ".join(f"{row} {ap} and {ap_plus}" for row, ap, ap_plus in said.itertuples())
-    return [f"AP and AP⁺ after the last domain without near copies: {told}."] if told else []
+    told = ", ".join(f"{row} {' and '.join(values)}" for row, *values in said.itertuples())
+    of = "AP and AP⁺" if stage else "AP"
+    return [f"{of} after {title} without near copies: {told}."] if told else []
 
 
 def note_unequal_code(study: Study, suite: str) -> list[str]:

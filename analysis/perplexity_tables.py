@@ -42,7 +42,11 @@ class PerplexityTable(TableExhibit):
             for stage, metric in places
         ]
         blocks = [self._block(study, suite, places, view) for suite in suites]
-        return self.measured(study, columns, blocks, notes.note_probes(study, suites), view)
+        below = notes.note_probes(study, suites)
+        for suite in suites:
+            for stage, title in enumerate(study.stage_titles(suite)[:-1]):
+                below += notes.note_without_copies(study, suite, title, stage)
+        return self.measured(study, columns, blocks, below, view)
 
     def _block(self, study: Study, suite: str, places: Sequence[Place], view: View) -> Block:
         ends = study.ends[study.ends["suite"] == suite].groupby(["row", "stage"])

@@ -31,7 +31,7 @@ class ScoreTable(TableExhibit):
     `only`: the rows to show of a suite, where it is not all of them.
     """
 
-    by_stage: ClassVar[bool] = False  # whether a block is one row's, a line a stage: none is the best, the last is told
+    by_stage: ClassVar[bool] = False  # whether a block is one row's, a line a stage: none is the best
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def build(self, study: Study, view: View = "ours") -> Table:
@@ -62,7 +62,7 @@ class ScoreTable(TableExhibit):
             [
                 (f"{block.title}, {row.stub[0]}" if self.by_stage else row.stub[0], row.cells)
                 for block in each
-                for row in (block.rows[-1:] if self.by_stage else block.rows)
+                for row in block.rows
             ]
             for each in (blocks, clean)
         )

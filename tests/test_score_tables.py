@@ -175,6 +175,11 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
     assert first == "Test examples stand in the train set of their task, too: 15 of chem."
     row = before.blocks[-1].rows[-1 if name == "downstream_by_stage" else 0]
     label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.stub[0])
+    if name == "downstream_by_stage":  # the models before the last one, too
+        assert all(
+            f"ELLE, M{stage + 1} {line.cells[3].mean - 10:.1f}" in bio
+            for stage, line in enumerate(before.blocks[-1].rows)
+        )
     assert bio.startswith("Bio without leaked test examples: ") and f"{label} {row.cells[3].mean - 10:.1f}" in bio
     assert f"{label} {row.cells[5].mean - 2:.1f}" in average
     assert ("Baseline: majority 25.0" in bio) == (name == "main_downstream")
