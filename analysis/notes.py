@@ -200,7 +200,7 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
     final = note_without_copies(study, suite, "the last domain", len(study.of(suite)[0].domains) - 1)
     return [
         f"Validation text nearly stands in training text, so perplexity is lower: {told}.",
-        *(f"{note} Other numbers include them." for note in final),
+        *([f"{note} Other numbers include them." for note in final] or ["No number without them is known."]),
     ]
 
 
