@@ -128,7 +128,7 @@ def _rows(states: Sequence[RunState]) -> list[str]:
 
 def _list_jobs(jobs: Sequence[Job]) -> list[str]:
     """A line of titles, and one for each job that trains no run."""
-    rows = [("other jobs", "to", "state", "starts", "node", "", "log")]
+    rows = [("other jobs", "kind", "state", "starts", "node", "", "log")]
     for job in jobs:
         id, starts, node, log = _describe_job(job)
         rows.append((id, job.kind, job.state, starts, node, job.detail, log))
