@@ -68,11 +68,3 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
     assert len(originals) == 2 * heads
     torch.testing.assert_close(after[originals], before[[parents[h] for h in originals]], rtol=1e-3, atol=1e-5)
     assert not torch.allclose(after[originals], before[[parents[h] ^ 1 for h in originals]], atol=0.1)
-
-
-def test_a_lineage_goes_on_with_the_latest_descendant() -> None:
-    """Oracle: by hand; head 0 is copied to 2, 2 to 3 and 4. Of ten heads six are shown, the first and last among
-    them."""
-    assert model_similarity.lineages(2, [[0, 1, 0], [0, 1, 2, 2, 2]]) == [4, 1]
-    assert model_similarity.lineages(10, []) == [0, 2, 4, 5, 7, 9]
-    assert model_similarity.parents([0, 0, 1], [[0, 1, 0], [0, 1, 1], [0, 1, 0]], 2) == [0, 1, 0, 0, 1, 1, 2, 3, 2]

@@ -1,8 +1,6 @@
 """Figures: what they draw, and that the files embed their fonts and never change on their own."""
 
-import io
 import re
-import struct
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -235,27 +233,3 @@ def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):
     assert sorted(name.rpartition(" ")[0] for name in named(figure.axes[0])) == sorted(exhibit.rows)
     colours = [style["color"] for style in figures.styles(Study("ablation", runs), exhibit.rows).values()]
     assert figures.GREY not in colours
-
-
-def test_render_writes_every_format_whole(study, tmp_path):
-    """Oracle: the names that the docstring promises; PNG and PDF signatures; two runs give the same bytes."""
-    names = ["main_pretraining", "trend_main"]
-    paths = synthetic.report("demo", study.runs, names, tmp_path / "out")
-    assert [path.name for path in paths] == [
-        "main_pretraining.tex",
-        "main_pretraining.csv",
-        "main_pretraining.md",
-        "trend_main.pdf",
-        "trend_main.png",
-        "scorecard.tex",
-        "scorecard.csv",
-        "scorecard.md",
-        "index.html",
-    ]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in paths)
-    before = [path.read_bytes() for path in paths]
-    assert [path.read_bytes() for path in synthetic.report("demo", study.runs, names, tmp_path / "out")] == before
-    png = io.BytesIO(before[4])
-    assert png.read(8) == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", png.read(16)[8:])
-    assert width > 800 and height > 300

@@ -15,11 +15,10 @@ import methods
 import paper_tables
 from analysis.comparison import comparison
 from analysis.study import Study
-from benchmark.data.tokens import corpus_of
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
-from benchmark.store import Store, load_runs
+from benchmark.store import load_runs
 from benchmark.training.keys import check_memory_shares, stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
@@ -35,20 +34,6 @@ def configs(tmp_path: Path):
         return [config for config in expand(suite, methods.rows(suite), seeds) if config.row == "ER"]
 
     return read
-
-
-def test_every_order_has_the_same_text(configs, tmp_path) -> None:
-    """Oracle: the corpus in the listed order: the same tokens of each domain, in the run's own order."""
-    [given] = configs(range(1))
-    expected = {domain.name: domain for domain in corpus_of(given, Store(tmp_path / "runs")).domains}
-    orders = set()
-    for config in configs(range(4), order="permute"):
-        corpus = corpus_of(config, Store(tmp_path / "runs"))
-        orders.add(tuple(domain.name for domain in corpus.domains))
-        assert [domain.name for domain in corpus.domains] == [domain.name for domain in config.domains]
-        for domain in corpus.domains:
-            assert domain.key == expected[domain.name].key
-    assert orders == {("a", "b"), ("b", "a")}
 
 
 def test_a_domain_has_one_memory_and_one_set_of_masks_in_every_order(configs, tmp_path) -> None:

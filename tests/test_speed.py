@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 
 import msgspec
 import pytest
@@ -172,23 +171,6 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"other settings: training\.batch_size = 2048 \(here 8\); measure it"):
         stage_times(config, 0)
     assert [p.name for p in tmp_path.iterdir()] == ["times.json"]
-
-
-@dataclass
-class Remembers(LifelongMethod):
-    state = ("known",)
-    known: list[str] = field(default_factory=list, init=False)
-
-
-def test_a_stage_begins_with_what_the_method_remembers(tmp_path) -> None:
-    """Oracle: as in a run, each stage has a new method with the `state` of the one before."""
-    tiny = TinyRuns("remembers", lambda name, options: Remembers(), tmp_path)
-    run = tiny.run(tiny.config(), "run")
-    prepared = speed.stages(tiny.config(), tiny.build, run.stream, ALONE)
-    (_, first) = next(prepared)
-    first.inputs.method.known.append("first stage")  # type: ignore[attr-defined]
-    (_, second) = next(prepared)
-    assert second.inputs.method is not first.inputs.method and second.inputs.method.known == ["first stage"]  # type: ignore[attr-defined]
 
 
 def test_costs_of_a_suite(tmp_path) -> None:

@@ -219,20 +219,6 @@ def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
         Model()
 
 
-def test_what_the_model_decides_is_said(tmp_path: Path, capsys: Any) -> None:
-    """Oracle: sizes by hand: a layer and half of the width more."""
-    folder = published(tmp_path / "start", "gpt")
-    start = [f'model.start="{folder}"', "model.ladder=[{layers = 2, hidden_size = 48}]"]
-    suite = [str(tiny_suite.write(tmp_path)), *(word for setting in start for word in ("--set", setting))]
-    for command in (["run", *suite, "--dry-run"], ["prepare", *suite]):
-        assert run_all.main([*command, "--runs", str(tmp_path / "runs")]) == 0
-        [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The stream begins")]
-        assert f"{folder}, gpt L1_D32; methods that grow go on with L2_D48." in line
-    bare = load_suite(suite[0], {"model": {"start": str(folder)}, "tokenizer": {}})
-    [note] = {config.start_note for config in methods.runs(bare)}
-    assert "gpt L1_D32; nothing grows." in note
-
-
 def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_trained(tmp_path: Path, capsys: Any) -> None:
     """Oracle: the tokenizer's largest id, by its library; one line, exit code 2, and no model or record."""
     folder = published(tmp_path / "start", "gpt")

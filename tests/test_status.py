@@ -12,7 +12,7 @@ from msgspec import structs
 import methods
 from benchmark import records
 from benchmark.downstream.tasks import score_key
-from benchmark.jobs.state import RunState, Scored, StageState, Survey, read_scores
+from benchmark.jobs.state import RunState, StageState, Survey, read_scores
 from benchmark.jobs.status import _rows, lines_of, next_step, seconds_left, sweep_line, trained_share, watch
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
@@ -84,14 +84,6 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     seeds = len(suite.finetuning.trials_of(suite.tasks[0]))
     missing = [read_scores(store, asked, "m1", 0, True, {}).missing for asked in (suite, other)]
     assert missing == [seeds - 1, seeds]
-
-
-def test_scores_are_counted_once_a_model() -> None:
-    """Oracle: by hand: of a model that two runs share three of eight scores are there."""
-    runs = states(Naive=("done", 0.0, []), ER=("running", 0.5, []))
-    some, later = Scored("n2", 1, 1, 3), Scored("e2", 1, 4)
-    runs = [replace(runs[0], scored=(some,)), replace(runs[1], scored=(later, some))]
-    assert "; 3 of 8 scores" in sweep_line(runs)
 
 
 @pytest.fixture
