@@ -182,7 +182,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     store = Store(runs)
     stage_lines = functools.cache(store.stage_lines)
     baselines = records.read(store.scores_file("baselines"), records.BASELINES)
-    baselines = list({(line.task, line.task_key, line.metric, line.name): line for line in baselines}.values())
+    unique = {(line.task, line.task_key, line.metric, line.window, line.name): line for line in baselines}
     loaded, bits = [], dict[str, tuple[float, Path]]()
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = records.read(path, records.RUN)
@@ -207,7 +207,7 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
                 scores=list(map(_scores, scored)),
                 zero_shot=[select_kind(scores, records.ZeroShotLine) for scores in scored],
                 similarities=[_similarities(store, key) for key in run.stages],
-                baselines=baselines,
+                baselines=[*unique.values()],
                 start=start,
                 failure=failure,
             )
