@@ -214,11 +214,8 @@ def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, 
 def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Path, tmp_path: Path) -> None:
     """Oracle: by hand, with two suites that share models, and a task of one name whose examples are not the same. The
     suite whose archive is unpacked first was scored last."""
-    runs, text, suites = (
-        Path(shutil.copytree(trained / "runs", tmp_path / "runs")),
-        (study / "tiny.toml").read_text(),
-        [],
-    )
+    runs, suites = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), []
+    text = (study / "tiny.toml").read_text()
     for name, number in (("tiny", 0.25), ("other", 0.75)):
         (study / f"{name}.toml").write_text(text)
         assert main(["run", str(study / f"{name}.toml"), "--runs", str(runs), "--out", str(tmp_path)]) == 0
@@ -234,9 +231,9 @@ def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Pa
         examples = load_examples(toy, suite.domains, store.data).key
         for model in {store.recorded_stages(config)[-1] for config in configs}:
             key = score_key(model, toy, examples, suite.finetuning, "none", 0)
-            score = {"kind": "score", "key": key, "task": "toy", "task_key": examples, "domain": "a", "prompt": "none"}
-            score |= {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
-            append_line(store.scores_file(model), score)
+            names = {"key": key, "task": "toy", "task_key": examples, "domain": "a", "prompt": "none"}
+            numbers = {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
+            append_line(store.scores_file(model), {"kind": "score", **names, **numbers})
         studies.collect(suite, configs, runs, study, methods.build)
     scores = study_of(suites, studies.unpack(study, tmp_path / "unpacked").root).scores
     assert dict(zip(scores["suite"], scores["test"], strict=True)) == {"tiny": 0.25, "other": 0.75} and len(scores) == 4

@@ -50,8 +50,8 @@ def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
     """Oracle: two baselines by hand, of which the models have one's window; the other was recorded later."""
     words = [line for line in study(tmp_path, seeds=1).runs[0].baselines if line.name == "bag of words"]
     for window, test in (("w", 0.4), ("of another suite's model", 0.2)):
-        for line in words:
-            own = replace(line, name=IN_WINDOW, window=window, test=test)
+        for of_task in words:
+            own = replace(of_task, name=IN_WINDOW, window=window, test=test)
             records.append(Store(tmp_path).scores_file("baselines"), own)
     data = Study("demo", load_runs(tmp_path, "demo"))
     for run in data.runs:

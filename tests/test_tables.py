@@ -166,7 +166,7 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
             last = [float(end.perplexity[domain.name] or 0.0) for domain in run.domains]
             own = [float(of.perplexity[d.name] or 0.0) for of, d in zip(run.matrix, run.domains, strict=True)]
             last[1], own[1] = 100.0, 90.0
-            second = [float(run.matrix[1].perplexity[name]) if name != "ns" else 90.0 for name in ("wb", "ns")]
+            second = [float(first.perplexity["wb"] or 0.0), 90.0]
             before.append(float(np.exp(np.mean(np.log(second)))))
             aps.append(float(np.exp(np.mean(np.log(last)))))
             rises.append(float(np.mean(np.subtract(last, own)[:-1])))
