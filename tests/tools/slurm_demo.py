@@ -52,6 +52,11 @@ def job() -> Job | None:
     return trains[0] if trains and any("tokens/s" in line for line in run_all("status")) else None
 
 
+def recorded() -> int:
+    """Bytes of records, which grow as long as something goes on, however slowly."""
+    return sum(path.stat().st_size for path in RUNS.rglob("*.jsonl"))
+
+
 def main() -> None:
     began = time.monotonic()
     for folder in (RUNS, OUT):
@@ -69,7 +74,9 @@ def main() -> None:
         subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True, capture_output=True)
         wait_until(lambda: queue()[trains.id].waits)
         say(f"an urgent job took the node: job {trains.id} has saved, and waits in the queue", *run_all("status"))
-        wait_until(lambda: not queue(), patience=600)
+        while queue():
+            size = recorded()
+            wait_until(lambda size=size: not queue() or recorded() > size, patience=600)  # type: ignore[misc]
         wait_until((mails := cluster.folder / "mails").exists)
         say(*run_all("status"), f"a mail says: {mails.read_text().strip()}")
     say(f"{time.monotonic() - began:.0f} s; the report is in {OUT.relative_to(ROOT)}:", "")
