@@ -87,7 +87,8 @@ class FaultyDisk:
     names: list[str] = field(default_factory=list)  # of the operations
 
     def install(self) -> None:
-        os.fsync = lambda descriptor: self.operate("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        system: Any = os
+        system.fsync = lambda descriptor: self.operate("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
         sys.addaudithook(self.hear)
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -348,7 +349,8 @@ def scenarios() -> list[Scenario]:
 
 
 def main() -> None:
-    os.fsync = lambda descriptor: None  # a process that ends loses nothing that the kernel has
+    system: Any = os
+    system.fsync = lambda descriptor: None  # a process that ends loses nothing that the kernel has
     locks.EXPIRES = 0.1  # of one that does not say whose it is
     for scenario in scenarios():
         print(json.dumps(run(scenario, Path(sys.argv[1]), int(sys.argv[2]))), flush=True)
