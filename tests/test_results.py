@@ -21,7 +21,7 @@ from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
 from benchmark.models import load, weights_hash
-from benchmark.records import DoneLine, EvaluationLine, select_kind
+from benchmark.records import DoneLine, EvaluationLine, LaterLine, select_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
@@ -237,6 +237,26 @@ def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Pa
         studies.collect(suite, configs, runs, study, methods.build)
     scores = study_of(suites, studies.unpack(study, tmp_path / "unpacked").root).scores
     assert dict(zip(scores["suite"], scores["test"], strict=True)) == {"tiny": 0.25, "other": 0.75} and len(scores) == 4
+
+
+def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
+    trained: Path, study: Path, tmp_path: Path
+) -> None:
+    """Oracle: by hand: the line that one of two suites added, whichever archive is unpacked first."""
+    runs, configs = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), suites_of(study)[0][1]
+    stage = Store(runs).stage_file(Store(runs).recorded_stages(configs[0])[1])
+    line = {"kind": "later", "domain": "probe", "text": "0123", "perplexity": 7.0, "bits_per_byte": 1.0}
+    append_line(stage, line)
+    for name in ("first", "zeroth"):
+        (study / f"{name}.toml").write_text((study / "tiny.toml").read_text())
+        suite = load_suite(str(study / f"{name}.toml"))
+        shutil.copytree(runs / "suites" / "tiny", runs / "suites" / name)
+        members = studies._members(study / ARCHIVE)
+        studies.collect(suite, methods.runs(suite), runs, study, methods.build)
+        store = studies.unpack(study, tmp_path / name)
+        [later] = select_kind(store.stage_lines(stage.parent.name), LaterLine)
+        assert later.perplexity == 7.0 and studies._members(study / ARCHIVE) == members
+        (study / "records" / f"{name}-s0.tar.gz").unlink()
 
 
 def other_machine(line: dict) -> None:

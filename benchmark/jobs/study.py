@@ -32,6 +32,7 @@ from benchmark.records import (
     DoneLine,
     EndedLine,
     EvaluationLine,
+    LaterLine,
     RunLine,
     StageLine,
     select_kind,
@@ -79,7 +80,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
 def _append(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
     """What an archive holds of a file, with what came later. Raises ResultsError where that is of another stage or run.
 
-    Of a run, and of a stage that was trained again elsewhere to the same weights, the archive's stays.
+    Of a run the archive's stays, and of a stage that was trained again elsewhere to the same weights.
     """
     was, now = (_result(path, part) for part in (held or content, content))
     if was != now:
@@ -87,13 +88,17 @@ def _append(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
             f"{path}: came to {now}, the study holds a record with {was}: remove one of the two, this file or "
             f"{archive}, and collect again"
         )
-    return held if now and not content.startswith(held) else _join(held, content)
+    is_run = path.parent.parent.name == "suites"
+    return held if is_run and held and not content.startswith(held) else _join(path, held, content)
 
 
-def _join(held: bytes, content: bytes) -> bytes:
-    """Lines that are held, and those of the content that are not."""
+def _join(path: Path, held: bytes, content: bytes) -> bytes:
+    """Lines that are held, and those of the content that are not; of a stage, what was measured of it later."""
     known = set(held.splitlines())
-    return held + b"".join(line for line in content.splitlines(keepends=True) if line.rstrip() not in known)
+    lines = [line for line in content.splitlines(keepends=True) if line.rstrip() not in known]
+    if held and path.name == records.STAGE_FILE:
+        lines = [line for line in lines if isinstance(records.STAGE.decode(line), LaterLine)]
+    return held + b"".join(lines)
 
 
 def _result(path: Path, content: bytes) -> str:
@@ -112,13 +117,14 @@ def unpack(folder: Path, into: Path) -> Store:
     into.mkdir(parents=True, exist_ok=True)
     for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
         tar = _read(archive)
-        names = [name for name in tar.getnames() if name.startswith("scores/")]  # suites that share models share these
+        # suites that share models share their files, to which each adds what it measures
+        names = [name for name in tar.getnames() if name.endswith(".jsonl")]
         held = {path: path.read_bytes() for path in map(into.joinpath, names) if path.is_file()}
         try:
             with naming(into):
                 tar.extractall(into, filter="data")
                 for path, content in held.items():
-                    path.write_bytes(_join(content, path.read_bytes()))
+                    path.write_bytes(_join(path, content, path.read_bytes()))
         except (tarfile.TarError, ValueError) as error:  # the latter for a name with NUL
             raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
     store = Store(into)

@@ -38,7 +38,10 @@ def read_cells(records: Path, suite: str) -> pd.DataFrame:
     ap = pd.Series(np.log(ends["ap"].to_numpy()), index=[index, ends["seed"]]).unstack()
     ap.index.names = ["method", "size", "tokens"]
     large = ap.xs(LARGE)
-    return pd.concat({method: ap.xs(method) - large for method in ap.index.unique("method") if method != LARGE})
+    ratios: pd.DataFrame = pd.concat(
+        {method: ap.xs(method) - large for method in ap.index.unique("method") if method != LARGE}
+    )
+    return ratios
 
 
 def _terms(cells: list[tuple[float, int]]) -> Floats:

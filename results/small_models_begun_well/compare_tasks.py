@@ -26,7 +26,7 @@ ORDERS = {"bits per byte": 1, "probes": -1, "domain of a text": -1}  # and what 
 def measure_rows(study: Study) -> pd.DataFrame:
     """A line each row and seed that has all measures: AP, and the columns of ORDERS, scores in percent."""
     last = study.ends["stage"].max()
-    measures = study.ends[study.ends["stage"] == last].set_index(["row", "seed"])[["ap"]]
+    measures: pd.DataFrame = study.ends[study.ends["stage"] == last].set_index(["row", "seed"])[["ap"]]
     for run in study.runs:
         if run.finished > last:
             bits = [select_measure(run.matrix[-1], probe.name, "bits_per_byte") for probe in run.line.probes]
