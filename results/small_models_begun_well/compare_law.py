@@ -11,7 +11,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import scipy.stats
 
 import run_all
@@ -21,6 +20,7 @@ from benchmark.jobs.study import open_records
 
 HERE = Path(__file__).parent
 FITTED, PREDICTED = "law_small", "law_large"
+Cell = tuple[float, int]  # thousands of parameters, tokens a parameter
 ROW = re.compile(r"(.*), from (\d+)k, (\d+) tokens")
 LARGE = "ER (final size)"
 # the fourth size; and the paper's: 30 M parameters of L6_D384, 62,500 steps of 2,048 rows of 512 tokens
@@ -28,28 +28,29 @@ NEW = [(56.0, 10), (56.0, 30), (56.0, 100), (30e3, 2_200)]
 LEARNED = 30  # tokens a parameter, from which on models have left the plateau on which all begin
 
 
-def read_cells(records: Path, suite: str) -> pd.DataFrame:
-    """The log ratios of a suite, a column a seed, by method, thousands of parameters, and tokens a parameter."""
+def read_cells(records: Path, suite: str) -> dict[str, dict[Cell, Floats]]:
+    """The log ratios of a suite's seeds, by method and cell."""
     study = run_all.open_suite(str(HERE / f"{suite}.toml"), str(records)).study
     ends = study.ends[study.ends["stage"] == study.ends["stage"].max()]
-    parts = [(row, ROW.fullmatch(row)) for row in ends["row"]]
-    keys = [(match[1], float(match[2]), int(match[3])) for row, match in parts if match]
-    index = pd.MultiIndex.from_tuples(keys, names=["method", "size", "tokens"])
-    ap = pd.Series(np.log(ends["ap"].to_numpy()), index=[index, ends["seed"]]).unstack()
-    ap.index.names = ["method", "size", "tokens"]
-    large = ap.xs(LARGE)
-    ratios: pd.DataFrame = pd.concat(
-        {method: ap.xs(method) - large for method in ap.index.unique("method") if method != LARGE}
-    )
+    ap: dict[tuple[str, Cell], dict[int, float]] = {}
+    for row, seed, value in ends[["row", "seed", "ap"]].itertuples(index=False):
+        if match := ROW.fullmatch(row):
+            ap.setdefault((match[1], (float(match[2]), int(match[3]))), {})[seed] = value
+    ratios: dict[str, dict[Cell, Floats]] = {}
+    for (method, cell), values in ap.items():
+        large = ap.get((LARGE, cell), {})
+        both = [np.log(values[seed] / large[seed]) for seed in values.keys() & large.keys()]
+        if method != LARGE and both:
+            ratios.setdefault(method, {})[cell] = np.array(both)
     return ratios
 
 
-def _terms(cells: list[tuple[float, int]]) -> Floats:
+def _terms(cells: list[Cell]) -> Floats:
     """The plane's terms of each cell."""
     return np.array([(1.0, np.log(size), np.log(tokens)) for size, tokens in cells])
 
 
-def predict(cells: list[tuple[float, int]], values: Floats, new: list[tuple[float, int]]) -> tuple[Floats, Floats]:
+def predict(cells: list[Cell], values: Floats, new: list[Cell]) -> tuple[Floats, Floats]:
     """What the plane through (cells,) says of new cells, and the half width of each 95% interval."""
     terms, asked = _terms(cells), _terms(new)
     plane, *_ = np.linalg.lstsq(terms, values, rcond=None)
@@ -66,9 +67,10 @@ def percent(value: float) -> str:
 def main() -> None:
     with open_records(str(HERE)) as records:
         fitted = read_cells(records, FITTED)
-        tested = read_cells(records, PREDICTED) if any((records / "suites" / PREDICTED).glob("*.jsonl")) else None
-    for method, ratios in fitted.groupby(level=0):
-        cells, values = list(ratios.loc[method].index), ratios.mean(axis=1).to_numpy()
+        there = any((records / "suites" / PREDICTED).glob("*.jsonl"))
+        tested = read_cells(records, PREDICTED) if there else {}
+    for method, ratios in fitted.items():
+        cells, values = list(ratios), np.array([each.mean() for each in ratios.values()])
         learned = [i for i, (_, tokens) in enumerate(cells) if tokens >= LEARNED]
         print(f"\n{method} over a model that is large from the start, AP after the last domain\n")
         print(f"| parameters | tokens a parameter | seeds | change (95% interval) | predicted | from {LEARNED} on |")
@@ -78,11 +80,9 @@ def main() -> None:
             cell: " | ".join(f"{percent(m[i])} ({percent(m[i] - h[i])} to {percent(m[i] + h[i])})" for m, h in fits)
             for i, cell in enumerate(NEW)
         }
-        both = ratios if tested is None else pd.concat([ratios, tested.loc[[method]]])
-        for (_, size, tokens), seeds in both.iterrows():
-            known = seeds.dropna().to_numpy()
-            change = f"{percent(known.mean())} ({' to '.join(map(percent, interval(known)))})"
-            print(f"| {size:g}k | {tokens} | {len(known)} | {change} | {said.pop((size, tokens), '|')} |")
+        for cell, seeds in (ratios | tested.get(method, {})).items():
+            change = f"{percent(seeds.mean())} ({' to '.join(map(percent, interval(seeds)))})"
+            print(f"| {cell[0]:g}k | {cell[1]} | {len(seeds)} | {change} | {said.pop(cell, '|')} |")
         for (size, tokens), prediction in said.items():
             print(f"| {size:g}k | {tokens} | | | {prediction} |")
 

@@ -26,7 +26,7 @@ ORDERS = {"bits per byte": 1, "probes": -1, "domain of a text": -1}  # and what 
 def measure_rows(study: Study) -> pd.DataFrame:
     """A line each row and seed that has all measures: AP, and the columns of ORDERS, scores in percent."""
     last = study.ends["stage"].max()
-    measures: pd.DataFrame = study.ends[study.ends["stage"] == last].set_index(["row", "seed"])[["ap"]]
+    measures = study.ends[study.ends["stage"] == last].set_index(["row", "seed"])[["ap"]]
     for run in study.runs:
         if run.finished > last:
             bits = [select_measure(run.matrix[-1], probe.name, "bits_per_byte") for probe in run.line.probes]
@@ -34,7 +34,8 @@ def measure_rows(study: Study) -> pd.DataFrame:
     scores = average_by_domain(study.without_leaks().scores, ["row", "seed"])
     measures["probes"] = 100 * scores.drop(columns="").mean(axis=1, skipna=False)
     measures["domain of a text"] = 100 * scores[""]
-    return measures.dropna()
+    complete: pd.DataFrame = measures.dropna()
+    return complete
 
 
 def agree(ap: Floats, other: Floats) -> tuple[float, float, float]:
