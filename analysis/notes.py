@@ -87,9 +87,9 @@ def note_probes(study: Study, suites: Iterable[str]) -> list[str]:
         trained = [(run.row, run, run.matrix[-1]) for run in study.of(suite) if run.finished == len(run.domains)]
         for label, run, measured in untouched + trained:
             for probe in run.line.probes:
-                perplexities.setdefault(probe.title, {}).setdefault(label, []).append(
-                    select_measure(measured, probe.name)
-                )
+                value = select_measure(measured, probe.name)
+                if not np.isnan(value):  # of a text that nobody has measured it on yet
+                    perplexities.setdefault(probe.title, {}).setdefault(label, []).append(value)
     said = []
     for title, rows in perplexities.items():
         means = ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
