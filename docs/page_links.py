@@ -18,6 +18,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 FIGURE = re.compile(r"\((?:\.\./)?(results/[\w/]+\.png)\)")
 OUTSIDE = {"README.md": "index.md", "results/README.md": "results.md", "CONTRIBUTING.md": "contributing.md"}
+OUTSIDE |= {"results/when_growing_pays/details.md": "study_details.md"}
 REPORTS = tempfile.TemporaryDirectory()
 
 

@@ -52,7 +52,7 @@ def test_numbers_of_the_write_up_are_the_reports() -> None:
     """Oracle: means and standard deviations of the study's reports, to the digits shown."""
     files = (STUDY / "report").rglob("*.csv")
     lines = [line for file in files for line in csv.DictReader(file.read_text("utf-8").splitlines()) if line.get("sd")]
-    shown = re.findall(r"[\d.]+ ± [\d.]+", (ROOT / "docs" / "study_details.md").read_text("utf-8"))
+    shown = re.findall(r"[\d.]+ ± [\d.]+", (ROOT / "results/when_growing_pays/details.md").read_text("utf-8"))
     assert {*shown} <= {f"{float(line['mean']):.1f} ± {float(line['sd']):.1f}" for line in lines} and len(shown) > 40
 
 
@@ -61,7 +61,7 @@ def test_the_write_up_has_the_claims_as_the_records_decide_them(capsys) -> None:
     runpy.run_path(str(CLAIMS), run_name="__main__")
     said, *sentences = capsys.readouterr().out.split("\n\n")
     head, _, *claims = said.splitlines()
-    page = (ROOT / "docs" / "study_details.md").read_text("utf-8")
+    page = (ROOT / "results/when_growing_pays/details.md").read_text("utf-8")
     kept = [line for line in claims if "final size" not in line]
     assert len(kept) == 8 and "\n".join([head, *said.splitlines()[1:2], *kept]) in page
     assert all(sentence.strip() in " ".join(page.split()) for sentence in sentences)
