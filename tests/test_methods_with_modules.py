@@ -27,6 +27,7 @@ from tests.support.thorough import THOROUGH
 
 CLASSES = {
     "o_lora": "OLora",
+    "feature_distillation": "FeatureDistillation",
     "generative_replay": "GenerativeReplay",
     "side_network": "SideNetwork",
 }
