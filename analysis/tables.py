@@ -217,9 +217,9 @@ def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
     """The table without its first columns."""
     drawn = Grid(box=box)
     for name in table.stubs:
-        drawn.add_column(name, no_wrap=True)
+        drawn.add_column(Text(name), no_wrap=True)
     for column in table.columns[left_out:]:
-        drawn.add_column(f"{column.group}\n{column.name}".strip(), justify="right", no_wrap=True)
+        drawn.add_column(Text(f"{column.group}\n{column.name}".strip()), justify="right", no_wrap=True)
     for block in table.blocks:
         if block.title:
             drawn.add_row(Text(block.title, "italic"))

@@ -1,6 +1,7 @@
 """Tables: numbers against records written by hand, renderings against what reads them."""
 
 import csv
+import dataclasses
 import io
 import math
 import re
@@ -379,7 +380,10 @@ def test_entries_have_what_a_reader_needs():
 def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
     """Oracle: the cells of the Markdown, without what that escapes: plain columns, apart by two blanks or more."""
     table = small_table("L1_D16 *x* [bold]")
+    columns = tuple(dataclasses.replace(column, name=f"[/x] {column.name}") for column in table.columns)
+    table = dataclasses.replace(table, columns=columns)
     text = to_text(table)
+    assert "[/x] AP" in text
     expected = [
         [cell.strip().replace("\\", "").replace("**", "") for cell in line.strip("|").split("|")]
         for line in to_markdown(table).splitlines()
