@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,12 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
                 f"one with --set {shlex.quote(f'{key}={shown}')}"
             )
     older = find_older_texts([run.line for run in runs if not run.why])
+    counted = Counter((run.row, run.seed) for run in runs if not run.why and run.id not in older)
+    if twice := next((key for key, count in counted.items() if count > 1), None):
+        raise ComparisonError(
+            f"{side.called}: row {twice[0]!r} of {suite} was run on several streams with seed {twice[1]}: their order, "
+            "weights or other settings of domains differ; keep the records of each in a folder of its own (--runs)"
+        )
     return [leave_out(run, older[run.id]) if run.id in older else run for run in runs]
 
 
@@ -143,7 +150,8 @@ def furthest_apart(name: str, table: Table) -> str:
         if cells[3].values
     }
     if not apart:
-        return f"{name}: no AP of A and B can be compared"
+        why = (note for note in table.notes if note.startswith("On other texts"))
+        return f"{name}: {next(why, 'no AP of A and B can be compared')}"
     row = max(apart, key=apart.__getitem__)
     return f"{name}: AP of A and B is at most {100 * math.expm1(apart[row]):.1f}% apart ({row})"
 

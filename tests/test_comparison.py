@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -86,7 +87,8 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
     a, b = (load_runs(side, "demo") for side in sides)
     for number, run in enumerate(b):
         run.line = structs.replace(run.line, id=f"later-{number}", time=1.8e9)
-    for runs in ([*a, *b], [run for run in (*a, *b) if run in a[:5] or run.seed == 2]):
+    tried = [run for run in b if run.row == "ER"]
+    for runs in ([*a, *tried], [*a[:5], *(run for run in (*a[5:], *tried) if run.seed == 2)]):
         both = Side("both", {"demo": runs})
         said = (
             "both: row 'ER' of demo was run with options.er.replay = none and with 0.2: .* --set options.er.replay=0.2"
@@ -95,6 +97,9 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
             list(compare(both, Side("b", {"demo": b})))
     chosen = one_trial(both, "demo", {"options.er.replay": 0.2})
     assert [run for run in chosen if run.row == "ER"] == [run for run in b if run.row == "ER" and run.seed == 2]
+    other = dataclasses.replace(a[0], line=structs.replace(a[0].line, id="other"))
+    with pytest.raises(ComparisonError, match=f"row {a[0].row!r} of demo was run on several streams with seed 0:"):
+        one_trial(Side("both", {"demo": [*a, other]}), "demo", {})
     with pytest.raises(ComparisonError, match="both: no run of demo has budget.amount=7"):
         one_trial(both, "demo", {"budget.amount": 7})
 
