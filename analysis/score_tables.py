@@ -69,8 +69,13 @@ class ScoreTable(TableExhibit):
         lines = []
         for j, column in enumerate(columns):
             if any(cells[j] != other[j] for (_, cells), (_, other) in zip(ours, others, strict=True)):
-                numbers = ", ".join(f"{label} {cells[j].number}" for label, cells in others if cells[j].values)
-                lines.append(f"{column.name} without leaked test examples: {numbers or 'not known'}.")
+                numbers = [
+                    f"{label} {less[j].number if less[j].values else 'not known'}"
+                    for (label, cells), (_, less) in zip(ours, others, strict=True)
+                    if cells[j].values
+                ]
+                said = ", ".join(numbers) if any(cells[j].values for _, cells in others) else "not known"
+                lines.append(f"{column.name} without leaked test examples: {said}.")
         return lines
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
