@@ -96,7 +96,9 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
         inside = line["mean"].where(line["mean"] <= limits[1])
         axis.plot(line["charged"], inside, label=f"_{row}", markevery=ends, zorder=2 - grey, **own)
         if not grey:
-            axis.fill_between(line["charged"], line["low"], line["high"], color=own["color"], alpha=0.15, linewidth=0)
+            steps = line[line["phase"] != "start"]  # right after growth seeds lie far apart, and would cover the rest
+            between = (steps[column] for column in ("charged", "low", "high"))
+            axis.fill_between(*between, color=own["color"], alpha=0.15, linewidth=0)
     scale_y(axis, metric, limits)
     scale = axis.yaxis.get_transform()
     low, high = scale.transform(limits)

@@ -116,7 +116,7 @@ const specification = () => {
       { data: { values: domains }, mark: { type: "rect", color: "var(--text)", clip: true }, encoding: { x: { ...x, field: "from" }, x2: { field: "to" }, opacity: { field: "opacity", type: "quantitative", scale: null } } },
       { data: { values: inside.filter((_, place) => place % Math.ceil(12 / narrowest) === 0) },
         mark: { type: "text", y: -4, color: "var(--soft)", ...turned }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
-      { mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
+      { transform: [{ filter: "datum.trained" }], mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
       { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
       {
         mark: { type: "point", filled: true, size: 30, clip: true },
