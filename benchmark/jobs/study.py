@@ -124,7 +124,10 @@ def unpack(folder: Path, into: Path) -> Store:
             with naming(into):
                 tar.extractall(into, filter="data")
                 for path, content in held.items():
-                    path.write_bytes(_join(path, content, path.read_bytes()))
+                    two = [content, path.read_bytes()]
+                    if path.name == records.STAGE_FILE:  # of one that was trained twice the last archive's counts
+                        two.reverse()
+                    path.write_bytes(_join(path, *two))
         except (tarfile.TarError, ValueError) as error:  # the latter for a name with NUL
             raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
     store = Store(into)
