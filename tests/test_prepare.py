@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -149,6 +150,18 @@ def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, 
     assert_same(prepare(domains, bpe, DATA, folder), prepare(domains, bpe, DATA, tmp_path / "undisturbed"))
     assert tokenised > 600 if change == "before" else 450 < tokenised < 540
     assert [path.name for path in (folder / "domains").glob(".*")] == []
+
+
+def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monkeypatch) -> None:
+    """Oracle: a folder where nothing ended; no text is read for the sample a second time."""
+    domains = two_domains(tmp_path)
+    undisturbed = prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(tokens, "train_bpe", Mock(side_effect=Stopped))
+        prepare(domains, SMALL, DATA, tmp_path / "data")
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens, "_sample", Mock(side_effect=AssertionError))
+        assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), undisturbed)
 
 
 def test_who_polls_may_end_it(tmp_path) -> None:

@@ -186,9 +186,18 @@ def _tokenizer(
 
         def make(unfinished: Path) -> None:
             into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
-            parts = [(part, config.sample_bytes // len(domain.parts)) for domain in sampled for part in domain.parts]
-            texts = [text for part, size in parts for text in _sample(part, data.valid_share, size, into.poll)]
-            trained = train_bpe(texts, config.vocabulary)
+            # what a killed process has sampled stays: of the Hub it may be hours of reading
+            files = [unfinished / f"sample_{domain.name}.json" for domain in sampled]
+            for domain, file in zip(sampled, files, strict=True):
+                if not file.exists():
+                    size = config.sample_bytes // len(domain.parts)
+                    texts = [text for part in domain.parts for text in _sample(part, data.valid_share, size, into.poll)]
+                    write_json(file, {"texts": texts})
+                    write_json(unfinished / BEGUN, {})
+            samples = (read_json(file, f"remove {unfinished}")["texts"] for file in files)
+            trained = train_bpe([text for texts in samples for text in texts], config.vocabulary)
+            for file in files:
+                file.unlink()
             if (size := trained.get_vocab_size()) < config.vocabulary:
                 into.report(
                     f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
