@@ -69,6 +69,11 @@ class Scale:
     packages: tuple[str, ...] = ("stdlib", "sklearn", "torch")
     head: int = 64
 
+    @property
+    def valid_bytes(self) -> int:
+        """Of a domain: some rows of text."""
+        return 60 * self.length
+
 
 TINY = Scale(1, 32, 18, 8, 400, 0.3, 4, ("json", "email", "logging"), 16)
 
@@ -101,6 +106,7 @@ class Place:
         content["domains"] = [{"name": f"domain{n}", "packages": list(scale.packages)} for n in range(2)]
         content["tokenizer"] |= {"vocabulary": scale.vocabulary, "sample_bytes": 10_000_000}
         content["data"] |= {"sequence_length": scale.length, "memory_tokens": 100 * scale.length}
+        content["data"]["max_valid_bytes"] = scale.valid_bytes
         content["model"] |= {"head_size": scale.head, "dropout": 0.1}
         half = {"layers": max(1, scale.layers // 2), "hidden_size": scale.width}
         content["model"]["ladder"] = [half, {"layers": scale.layers, "hidden_size": scale.width}]
@@ -124,6 +130,13 @@ def machine(place: Place) -> Figures:
         figures["cuda"] = torch.version.cuda or torch.version.hip
     words = f"{count} {figures['device']}, {figures['date']}" + ", a stand-in that is no GPU" * place.stand_in
     return figures | {"said": words, "ok": True}
+
+
+def text_is_prepared(place: Place) -> Figures:
+    """The text of the parts that follow, so that their time is training's."""
+    corpora = [trained(place, place.config("naive", kind), "text", None).corpus for kind in ("bert", "gpt")]
+    count = sum(len(domain.train) for corpus in corpora for domain in corpus.domains)
+    return {"tokens": count, "said": f"{count / 1e6:.1f} million tokens", "ok": True}
 
 
 def methods_equal_the_cpus(place: Place) -> Figures:
@@ -259,15 +272,16 @@ def processes_together(place: Place) -> Figures:
 
 PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {  # with their limits in seconds
     "machine": (machine, 20),
+    "methods": (methods_equal_the_cpus, 45),
+    "kills": (partial(goes_on_after_kills, precision="fp32"), 20),
+    "fp16 with GradScaler": (partial(goes_on_after_kills, precision="fp16"), 20),
+    "compile": (compiled_equals_eager, 40),
+    "text": (text_is_prepared, 60),
     "bert beside Trainer": (partial(beside_the_trainer, architecture="bert"), 90),
-    "methods": (methods_equal_the_cpus, 70),
-    "kills": (partial(goes_on_after_kills, precision="fp32"), 25),
-    "fp16 with GradScaler": (partial(goes_on_after_kills, precision="fp16"), 25),
-    "compile": (compiled_equals_eager, 50),
     "side by side": (runs_side_by_side, 45),
     "processes": (processes_together, 45),
     "steps": (steps_of_methods, 50),
-    "gpt beside Trainer": (partial(beside_the_trainer, architecture="gpt"), 50),
+    "gpt beside Trainer": (partial(beside_the_trainer, architecture="gpt"), 45),
 }
 
 # What parts share
@@ -348,7 +362,7 @@ sample_bytes = 10000000
 sequence_length = {length}
 memory_tokens = 51200
 valid_share = 0.2
-max_valid_bytes = 800
+max_valid_bytes = {valid_bytes}
 [model]
 architecture = "bert"
 head_size = {head}
@@ -368,6 +382,7 @@ def run_suite(place: Place, store: str, rows: Sequence[str], *words: str) -> Non
     """`run_all.py run` on a suite of some rows, on folders of its own but for the text."""
     suite, runs = place.folder / "gpu_check.toml", place.folder / store
     values = asdict(place.scale) | {"packages": json.dumps(place.scale.packages), "batch": place.scale.rows}
+    values["valid_bytes"] = place.scale.valid_bytes
     suite.write_text(SUITE.format(**values | {"rows": ", ".join(rows)}))
     runs.mkdir()
     (place.folder / "data").mkdir(exist_ok=True)
