@@ -47,7 +47,7 @@ from benchmark import records
 from benchmark.data.tokens import corpus_of
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import own_device
+from benchmark.models.devices import evaluating, own_device
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.records import (
@@ -62,7 +62,7 @@ from benchmark.records import (
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
-from benchmark.training.evaluate import LOGITS_AT_ONCE, evaluating
+from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.learner import Batch
 from benchmark.training.run import stream_of
 from benchmark.training.stream import Stream, predictions

@@ -19,7 +19,7 @@ from benchmark.records import CURE, ScoreLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
 from benchmark.store import Store
-from benchmark.training.method import code_of
+from benchmark.training.keys import code_of
 from methods.naive import Naive
 from run_all import main
 from tests.support.record_lines import read_lines, write_lines

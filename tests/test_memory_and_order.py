@@ -19,7 +19,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
 from benchmark.store import load_runs
-from benchmark.training.keys import check_memory_shares, stage_keys
+from benchmark.training.draws import check_memory_shares
+from benchmark.training.keys import stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
 from tests.support.texts import tiny_corpus

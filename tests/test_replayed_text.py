@@ -13,7 +13,8 @@ from benchmark.records import EvaluationLine, last
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain, Replay
-from benchmark.training.keys import check_memory_shares, stage_keys
+from benchmark.training.draws import check_memory_shares
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import Phase, Source
 from benchmark.training.stream import Stream
 from tests.support.texts import draw, tiny_corpus
@@ -44,7 +45,6 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
         general = (batch.domains == 3).numpy()
         assert general.sum() == 6 and np.array_equal(batch.tokens[~general], alone.tokens)
         assert batch.memory_rows == alone.memory_rows and not general[20 - batch.memory_rows :].any()
-        assert batch.memory_share == alone.memory_rows / 20
         parts = [draw(stream, 1, phase, 0, step, 20, range(rank, 20, 2)) for rank in (0, 1)]
         assert all(np.array_equal(part.tokens, batch.tokens[rank::2]) for rank, part in enumerate(parts))
         blocks += [tuple(row) for row in batch.targets[general].tolist()]

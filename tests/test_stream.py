@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmark.data.random_numbers import random_bits, shuffled, uniform
 from benchmark.data.tokenizer import BOS, MASK
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
+from benchmark.training.draws import rows_of_share
 from benchmark.training.learner import Batch
-from benchmark.training.method import Phase, rows_of_share
-from benchmark.training.random_numbers import random_bits, shuffled, uniform
+from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 from tests.support.texts import draw, tiny_corpus
 

@@ -37,8 +37,9 @@ from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Budget, RunConfig, Size
 from benchmark.store import Store
 from benchmark.training.clock import count_flops
+from benchmark.training.draws import check_memory_shares
 from benchmark.training.evaluate import perplexities
-from benchmark.training.keys import check_memory_shares, stage_of
+from benchmark.training.keys import stage_of
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
 from benchmark.training.processes import World, join
 from benchmark.training.run import Run

@@ -37,8 +37,9 @@ from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
+from benchmark.training.draws import check_memory_shares
 from benchmark.training.identity import Identities, Identity
-from benchmark.training.keys import check_memory_shares, stage_keys
+from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build
 
 FRESH = 60.0  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`

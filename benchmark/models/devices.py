@@ -125,6 +125,17 @@ def strict_algorithms(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """No dropout inside the block."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a device or the machine had no memory left; torch says it of a CPU, and of some devices, in words."""
     words = ("can't allocate memory", "out of memory", "ALLOC_FAILED")  # main memory, drivers, CUDA's libraries

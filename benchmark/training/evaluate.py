@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from benchmark import records
 from benchmark.data.tokens import DomainTokens
 from benchmark.models import LanguageModel
 from benchmark.models.devices import autocast
+from benchmark.models.devices import evaluating as evaluating  # where methods look for it
 from benchmark.records import EvaluationLine, LaterLine, StageLine
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, predictions
@@ -91,17 +91,6 @@ def measure_loss(model: LanguageModel, stream: Stream, domain: int, world: World
             nats += np.bincount(of, losses.cpu().numpy(), minlength=count)
     both = np.array(world.total(*tokens, *nats)).reshape(2, count)
     return TextLoss(both[0].astype(np.int64), both[1])
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """No dropout inside the block."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def evaluate_missing(

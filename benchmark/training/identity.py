@@ -15,8 +15,8 @@ from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, last, se
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, Store, leave_out
-from benchmark.training.keys import stage_keys
-from benchmark.training.method import Build, code_of
+from benchmark.training.keys import code_of, stage_keys
+from benchmark.training.method import Build
 
 
 @dataclass(frozen=True)

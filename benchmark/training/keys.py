@@ -7,25 +7,20 @@ are made of keys.
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from msgspec import structs
 
-from benchmark.settings.base import ConfigError, digest
+from benchmark.data.random_numbers import random_bits
+from benchmark.settings.base import digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, per_stage
-from benchmark.training.method import (
-    OWN,
-    LifelongMethod,
-    Outlook,
-    Phase,
-    Stage,
-    choose_optimizer,
-    draws_of,
-    keeps_optimizer,
-)
-from benchmark.training.random_numbers import random_bits
+from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, choose_optimizer, keeps_optimizer
 from benchmark.training.step_times import stage_times
 
 FORMAT = 3  # raised when the same settings come to mean another computation
@@ -55,40 +50,6 @@ def stage_of(config: RunConfig, index: int) -> Stage:
 
 def _refuse(*_: object) -> NoReturn:
     raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
-
-
-def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
-    """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold.
-
-    So it does for a memory of less than a row, but none, and for sources that a stage does not have.
-    """
-    tokens, length = config.data.memory_tokens, config.data.text_length
-    has_memory = tokens >= length
-    for index in range(len(config.domains)):
-        stage = stage_of(config, index)
-        if 0 < tokens < length and method.uses_memory(stage):
-            raise ConfigError(
-                f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no row of {length}: let "
-                "data.memory_tokens hold a row"
-            )
-        for phase in method.phases(stage):
-            _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
-            replay = config.replay.share if config.replay else 0.0
-            try:
-                draws_of(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
-            except ConfigError as error:
-                raise ConfigError(f"row {config.row!r}, {error}") from None
-
-
-def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> None:
-    earlier = stage.domains[:-1]
-    known = ["new", "seen", OWN, *(["previous", "memory", *earlier] if earlier else [])]
-    for source in phase.sources:
-        if source.domain not in known:
-            raise ConfigError(f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}")
-    shares = [source.from_memory for source in phase.sources] or [phase.memory == 1 and not stage.first]
-    if not has_memory and all(shares):
-        raise ConfigError(f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a row")
 
 
 def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
@@ -159,3 +120,24 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
             }
         )
     return parts
+
+
+@functools.cache
+def code_of(module: str) -> str:
+    """A hash of a method's module and of what it takes from its package, without comments and docstrings."""
+    package = module.rpartition(".")[0]
+    known, left = dict[str, str](), [module]
+    while left:
+        name = left.pop()
+        file = getattr(importlib.import_module(name), "__file__", None)
+        if name in known or file is None:
+            continue
+        tree = ast.parse(Path(file).read_bytes())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
+                names = [f"{package}.{alias.name}" for alias in node.names]
+                left += names if node.module == package else [str(node.module)]
+            elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        known[name] = ast.unparse(tree)
+    return digest(sorted(known.items()))

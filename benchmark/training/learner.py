@@ -34,7 +34,6 @@ class Batch:
     positions: Tensor  # (B, K) int64, columns of `tokens` whose hidden state predicts a target
     targets: Tensor  # (B, K) int64
     rows: int  # of the whole batch, over all micro-batches and processes
-    memory_share: float  # of those rows
     memory_rows: int  # of this part, from the memory of earlier domains; they come last
     source: int = 0  # its number in `Phase.sources`, where a step has several batches
     weight: float = 1.0  # of its mean loss in the step's loss

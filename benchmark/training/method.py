@@ -6,17 +6,12 @@ second of a stage belongs to one of its phases, so nothing that a method does es
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.optimizers import Optimizer, find_optimizer
 from benchmark.settings.schedules import Schedule, ScheduleName
 from benchmark.settings.suite import Size, Training
@@ -34,7 +29,6 @@ AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
 Group = Literal["baselines", "controls", "references"]
 
 OWN = "own"  # a source: rows of the method's own
-SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -84,62 +78,6 @@ class Phase:
 def keeps_optimizer(phases: Sequence[Phase]) -> bool:
     """Whether a stage goes on with the optimizer of the stage before, and keeps its own for the next."""
     return next((phase.optimizer == "carry" for phase in phases if phase.trains), False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draw:
-    """Rows of a step that are drawn as one batch, for all processes: fresh, then of the replayed text, then memory."""
-
-    domain: str  # whose text the fresh ones are, or memory's, as in Source
-    fresh: int = 0
-    replayed: int = 0  # of the suite's `replay`, which a method knows nothing of
-    memory: int = 0
-    number: int = 0  # of the phase, plus SOURCES times the source's: apart are the random numbers that draw its rows
-    weight: float = 1.0  # of its mean loss in the step's
-
-    @property
-    def rows(self) -> int:
-        return self.fresh + self.replayed + self.memory
-
-
-def draws_of(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Draw], Draw]:
-    """What a step of a phase, the `index`-th of its stage, consists of, and its second batch, `Phase.memory_batch`.
-
-    `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `rows_of_share`.
-    """
-
-    def count(what: str, share: float, rows: int) -> int:
-        return rows_of_share(share, rows, f"{what} of phase {phase.name!r}")
-
-    def make(domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0) -> Draw:
-        replayed = count("replay", replay, rows)
-        kept = count("memory", memory, rows - replayed) if has_memory else 0
-        fresh, number = rows - replayed - kept, SOURCES * number + index
-        return Draw(domain=domain, fresh=fresh, replayed=replayed, memory=kept, number=number, weight=weight)
-
-    replay = replay if phase.trains else 0.0
-    second = count("memory", phase.memory_batch, batch_size) if has_memory else 0
-    draws = [] if phase.sources else [make(phase.domain, batch_size, phase.memory, replay)]
-    for number, source in enumerate(phase.sources):
-        rows = count("sources", source.share, batch_size) if has_memory or not source.from_memory else 0
-        of_replay = 0.0 if source.from_memory or source.domain == OWN else replay
-        draws.append(make(source.domain, rows, float(source.from_memory), of_replay, number, source.weight))
-    return draws, Draw(domain="memory", memory=second, number=1000 + index)
-
-
-def rows_of_share(share: float, batch_size: int, what: str) -> int:
-    """The whole number of rows nearest to a share of a batch; of two that are equally near the even one.
-
-    Raises ConfigError where a share between none and all of the batch rounds to none or all: that would be another
-    method than the one that was asked for.
-    """
-    rows = round(share * batch_size)
-    if not 0 < share < 1 or 0 < rows < batch_size:
-        return rows
-    raise ConfigError(
-        f"{what}: a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of "
-        "them: choose another, or a larger training.batch_size"
-    )
 
 
 @dataclass(frozen=True)
@@ -276,24 +214,3 @@ def set_state(method: LifelongMethod, state: Mapping[str, Any]) -> None:
     """Put back what `get_state` returned."""
     for name in method.state:
         setattr(method, name, state[name])
-
-
-@functools.cache
-def code_of(module: str) -> str:
-    """A hash of a method's module and of what it takes from its package, without comments and docstrings."""
-    package = module.rpartition(".")[0]
-    known, left = dict[str, str](), [module]
-    while left:
-        name = left.pop()
-        file = getattr(importlib.import_module(name), "__file__", None)
-        if name in known or file is None:
-            continue
-        tree = ast.parse(Path(file).read_bytes())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
-                names = [f"{package}.{alias.name}" for alias in node.names]
-                left += names if node.module == package else [str(node.module)]
-            elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-        known[name] = ast.unparse(tree)
-    return digest(sorted(known.items()))

@@ -32,9 +32,10 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
 from benchmark.store import Store
 from benchmark.training import checkpoint
+from benchmark.training.draws import check_memory_shares
 from benchmark.training.evaluate import evaluate_missing
-from benchmark.training.keys import check_memory_shares, stage_keys, stage_of
-from benchmark.training.method import LifelongMethod, choose_optimizer, code_of, get_state, keeps_optimizer, set_state
+from benchmark.training.keys import code_of, stage_keys, stage_of
+from benchmark.training.method import LifelongMethod, choose_optimizer, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments
 from benchmark.training.processes import Stopped, World, polled, provenance
 from benchmark.training.progress import ProgressLine

@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmark.data.random_numbers import random_bits
 from benchmark.models import LanguageModel, build
-from benchmark.models.devices import keep_random_numbers, seed_random_numbers
+from benchmark.models.devices import evaluating, keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
 from benchmark.training.clock import count_flops
-from benchmark.training.evaluate import evaluating
+from benchmark.training.draws import Draw
 from benchmark.training.keys import stage_of
 from benchmark.training.learner import Batch, Elapsed, Learner
-from benchmark.training.method import OWN, Draw, LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
+from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
 from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
 from benchmark.training.processes import World
-from benchmark.training.random_numbers import random_bits
 from benchmark.training.shards import Shards, local
 from benchmark.training.step_times import StageTimes
 from benchmark.training.stream import Stream

@@ -18,17 +18,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from benchmark.data.blocks import DomainBlocks, draw_in_epochs
 from benchmark.data.ids import Ids
 from benchmark.data.leaks import Found
+from benchmark.data.random_numbers import Integers, random_bits, uniform
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
-from benchmark.settings.texts import Replay, weigh
+from benchmark.settings.texts import Replay
+from benchmark.training.draws import SOURCES, Draw, draws_of
 from benchmark.training.learner import Batch
-from benchmark.training.method import SOURCES, Draw, Phase, draws_of
-from benchmark.training.random_numbers import Integers, draw_in_epochs, random_bits, shuffled, uniform
+from benchmark.training.method import Phase
 
-CHOOSES = 7  # apart are the numbers that choose a row's source
 REPLAYED = 4  # apart are the numbers that order the replayed text
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
@@ -37,59 +38,6 @@ MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a ran
 def predictions(length: int, masked: bool) -> int:
     """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
     return max(1, round(MASKED_SHARE * length)) if masked else length
-
-
-class DomainBlocks:
-    """Which rows come from which block of a domain's training text, cut into blocks of `length` tokens.
-
-    A mixed domain is its sources one after the other; a block that two of them share is nobody's. `memory`: so many
-    blocks are remembered, of each source by its mean weight, or all of it where that is less; `key` draws them.
-
-    Raises ConfigError for a source that holds no block.
-    """
-
-    def __init__(self, text: DomainTokens, length: int, memory: int, key: tuple[int, ...]) -> None:
-        self._sources, self._key = text.sources, key
-        self._mean = np.array(weigh(text.sources, None) if text.sources else [1.0])
-        ends = np.cumsum(text.info["parts"] if text.sources else [len(text.train)])
-        self._first = -(-np.concatenate([[0], ends[:-1]]) // length)  # block of each source
-        self._blocks = ends // length - self._first
-        if self._blocks.min() < 1:
-            raise ConfigError(
-                f"domain {text.name!r}: source {int(self._blocks.argmin()) + 1} holds no row of {length} training "
-                "tokens: give it more, or leave it out"
-            )
-        self._sizes = np.minimum(self._blocks, np.maximum(1, np.round(self._mean * memory))).astype(np.int64)
-
-    def draw(self, numbers: Integers, key: tuple[int, ...], over: float | None) -> Integers:
-        """The blocks of new rows, which `numbers` count, when the share `over` of the stage is over; None: its mean."""
-        if not self._sources:
-            return draw_in_epochs(numbers, int(self._blocks[0]), key)
-        share = np.cumsum(self._mean if over is None else weigh(self._sources, over))
-        chosen = np.searchsorted(share[:-1], uniform(*key, CHOOSES, numbers), side="right")
-        blocks = np.empty(len(numbers), dtype=np.int64)
-        for source in set(chosen.tolist()):
-            here = chosen == source
-            blocks[here] = self._first[source] + draw_in_epochs(numbers[here], int(self._blocks[source]), key)
-        return blocks
-
-    def remember(self, drawn: NDArray[np.float64]) -> Integers:
-        """The blocks of memory rows by numbers that are uniform in [0, 1)."""
-        share = np.cumsum(self._mean)
-        chosen = np.searchsorted(share[:-1], drawn, side="right")
-        within = (drawn - (share - self._mean)[chosen]) / self._mean[chosen]
-        places = np.minimum((within * self._sizes[chosen]).astype(np.int64), self._sizes[chosen] - 1)
-        blocks: Integers = self._memory[(np.cumsum(self._sizes) - self._sizes)[chosen] + places]
-        return blocks
-
-    @cached_property
-    def _memory(self) -> Integers:
-        """The blocks of its memory: of each source the first of a shuffle."""
-        kept: list[Integers] = []
-        for source, (first, size, blocks) in enumerate(zip(self._first, self._sizes, self._blocks, strict=True)):
-            key = (*self._key, source) if self._sources else self._key
-            kept.append(first + shuffled(np.arange(size), int(blocks), *key))
-        return np.concatenate(kept)
 
 
 class Stream:
@@ -191,8 +139,7 @@ class Stream:
             domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, remembered, weights)
         drawn = self._text(self._train, domains, blocks) if own is None else own.cpu().numpy()[rows]
         batch = self._to_batch(drawn, domains, *key, step, rows)
-        share = draw.memory / max(draw.rows, 1)
-        batch.rows, batch.memory_share, batch.memory_rows = draw.rows, share, int(is_memory.sum())
+        batch.rows, batch.memory_rows = draw.rows, int(is_memory.sum())
         batch.source, batch.weight = draw.number // SOURCES, draw.weight
         return batch
 
@@ -294,6 +241,5 @@ class Stream:
             positions=torch.from_numpy(positions),
             targets=torch.from_numpy(targets),
             rows=len(text),
-            memory_share=0.0,
             memory_rows=0,
         )

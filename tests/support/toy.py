@@ -52,7 +52,6 @@ def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = No
         positions=zeros.unsqueeze(1),
         targets=targets,
         rows=of or rows,
-        memory_share=memory_rows / (of or rows),
         memory_rows=memory_rows,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -12,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 Integers = NDArray[np.int64]
 STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = 2**64 - 1
-PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 
 
 def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
@@ -58,24 +56,3 @@ def shuffled(indices: ArrayLike, size: int, *key: int) -> Integers:
         image[pending] = (left << half) | right
         pending = image >= np.uint64(size)
     return image.astype(np.int64)
-
-
-@lru_cache(maxsize=64)
-def _order(part: int, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks that PART rows after the other come from, epoch after epoch of `size` blocks; `part` counts from 0."""
-    epochs, within = np.divmod(np.arange(part * PART, (part + 1) * PART), size)
-    blocks = np.empty(PART, dtype=np.int64)
-    for epoch in set(epochs.tolist()):
-        here = epochs == epoch
-        blocks[here] = shuffled(within[here], size, *key, epoch)
-    return blocks
-
-
-def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks of rows that are counted since a phase began, each of `size` blocks once an epoch."""
-    parts, within = np.divmod(numbers, PART)
-    blocks = np.empty(len(numbers), dtype=np.int64)
-    for part in set(parts.tolist()):
-        here = parts == part
-        blocks[here] = _order(part, size, key)[within[here]]
-    return blocks

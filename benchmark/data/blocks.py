@@ -1,0 +1,90 @@
+"""Which block of a domain's training text a row is. No torch here."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmark.data.random_numbers import Integers, shuffled, uniform
+from benchmark.data.tokens import DomainTokens
+from benchmark.settings.base import ConfigError
+from benchmark.settings.texts import weigh
+
+CHOOSES = 7  # apart are the numbers that choose a row's source
+PART = 512  # rows are shuffled so many at a time, as a few of them take as long
+
+
+@lru_cache(maxsize=64)
+def _order(part: int, size: int, key: tuple[int, ...]) -> Integers:
+    """The blocks that PART rows after the other come from, epoch after epoch of `size` blocks; `part` counts from 0."""
+    epochs, within = np.divmod(np.arange(part * PART, (part + 1) * PART), size)
+    blocks = np.empty(PART, dtype=np.int64)
+    for epoch in set(epochs.tolist()):
+        here = epochs == epoch
+        blocks[here] = shuffled(within[here], size, *key, epoch)
+    return blocks
+
+
+def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Integers:
+    """The blocks of rows that are counted since a phase began, each of `size` blocks once an epoch."""
+    parts, within = np.divmod(numbers, PART)
+    blocks = np.empty(len(numbers), dtype=np.int64)
+    for part in set(parts.tolist()):
+        here = parts == part
+        blocks[here] = _order(part, size, key)[within[here]]
+    return blocks
+
+
+class DomainBlocks:
+    """Which rows come from which block of a domain's training text, cut into blocks of `length` tokens.
+
+    A mixed domain is its sources one after the other; a block that two of them share is nobody's. `memory`: so many
+    blocks are remembered, of each source by its mean weight, or all of it where that is less; `key` draws them.
+
+    Raises ConfigError for a source that holds no block.
+    """
+
+    def __init__(self, text: DomainTokens, length: int, memory: int, key: tuple[int, ...]) -> None:
+        self._sources, self._key = text.sources, key
+        self._mean = np.array(weigh(text.sources, None) if text.sources else [1.0])
+        ends = np.cumsum(text.info["parts"] if text.sources else [len(text.train)])
+        self._first = -(-np.concatenate([[0], ends[:-1]]) // length)  # block of each source
+        self._blocks = ends // length - self._first
+        if self._blocks.min() < 1:
+            raise ConfigError(
+                f"domain {text.name!r}: source {int(self._blocks.argmin()) + 1} holds no row of {length} training "
+                "tokens: give it more, or leave it out"
+            )
+        self._sizes = np.minimum(self._blocks, np.maximum(1, np.round(self._mean * memory))).astype(np.int64)
+
+    def draw(self, numbers: Integers, key: tuple[int, ...], over: float | None) -> Integers:
+        """The blocks of new rows, which `numbers` count, when the share `over` of the stage is over; None: its mean."""
+        if not self._sources:
+            return draw_in_epochs(numbers, int(self._blocks[0]), key)
+        share = np.cumsum(self._mean if over is None else weigh(self._sources, over))
+        chosen = np.searchsorted(share[:-1], uniform(*key, CHOOSES, numbers), side="right")
+        blocks = np.empty(len(numbers), dtype=np.int64)
+        for source in set(chosen.tolist()):
+            here = chosen == source
+            blocks[here] = self._first[source] + draw_in_epochs(numbers[here], int(self._blocks[source]), key)
+        return blocks
+
+    def remember(self, drawn: NDArray[np.float64]) -> Integers:
+        """The blocks of memory rows by numbers that are uniform in [0, 1)."""
+        share = np.cumsum(self._mean)
+        chosen = np.searchsorted(share[:-1], drawn, side="right")
+        within = (drawn - (share - self._mean)[chosen]) / self._mean[chosen]
+        places = np.minimum((within * self._sizes[chosen]).astype(np.int64), self._sizes[chosen] - 1)
+        blocks: Integers = self._memory[(np.cumsum(self._sizes) - self._sizes)[chosen] + places]
+        return blocks
+
+    @cached_property
+    def _memory(self) -> Integers:
+        """The blocks of its memory: of each source the first of a shuffle."""
+        kept: list[Integers] = []
+        for source, (first, size, blocks) in enumerate(zip(self._first, self._sizes, self._blocks, strict=True)):
+            key = (*self._key, source) if self._sources else self._key
+            kept.append(first + shuffled(np.arange(size), int(blocks), *key))
+        return np.concatenate(kept)

@@ -1,0 +1,102 @@
+"""What the batches of a step consist of: so many rows of which text, by a phase's shares. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import RunConfig
+from benchmark.training.keys import stage_of
+from benchmark.training.method import OWN, LifelongMethod, Phase, Stage
+
+SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """Rows of a step that are drawn as one batch, for all processes: fresh, then of the replayed text, then memory."""
+
+    domain: str  # whose text the fresh ones are, or memory's, as in Source
+    fresh: int = 0
+    replayed: int = 0  # of the suite's `replay`, which a method knows nothing of
+    memory: int = 0
+    number: int = 0  # of the phase, plus SOURCES times the source's: apart are the random numbers that draw its rows
+    weight: float = 1.0  # of its mean loss in the step's
+
+    @property
+    def rows(self) -> int:
+        return self.fresh + self.replayed + self.memory
+
+
+def draws_of(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Draw], Draw]:
+    """What a step of a phase, the `index`-th of its stage, consists of, and its second batch, `Phase.memory_batch`.
+
+    `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `rows_of_share`.
+    """
+
+    def count(what: str, share: float, rows: int) -> int:
+        return rows_of_share(share, rows, f"{what} of phase {phase.name!r}")
+
+    def make(domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0) -> Draw:
+        replayed = count("replay", replay, rows)
+        kept = count("memory", memory, rows - replayed) if has_memory else 0
+        fresh, number = rows - replayed - kept, SOURCES * number + index
+        return Draw(domain=domain, fresh=fresh, replayed=replayed, memory=kept, number=number, weight=weight)
+
+    replay = replay if phase.trains else 0.0
+    second = count("memory", phase.memory_batch, batch_size) if has_memory else 0
+    draws = [] if phase.sources else [make(phase.domain, batch_size, phase.memory, replay)]
+    for number, source in enumerate(phase.sources):
+        rows = count("sources", source.share, batch_size) if has_memory or not source.from_memory else 0
+        of_replay = 0.0 if source.from_memory or source.domain == OWN else replay
+        draws.append(make(source.domain, rows, float(source.from_memory), of_replay, number, source.weight))
+    return draws, Draw(domain="memory", memory=second, number=1000 + index)
+
+
+def rows_of_share(share: float, batch_size: int, what: str) -> int:
+    """The whole number of rows nearest to a share of a batch; of two that are equally near the even one.
+
+    Raises ConfigError where a share between none and all of the batch rounds to none or all: that would be another
+    method than the one that was asked for.
+    """
+    rows = round(share * batch_size)
+    if not 0 < share < 1 or 0 < rows < batch_size:
+        return rows
+    raise ConfigError(
+        f"{what}: a share of {share:g} of a batch of {batch_size} rows rounds to {'none' if rows == 0 else 'all'} of "
+        "them: choose another, or a larger training.batch_size"
+    )
+
+
+def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
+    """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold.
+
+    So it does for a memory of less than a row, but none, and for sources that a stage does not have.
+    """
+    tokens, length = config.data.memory_tokens, config.data.text_length
+    has_memory = tokens >= length
+    for index in range(len(config.domains)):
+        stage = stage_of(config, index)
+        if 0 < tokens < length and method.uses_memory(stage):
+            raise ConfigError(
+                f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no row of {length}: let "
+                "data.memory_tokens hold a row"
+            )
+        for phase in method.phases(stage):
+            _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
+            replay = config.replay.share if config.replay else 0.0
+            try:
+                draws_of(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
+            except ConfigError as error:
+                raise ConfigError(f"row {config.row!r}, {error}") from None
+
+
+def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> None:
+    earlier = stage.domains[:-1]
+    known = ["new", "seen", OWN, *(["previous", "memory", *earlier] if earlier else [])]
+    for source in phase.sources:
+        if source.domain not in known:
+            raise ConfigError(f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}")
+    shares = [source.from_memory for source in phase.sources] or [phase.memory == 1 and not stage.first]
+    if not has_memory and all(shares):
+        raise ConfigError(f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a row")
