@@ -1,4 +1,4 @@
-"""`run_all.py export`: a model as transformers alone can load it, with its card for the Hub.
+"""`run_all.py export`: a model as transformers alone can load it.
 
 That is its network without the rows of prompts, and a tokenizer to go with it.
 
@@ -14,13 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -32,7 +30,6 @@ from benchmark.models import LanguageModel, load
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.transformer import UNUSED, configuration, kind_name, read_tokenizer, wrap_tokenizer
-from benchmark.records import DoneLine, EvaluationLine, LineOfStage, RunLine, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 
@@ -45,14 +42,13 @@ OURS = (
     "document_mask",
 )  # keys of a configuration that nobody else reads
 NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold
-TEMPLATE = Path(__file__).with_name("model_card.md")
 
 
 def export(options: argparse.Namespace) -> int:
     """Write the model of a stage as a plain Hugging Face folder, and say where it went."""
     domain = export_model(Path(options.stage), options.out, options.prompt)
     reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
-    print(f"wrote {options.out}, a Hugging Face model that {reads}; README.md in it is its card")
+    print(f"wrote {options.out}, a Hugging Face model that {reads}")
     folder, measured = _model_folder(Path(options.stage)), [str(options.out)]
     if domain and configuration(folder)["prompts"]:  # `evaluate` reads no folder whose texts begin with a prompt
         measured = [str(folder), "--domain", domain]
@@ -61,7 +57,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
-    """Write the model of a stage, its tokenizer and its card to the new folder `out`.
+    """Write the model of a stage and its tokenizer to the new folder `out`.
 
     `stage` is a folder below runs/stages, or the one of the model in it; or a run's file below runs/suites, which
     stands for its last stage. `prompt` is the domain whose prompt begins each text, or whose LoRA adapters are added
@@ -76,12 +72,10 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
         raise ConfigError(f"cannot export {stage}: transformers has no model with columns (PNN)")
     model = load(folder)
     domain = _domain(model, stage, prompt)
-    card = model_card(out.name, folder.absolute().parent, model, domain)
     network, saved = plain_model(model, read_tokenizer(folder, model.vocabulary), domain)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)
-        card.save(beside / "README.md")
         write_checksums(beside)
     return domain
 
@@ -180,69 +174,3 @@ def without_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
         if token["id"] < vocabulary.text and not token["content"].startswith(UNUSED)
     ]
     return Tokenizer.from_str(json.dumps(content))
-
-
-def model_card(name: str, stage: Path, model: LanguageModel, domain: str | None) -> ModelCard:
-    """The card of the model of a stage's folder, exported with the prompt, or the adapters, of `domain`, if any."""
-    runs, stages = _history(stage)
-    titles = {text.name: text.title for text in (*runs[0].domains, *runs[0].probes)} if runs else {}
-    last = records.last(stages[-1], EvaluationLine) if stages else None  # None: it trained nothing
-    ends = [(records.last(lines, StageLine), records.last(lines, DoneLine)) for lines in stages]
-    texts = [_text(begin.domain, begin.data[begin.domain]) for begin, _ in ends if begin]
-    begun, replay = [begin for begin, _ in ends if begin], runs[0].config.get("replay") if runs else None
-    texts += [_text(replay["text"], begun[-1].data[replay["text"]])] if replay and replay["share"] and begun else []
-    adapted = isinstance(model, LoraModel)
-    alike = not (model.prompts or adapted)  # then what was measured in training holds for the exported model, too
-    task = "fill-mask" if model.masked else "text-generation"
-    results = [
-        EvalResult(task, text, titles.get(text, text), "perplexity", round(value, 4), dataset_split="valid")
-        for text, value in (last.perplexity.items() if last else ())
-        if value is not None and (alike or text == domain)
-    ]
-    start, on_the_hub = _start(runs[0].config) if runs else ("", False)
-    about = ModelCardData(
-        model_name=name,
-        library_name="transformers",
-        pipeline_tag=task,
-        tags=["lifelong-pre-training", *sorted({run.method for run in runs})],
-        base_model=start if on_the_hub else None,
-        eval_results=results or None,
-    )
-    facts: dict[str, Any] = {"name": name, "model": model, "runs": runs, "stages": ends, "last": last, "texts": texts}
-    facts |= {"domain": domain, "alike": alike, "adapted": adapted, "titles": titles, "start": start, "cell": _cell}
-    return cast(ModelCard, ModelCard.from_template(about, template_path=str(TEMPLATE), **facts))
-
-
-def _history(stage: Path) -> tuple[list[RunLine], list[list[LineOfStage]]]:
-    """The runs that a stage belongs to, and the records of the stages up to it; nothing of one that lies elsewhere."""
-    store = Store(stage.parent.parent)
-    lines = [
-        records.last(records.read(path, records.RUN), RunLine) for path in sorted(store.root.glob("suites/*/*.jsonl"))
-    ]
-    runs = [line for line in lines if line and stage.name in line.stages]
-    if not runs or not store.stage_done(stage.name):
-        return [], []
-    keys = runs[0].stages
-    return runs, [store.stage_lines(key) for key in keys[: keys.index(stage.name) + 1]]
-
-
-def _start(settings: Any) -> tuple[str, bool]:
-    """What the start model of a run is called, nothing without one, and whether it is on the Hub."""
-    name, folder = settings["model"].get("start") or "", Path(settings.get("start", {}).get("folder", ""))
-    on_the_hub = folder.parent.name == "snapshots"
-    return (name if on_the_hub else Path(name).name), on_the_hub
-
-
-def _text(name: str, info: Mapping[str, Any]) -> dict[str, Any]:
-    """What a domain is made of; of files the names alone, for where they lie is nobody's business."""
-    source, sources = info.get("source", {}), list[str]()
-    for part in source.get("sources") or [source]:
-        files = [Path(path).name for path in (*part.get("train", ()), *part.get("valid", ()))]
-        sources += [*part.get("packages", ()), *files, *(dataset["path"] for dataset in part.get("datasets", ()))]
-    return {**info, "name": name, "source": ", ".join(sources)}
-
-
-def _cell(value: object) -> str:
-    """Text that cannot leave its cell of a table in Markdown."""
-    text = " ".join(str(value).split())
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

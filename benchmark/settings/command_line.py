@@ -166,7 +166,7 @@ def _add_models(add: Add) -> None:
     sub.add_argument("--text", type=path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
     sub.add_argument("--domain", help="whose prompt or column to use (default: the last)")
     sub.add_argument("--json", action="store_true", help="print one JSON object")
-    sub = add(MODELS, "export runs/stages/KEY NEW", "write a plain Hugging Face folder, with tokenizer and card")
+    sub = add(MODELS, "export runs/stages/KEY NEW", "write a plain Hugging Face folder, with its tokenizer")
     sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last")
     sub.add_argument("out", type=path, metavar="DIR", help="the new folder")
     prompt = "whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt"
