@@ -88,25 +88,6 @@ def forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
     return float(gains.mean()) if gains.size else float("nan")
 
 
-def regrets(matrix: ArrayLike, oracle: ArrayLike) -> Floats:
-    """Nats by which each loss is above the oracle's, (stages, D): ln P[s, i] - ln P*[i, i] (TiC-LM, 2025, section 5).
-
-    `matrix` and `oracle` (D, D) as in `forward_transfer`; the oracle of a text is the one trained up to its domain.
-    """
-    return np.log(np.asarray(matrix, float)) - np.log(np.diagonal(np.asarray(oracle, float)))
-
-
-def mean_regrets(regrets: ArrayLike) -> tuple[float, float, float]:
-    """In distribution, backward and forward: means on, below and above the diagonal (TiC-LM, 2025).
-
-    The last two are NaN for a single domain.
-    """
-    values = np.asarray(regrets, float)
-    below, above = np.tril_indices(len(values), -1), np.triu_indices(len(values), 1)
-    means = [float(part.mean()) if part.size else float("nan") for part in (values[below], values[above])]
-    return float(np.diagonal(values).mean()), means[0], means[1]
-
-
 def area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
     """Area under a curve over the charged budget, divided by the budget's span: the curve's mean height."""
     x, y = np.asarray(charged, float), np.asarray(values, float)

@@ -1,6 +1,6 @@
 """Tables of perplexities: AP and AP+ after each domain, and measures beyond the paper.
 
-The latter are forgetting in nats, transfer, efficiency, regrets against an oracle, and costs in other units.
+The latter are forgetting in nats, transfer, efficiency, and costs in other units.
 """
 
 from __future__ import annotations
@@ -210,51 +210,6 @@ def _cell(values: tuple[float, ...], column: Column) -> Cell:
     in_nats_or_bits = column.group == SINCE_START or any(word in column.name for word in ("log", "transfer", "Bits"))
     digits = 3 if in_nats_or_bits else 0 if "Tokens" in column.name else 2
     return Cell(numbers, digits, text="never" if known and not numbers else "")
-
-
-ORACLE = "oracle"  # the method that others are measured against
-MEANS = (
-    Column("In distribution", lower=True),
-    Column("Backward", lower=True),
-    Column("Forward", lower=True),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegretTable(TableExhibit):
-    """One line a row of a suite: means of its regrets over the matrix of stages and domains, and those at its end.
-
-    Runs that finished, each against the oracle of its seed (definitions: `analysis.metrics.regrets`).
-    """
-
-    def build(self, study: Study, view: View = "ours") -> Table:
-        suites = self.suites(study)
-        titles = study.column_titles(suites)
-        after, count = "After the last domain", len(titles)
-        each = [Column(title, after, lower=True, in_csv_alone=_is_between(i, count)) for i, title in enumerate(titles)]
-        columns = (*MEANS, *each)
-        blocks = [self._block(study, suite, len(columns)) for suite in suites]
-        about = (
-            "Nats above the oracle of a text, a model that was trained anew on all domains up to that text's, for what "
-            "all stages up to it cost; columns are domains in the order of the stream."
-        )
-        return self.measured(study, columns, blocks, [about], view)
-
-    def _block(self, study: Study, suite: str, width: int) -> Block:
-        runs, apart = study.of(suite), study.apart(suite)
-        oracles = {run.seed: loss_matrix(run) for run in runs if run.line.method == ORACLE and run.row not in apart}
-        measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in runs}
-        for run in runs:
-            if run.seed in oracles and run.row not in apart:
-                regrets = metrics.regrets(loss_matrix(run), oracles[run.seed])
-                if np.isfinite(regrets).all():
-                    measured[run.row].append((*metrics.mean_regrets(regrets), *regrets[-1]))
-        rows = []
-        for row, lines in measured.items():
-            cells = [Cell(values, 3) for values in zip(*lines, strict=True)]
-            rest = Cell() if lines or apart else Cell(missing=True)  # a suite may have fewer domains than another
-            rows.append(TableRow((row,), (*cells, *[rest] * (width - len(cells)))))
-        return Block(self.heading(study, suite), tuple(rows), suite)
 
 
 def loss_matrix(run: RunRecords) -> Floats:

@@ -72,13 +72,3 @@ def test_a_budget_is_reached_where_the_curve_stays_below(last, charged):
     """Oracle: by hand: a curve that begins at 2, rises to 8 at 5 and falls to 4 at 7 meets 6 for good at 6; one that
     ends above it never does."""
     assert metrics.budget_to_reach([0, 5, 7], [2, 8, last], 6) == pytest.approx(charged, nan_ok=True)
-
-
-def test_regrets_are_losses_above_the_oracles():
-    """Oracle: by hand: e^2 over e on the diagonal is a nat, and so on; the oracle's own diagonal has none."""
-    e = math.e
-    matrix, oracle = [[e**2, e**5, e**9], [e**3, e**4, e**8], [e**6, e**5, e**4]], np.diag([e, e**3, e**4])
-    regrets = metrics.regrets(matrix, oracle + 7 * (1 - np.eye(3)))
-    np.testing.assert_allclose(regrets, [[1, 2, 5], [2, 1, 4], [5, 2, 0]], atol=1e-12)
-    assert metrics.mean_regrets(regrets) == pytest.approx((2 / 3, 3, 11 / 3))
-    assert metrics.mean_regrets([[1.5]]) == pytest.approx((1.5, NONE, NONE), nan_ok=True)
