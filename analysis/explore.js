@@ -187,32 +187,3 @@ for (const table of document.querySelectorAll("table.sorts")) {
     });
   });
 }
-
-// ---- from a row to its runs
-const dialog = document.getElementById("explore-runs");
-const open = (suite, row) => {
-  const body = dialog.querySelector("div");
-  const list = make("table", {}, make("thead", {}, make("tr", {}, ...["Suite", "Seed", "Stages done", ...Object.values(data.metrics).map((name) => `final ${name}`)].map((name) => make("th", {}, name)))));
-  const lines = list.createTBody();
-  const files = make("div");
-  for (const run of data.runs.filter((one) => one.suite === suite && one.row === row)) {
-    const cells = [run.suite, run.seed, run.state, ...Object.keys(data.metrics).map((metric) => run[metric] ?? "–")];
-    lines.append(make("tr", {}, ...cells.map((text) => make("td", {}, String(text)))));
-    const paths = [run.record, ...run.stages.map((key) => `stages/${key}/records.jsonl`)];
-    files.append(make("details", {}, make("summary", {}, `${run.suite}, seed ${run.seed}: records`),
-      make("p", { class: "soft" }, `Records, below ${data.records || "the folder of runs"}:`), make("pre", {}, paths.join("\n"))));
-  }
-  const settings = [...document.querySelectorAll("details[data-settings]")].filter((one) => one.dataset.suite === suite && one.dataset.settings === row);
-  body.replaceChildren(make("h3", {}, row), make("div", { class: "scroll" }, list), files,
-    ...settings.map((one) => make("details", {}, make("summary", {}, "Settings"), one.querySelector("pre").cloneNode(true))));
-  dialog.showModal();
-};
-for (const table of document.querySelectorAll("table.sorts")) {
-  for (const line of table.querySelectorAll("tr[data-row]")) {
-    const first = line.cells[0];
-    first.append(make("button", { type: "button", class: "runs", title: "its runs, records and settings" }, ...first.childNodes));
-    line.addEventListener("click", () => open(line.closest("tbody").dataset.suite, line.dataset.row));
-  }
-}
-dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-document.documentElement.classList.add("explorable");

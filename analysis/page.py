@@ -23,7 +23,7 @@ from analysis.figures import COLOURS, styles
 from analysis.metrics import PERPLEXITIES
 from analysis.study import Study, describe_hardware, header
 from analysis.summary import summarize
-from analysis.tables import Block, Cell, Column, Table, TableRow, number
+from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.files import whole_file
 from benchmark.records import DoneLine, EvaluationLine, last, select_kind
 from benchmark.settings.units import UNITS, list_recorded_units
@@ -185,14 +185,12 @@ def data(study: Study) -> Markup:
     own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
     others = {unit: UNITS[unit].label for unit in list_recorded_units() if unit != own}
     content = {
-        "records": study.records,
         "suites": study.suites,
         "rows": [{"row": row, "colour": style["color"]} for row, style in styles(study).items()],
         "colours": COLOURS,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRICS,
         "points": _points(study),
-        "runs": _runs(study),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
@@ -221,27 +219,6 @@ def _points(study: Study) -> dict[str, list[Any]]:
 def _short(value: float) -> float | None:
     """A number as JSON writes it shortest; None for one that is not finite."""
     return None if not math.isfinite(value) else int(value) if value.is_integer() else value
-
-
-def _runs(study: Study) -> list[dict[str, Any]]:
-    """Each run: how far it is, what it ended with, and where its records lie."""
-    ends = study.ends.set_index(["suite", "run", "stage"])[list(METRICS)].to_dict("index")
-    described = []
-    for run in study.runs:
-        measured = ends.get((run.suite, run.id, len(run.domains) - 1), {})
-        state = f"failed in stage {run.failure.stage + 1}" if run.failure else f"{run.finished} of {len(run.domains)}"
-        described.append(
-            {
-                "suite": run.suite,
-                "row": run.row,
-                "seed": run.seed,
-                "state": state,
-                **{name: number(value, 2) for name, value in measured.items() if math.isfinite(value)},
-                "record": f"suites/{run.suite}/{run.id}.jsonl",
-                "stages": run.line.stages,
-            }
-        )
-    return described
 
 
 def render(

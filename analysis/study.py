@@ -52,7 +52,7 @@ class Study:
     """The runs that a report is about, and everything computed from them once.
 
     `title` names the comparison, as its suites do; `paper`: whether the runs are held against the paper; `called`:
-    what stands for each suite on a command line; `records`: the folder that holds theirs; `printed`: for each suite the
+    what stands for each suite on a command line; `printed`: for each suite the
     one of the paper whose printed numbers stand beside its own, "" for none; one that is not in it: by its name;
     `only_last`: suites that fine-tune the models after the last stage alone.
     """
@@ -62,7 +62,6 @@ class Study:
     title: str = ""
     paper: bool = False
     called: Mapping[str, str] = field(default_factory=dict)
-    records: str = ""
     printed: Mapping[str, str] = field(default_factory=dict)
     only_last: frozenset[str] = frozenset()
 

@@ -183,4 +183,4 @@ def study_of(suites: Suites, runs: Path) -> Study:
     called = {suite.name: suite.called for suite, _ in suites}
     printed = {suite.name: next((name for name in suite.built_in if name in PRINTED), "") for suite, _ in suites}
     only_last = frozenset(suite.name for suite, _ in suites if suite.finetuning.stages == "last")
-    return Study("+".join(names), chosen, title, paper, called, str(runs), printed, only_last)
+    return Study("+".join(names), chosen, title, paper, called, printed, only_last)
