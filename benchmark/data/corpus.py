@@ -59,10 +59,10 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[Document]:
     """Documents cut small, of which those with the lowest fingerprints are for validation, one at least."""
     texts = [(document, piece) for document in documents for piece in cut(document.text, PIECE) if piece.strip()]
-    pieces = [replace(document, text=piece, hashed=fingerprint(piece)) for document, piece in texts]
-    lowest = sorted({piece.hashed for piece in pieces})
+    pieces = [(replace(document, text=piece), fingerprint(piece)) for document, piece in texts]
+    lowest = sorted({hashed for _, hashed in pieces})
     end = lowest[max(1, round(valid_share * len(lowest))) - 1] if len(lowest) > 1 else -1
-    return [replace(piece, split="valid" if piece.hashed <= end else "train") for piece in pieces]
+    return [replace(piece, split="valid" if hashed <= end else "train") for piece, hashed in pieces]
 
 
 def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
@@ -76,7 +76,7 @@ def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterato
 
 
 def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a domain as they come, each text once, with their fingerprints. Raises DataError.
+    """The documents of a domain as they come, each text once, with what decides their split. Raises DataError.
 
     The fingerprints that came before are on disk, in a file that goes when it is closed, with a cache of 16 MiB.
     """
@@ -91,7 +91,7 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
                 continue
             hashed = fingerprint(document.text)
             if seen.execute("INSERT OR IGNORE INTO seen VALUES (?)", (hashed - 2**63,)).rowcount:
-                yield replace(document, hashed=hashed, decides=document.decides or hashed)
+                yield replace(document, decides=document.decides or hashed)
             else:
                 skipped["duplicate"] += 1
 

@@ -79,14 +79,12 @@ def naming_source(what: str) -> Iterator[None]:
 class Document:
     """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW".
 
-    `hashed` is its fingerprint, and `decides` that of the text that it was cut from, by which all of that is in one
-    split; 0 is not known.
+    `decides` is the fingerprint of the text that it was cut from, by which all of that is in one split; 0 is not known.
     """
 
     text: str
     source: str
     split: Literal["train", "valid", ""] = ""
-    hashed: int = 0
     decides: int = 0
 
 

@@ -4,7 +4,7 @@ A folder of prepared data holds
 
     texts/<names, sizes and times of files>.txt, the identity of their content
     tokenizers/<identity>/tokenizer.json
-    domains/<identity>/train.bin, valid.bin, fingerprints.bin, info.json
+    domains/<identity>/train.bin, valid.bin, info.json
 
 each with checksums.json beside; whoever reads the files compares it.
 
@@ -29,9 +29,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, TypedDict, cast
 
-import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError, NotHere, Sample
@@ -50,8 +48,8 @@ SAMPLED_FROM = 16  # a tokenizer's sample is drawn from this many times its size
 REPORT_EVERY = 2**24  # bytes of text between two lines of progress
 SUMMED = ("documents", "valid_documents", "valid_bytes")  # over the sources of a domain
 BEYOND = "beyond max_valid_bytes or max_valid_tokens"  # why a document is left out
-# of a domain: documents that were read, a hash of their text, and bytes of train.bin and fingerprints.bin
-NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "sizes": [0, 0]}
+# of a domain: documents that were read, a hash of their text, and bytes of train.bin
+NOTHING: dict[str, Any] = {"documents": 0, "sha256": "", "bytes": 0}
 Say = Callable[[str], None]
 Poll = Callable[[bool], None]  # told now and then whether another process is waited for; may raise
 
@@ -86,12 +84,6 @@ class DomainTokens:
     info: DomainInfo
     folder: Path | None = None  # where they lie, if they do
     sources: tuple[WeightedText, ...] = ()  # of a mixed domain; `info["parts"]` says where each one's tokens end
-
-    def fingerprints(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Those of the training documents, and of the validation documents; none where they do not lie on disk."""
-        known = np.fromfile(self.folder / "fingerprints.bin", "<u8") if self.folder else np.empty(0, np.uint64)
-        place = len(known) - self.info.get("valid_documents", 0)
-        return known[:place], known[place:]
 
     def check(self) -> None:
         """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
@@ -237,7 +229,7 @@ def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, i
     early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit, *early])
     made = make_once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
-    check_checksums(made, cure(made), sizes_alone=("train.bin", "valid.bin", "fingerprints.bin"))
+    check_checksums(made, cure(made), sizes_alone=("train.bin", "valid.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
     for split, tokens in (("training", train), ("validation", valid)):
@@ -284,8 +276,6 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
             for part in parts:
                 with (cast(Path, part.folder) / name).open("rb") as source:
                     shutil.copyfileobj(source, file)
-    prints = [half for halves in zip(*(part.fingerprints() for part in parts), strict=True) for half in halves]
-    np.concatenate(prints).tofile(folder / "fingerprints.bin")
     infos: list[Any] = [part.info for part in parts]
     joined: Any = {name: sum(info[name] for info in infos) for name in SUMMED}
     joined |= {
@@ -310,35 +300,33 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
     for validation up to where no tokenizer has so many, with a token a byte, and two a document: the same for each.
     """
     begun = read_json(folder / BEGUN, cure(folder)) if (folder / BEGUN).exists() else NOTHING
-    paths = folder / "train.bin", folder / "fingerprints.bin"
-    for path, size in zip(paths, begun["sizes"], strict=True):
-        path.touch()
-        os.truncate(path, size)
+    train = folder / "train.bin"
+    train.touch()
+    os.truncate(train, begun["bytes"])
     early_end = data.max_train_tokens or sys.maxsize
-    room = early_end - begun["sizes"][0] // made_with.dtype.itemsize
-    valid: Sample[tuple[Ids, int, bytes]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
+    room = early_end - begun["bytes"] // made_with.dtype.itemsize
+    valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped, text_hash = Counter[str](), hashlib.sha256()
     count = read = train_documents = train_bytes = 0
     is_same = not begun["documents"]
-    with paths[0].open("ab") as file, paths[1].open("ab") as fingerprints:
+    with train.open("ab") as file:
         documents = corpus.read(domain, data.valid_share, skipped)
         for document, ids in encode_documents(made_with, documents, begun["documents"]):
             into.poll(False)
             if document.split == "train" and is_same and not room:
                 break
             count += 1
-            text, hashed = document.text.encode(), document.hashed.to_bytes(8, "little")
+            text = document.text.encode()
             text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
             if document.split == "valid" and not domain.valid and train_bytes + 2 * train_documents >= early_end:
                 skipped[BEYOND] += 1
             elif document.split == "valid":
-                valid.add((ids, len(text), hashed), len(ids) if data.max_valid_tokens else len(text), zlib.crc32(text))
+                valid.add((ids, len(text)), len(ids) if data.max_valid_tokens else len(text), zlib.crc32(text))
             else:
                 train_documents += 1
                 train_bytes += len(text)
                 if is_same:
                     file.write(ids[:room].tobytes())
-                    fingerprints.write(hashed)
                     room -= min(room, len(ids))
             is_same = is_same or (count == begun["documents"] and text_hash.hexdigest() == begun["sha256"])
             if count >= begun["documents"] and not is_same:
@@ -346,7 +334,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
             before, read = read, read + len(text)
             if before // REPORT_EVERY < read // REPORT_EVERY:
                 if count > begun["documents"]:
-                    _leave(folder, count, text_hash.hexdigest(), file, fingerprints)
+                    _leave(folder, count, text_hash.hexdigest(), file)
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
     if not is_same:
         (folder / BEGUN).unlink()
@@ -362,25 +350,21 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
     }
 
 
-def _leave(folder: Path, count: int, sha256: str, *files: IO[bytes]) -> None:
+def _leave(folder: Path, count: int, sha256: str, file: IO[bytes]) -> None:
     """Write down how far a domain is, once all of that is on the disk."""
-    for file in files:
-        file.flush()
-        os.fsync(file.fileno())
-    write_json(folder / BEGUN, {"documents": count, "sha256": sha256, "sizes": [file.tell() for file in files]})
+    file.flush()
+    os.fsync(file.fileno())
+    write_json(folder / BEGUN, {"documents": count, "sha256": sha256, "bytes": file.tell()})
 
 
-def _write_valid(
-    kept: Sequence[tuple[Ids, int, bytes]], made_with: TextTokenizer, most: int | None, folder: Path
-) -> int:
+def _write_valid(kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most: int | None, folder: Path) -> int:
     """Write valid.bin, of at most so many tokens; return the bytes of its text."""
     valid_bytes, room = 0, most or sys.maxsize
-    with (folder / "valid.bin").open("wb") as file, (folder / "fingerprints.bin").open("ab") as fingerprints:
-        for ids, size, hashed in kept:
+    with (folder / "valid.bin").open("wb") as file:
+        for ids, size in kept:
             part = ids[:room]
             room -= len(part)
             file.write(part.tobytes())
-            fingerprints.write(hashed)
             if len(part) < len(ids):
                 size = len(made_with.bpe.decode(part.tolist(), skip_special_tokens=False).encode())
             valid_bytes += size

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain, combinations
+from itertools import chain
 from pathlib import Path
-
-import numpy as np
 
 from benchmark.data.copies import RUN
 from benchmark.data.documents import FEW_DOCUMENTS
@@ -79,7 +77,6 @@ def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
                 f"{domain.name}: documents have {length:.0f} tokens, so rows are glued of unrelated ones. Where they "
                 "are sentences of longer texts, join them"
             )
-    yield from warn_of_shared_documents(corpus)
     yield from filter(None, [config.tokenizer_note, name_moving_sets(config)])
 
 
@@ -90,18 +87,6 @@ def name_moving_sets(config: RunConfig) -> str:
     if not moving:
         return ""
     return f"{', '.join(dict.fromkeys(moving))}: no commit is named, so the text may change. Give `revision`"
-
-
-def warn_of_shared_documents(corpus: Corpus) -> Iterator[str]:
-    """Which domains have documents in common: what one learns of the other is no transfer."""
-    texts = {domain.name: np.concatenate(domain.fingerprints()) for domain in corpus.domains}
-    texts |= {probe.name: probe.fingerprints()[1] for probe in corpus.probes}
-    for (name, documents), (other, others) in combinations(texts.items(), 2):
-        if both := len(np.intersect1d(documents, others)):
-            yield (
-                f"{name} and {other} share {both:,} documents: what a model learns or forgets of one is then text of "
-                "the other too. Take them out of one"
-            )
 
 
 def warn_of_tests_in_stream(
