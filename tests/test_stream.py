@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.data.random_numbers import random_bits, shuffled, uniform
+from benchmark.data.sampling import random_bits, shuffled, uniform
 from benchmark.data.tokenizer import BOS, MASK
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data

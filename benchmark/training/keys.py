@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
-from benchmark.data.random_numbers import random_bits
+from benchmark.data.sampling import random_bits
 from benchmark.settings.base import digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, per_stage

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.data.random_numbers import random_bits
+from benchmark.data.sampling import random_bits
 from benchmark.models import LanguageModel, build
 from benchmark.models.devices import evaluating, keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
