@@ -32,7 +32,6 @@ import torch
 
 import methods
 from benchmark import records
-from benchmark.data.tokens import Corpus
 from benchmark.errors import UserError
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import TinyRuns, Weights, tiny_config, train_through_kills, weights_of
@@ -201,7 +200,7 @@ def beside_the_trainer(place: Place, architecture: str) -> Figures:
         config = one_stage(place, architecture)
         forget_memory(place)
         run = trained(place, config, f"pair-{architecture}-{turn}")
-        ours.append(tokens_per_second(run))
+        ours.append(last_evaluation(run, 0).tokens_per_second)
         memory["ours"] = peak_memory(place)
         model, tokens = run.store.stage(run.keys[0]) / "model", run.corpus.domains[0].train
         forget_memory(place)
@@ -227,7 +226,7 @@ def steps_of_methods(place: Place) -> Figures:
         config = place.config(name)
         run = trained(place, config, "steps", last_stage=None)
         forget_memory(place)
-        measured, _ = speed.measure([config], methods.build, partial(_corpus, run), run.world, pairs=3)
+        measured, _ = speed.measure([config], methods.build, lambda _: run.corpus, run.world, pairs=3)  # noqa: B023
         more = {"peak_bytes": peak_memory(place)}
         costs += [asdict(cost) | {"tokens_per_second": cost.tokens / cost.seconds} | more for cost in measured]
     words = [
@@ -324,18 +323,10 @@ def trained(place: Place, config: RunConfig, store: str, last_stage: int | None 
     return run
 
 
-def _corpus(run: Run, _: RunConfig) -> Corpus:
-    return run.corpus
-
-
 def last_evaluation(run: Run, stage: int = -1) -> EvaluationLine:
     line = records.last(run.store.stage_lines(run.keys[stage]), EvaluationLine)
     assert line
     return line
-
-
-def tokens_per_second(run: Run) -> float:
-    return float(last_evaluation(run, 0).tokens_per_second)
 
 
 def forget_memory(place: Place) -> None:
