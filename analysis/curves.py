@@ -32,12 +32,13 @@ from benchmark.settings.units import UNITS
 class TrendFigure(FigureExhibit):
     """The `metrics` of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
 
-    Rows of panels are suites. What was measured before the first step of a stage, as right after growth, is drawn
-    but does not set the scale. Lines without a colour have no band.
+    Rows of panels, each `width` inches wide, are suites. What was measured before the first step of a stage, as right
+    after growth, is drawn but does not set the scale. Lines without a colour have no band.
     """
 
     rows: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = PERPLEXITIES
+    width: float = 4.2
 
     def draw(self, study: Study) -> Figure:
         suites = self.suites(study)
@@ -45,7 +46,7 @@ class TrendFigure(FigureExhibit):
         style_of = styles(study, shown["row"].unique())
         labels, text = describe_rows(shown.groupby(["suite", "row", "stage"])["seed"].nunique())
         longest = max(len(title) for suite in suites for title in study.stage_titles(suite))
-        figure, axes = panels(len(suites), len(self.metrics), 8.4 / len(self.metrics), 2.6 + 0.05 * longest)
+        figure, axes = panels(len(suites), len(self.metrics), self.width, 2.6 + 0.05 * longest)
         ends, cut = [], False
         for suite, line in zip(suites, axes, strict=True):
             points = self._points(study, suite)

@@ -28,7 +28,7 @@ const rows = make("fieldset", { class: "rows" }, make("legend", {}, "Rows "));
 const all = make("button", { type: "button" }, "all");
 const none = make("button", { type: "button" }, "none");
 rows.firstChild.append(all, none);
-for (const { row } of data.rows) {
+for (const row of data.rows) {
   const swatch = make("span", { class: "swatch" });
   swatch.innerHTML = `<svg viewBox="-12 -5 24 10" aria-hidden="true"><path d="M-12,0H12" stroke="currentColor" stroke-width="1.5"/><circle r="3" fill="currentColor"/></svg>`;
   const box = make("input", { type: "checkbox", name: "row", value: row, checked: "" });
@@ -45,15 +45,11 @@ for (const [button, on] of [[all, true], [none, false]]) {
 const number = (value) => value.toFixed(Math.abs(value) >= 1000 ? 0 : 2).replace("-", "−"); // as tables have it
 const named = (name, scale) => (name.endsWith(")") ? `${name.slice(0, -1)}, ${scale})` : `${name} (${scale})`);
 const HEIGHT = 360;
-const coloured = () => { // grey rows get the colours that those which are switched off leave free
-  const shown = data.rows.filter(({ row }) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
-  const free = Object.keys(data.colours).filter((colour) => !shown.some((row) => row.colour === colour));
-  const grey = shown.filter(({ colour }) => !data.colours[colour]).slice(free.length); // a single one has a name, too
-  return shown.map((row) => {
-    const own = data.colours[row.colour] ? row.colour : free.shift();
-    const rest = grey.length > 1 ? "var(--faint)" : "var(--soft)";
-    return { row: row.row, grey: !own && grey.length > 1, colour: own ? `light-dark(${own}, ${data.colours[own]})` : rest };
-  });
+const coloured = () => { // as analysis/figures.py colours the rows of a figure
+  const shown = data.rows.filter((row) => form.querySelector(`[value="${CSS.escape(row)}"][name=row]`).checked);
+  const named = data.colours.filter(([row]) => shown.includes(row));
+  const own = new Map(shown.length > data.clear + 1 ? named.slice(0, data.clear) : named);
+  return shown.map((row) => ({ row, grey: !own.has(row), colour: own.get(row) ?? "var(--faint)" }));
 };
 const namesAtEnds = (ends, height) => { // they move down where they would overlap, and up again from the bottom
   const gap = 13;

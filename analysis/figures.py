@@ -6,7 +6,6 @@ Files hold no time stamp: the same numbers give the same bytes.
 from __future__ import annotations
 
 import io
-import itertools
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,8 +34,8 @@ TEXT = 8.0  # labels, legends and notes
 LETTER = 0.065  # inches that a letter of TEXT is wide, on average
 CLAIMED = ("ER", "ELLE")  # rows that have a colour in any case
 FEW = 12  # stages of which each has room for a label, and for a number in a matrix
+CLEAR = 8  # rows in colour beside grey ones: more are a tangle
 GREY = "#949494"  # of rows that have none
-LONE = "#5b6068"  # of a row that would be the only grey one: its name can be read
 _SETTINGS: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType, which can be searched
     "text.parse_math": False,  # a name may hold a dollar sign
@@ -63,6 +62,11 @@ COLOURS = {
     "#4a3a20": "#e6da78",
     "#7048d8": "#c79ffb",
     "#1a208a": "#6e81fd",
+    "#000000": "#ffffe1",
+    "#780069": "#ff1ff0",
+    "#005c00": "#1fa03c",
+    "#0000ff": "#3d95ff",
+    "#005f6b": "#2fd9e8",
 }
 
 
@@ -114,26 +118,30 @@ def to_files(figure: Figure) -> dict[str, bytes]:
     return {"pdf": pdf.getvalue(), "png": png.getvalue()}
 
 
+def colours(study: Study) -> dict[str, str]:
+    """The colour of each row, the same in all figures of a report: CLAIMED, then the lowest final AP, come first.
+
+    No two rows share one; rows after the last of COLOURS have none.
+    """
+    rows = dict.fromkeys(run.row for run in study.runs)
+    last = study.ends["stage"] == max((len(run.domains) for run in study.runs), default=0) - 1
+    final = study.ends[last].groupby("row")["ap"].mean()
+    ranked = sorted(rows, key=lambda row: ([*CLAIMED, row].index(row), final.get(row, np.inf)))
+    return dict(zip(ranked, COLOURS, strict=False))
+
+
 def styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]:
     """The style of each row of a figure (default: of all rows), as keywords of matplotlib's `plot`.
 
-    No two rows share a colour, and a row has the same one in all figures of a report. Where there are more rows than
-    colours, CLAIMED and those of the lowest final AP have one; so have others in a figure that leaves colours free. The
-    rest are GREY, or LONE if it is a single one.
+    Where more than CLEAR + 1 are shown, the first CLEAR keep their colours and the rest are GREY.
     """
     rows = list(dict.fromkeys(run.row for run in study.runs))
-    last = study.ends["stage"] == max((len(run.domains) for run in study.runs), default=0) - 1
-    final = study.ends[last].groupby("row")["ap"].mean()
-    best = sorted(rows, key=lambda row: (row not in CLAIMED, final.get(row, np.inf)))[: len(COLOURS)]
-    colours = dict(zip(sorted(best, key=rows.index), COLOURS, strict=False))
     shown = rows if shown is None else list(shown)
-    others = [row for row in shown if row not in colours]
-    free = [colour for colour in COLOURS if colour not in {colours.get(row) for row in shown}]
-    rest = GREY if len(others) > len(free) + 1 else LONE
-    colours |= dict(itertools.zip_longest(others, free[: len(others)], fillvalue=rest))
+    coloured = [(row, colour) for row, colour in colours(study).items() if row in shown]
+    own = dict(coloured if len(shown) <= CLEAR + 1 else coloured[:CLEAR])
     return {
         row: {
-            "color": colours[row],
+            "color": own.get(row, GREY),
             "marker": _MARKERS[rows.index(row) % len(_MARKERS)],
             "markersize": 3.5,
             "linewidth": 1.2,

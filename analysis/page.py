@@ -19,7 +19,7 @@ from PIL import Image
 
 from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
-from analysis.figures import COLOURS, styles
+from analysis.figures import CLEAR, COLOURS, colours
 from analysis.metrics import PERPLEXITIES
 from analysis.study import Study, describe_hardware, header
 from analysis.summary import summarize
@@ -186,8 +186,9 @@ def data(study: Study) -> Markup:
     others = {unit: UNITS[unit].label for unit in list_recorded_units() if unit != own}
     content = {
         "suites": study.suites,
-        "rows": [{"row": row, "colour": style["color"]} for row, style in styles(study).items()],
-        "colours": COLOURS,
+        "rows": list(dict.fromkeys(run.row for run in study.runs)),
+        "colours": [[row, f"light-dark({colour}, {COLOURS[colour]})"] for row, colour in colours(study).items()],
+        "clear": CLEAR,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRICS,
         "points": _points(study),

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import seaborn
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
+from seaborn.utils import relative_luminance
 
 from analysis import figures
 from analysis.figures import FigureExhibit, finish, panels
@@ -49,8 +51,9 @@ class MatrixFigure(FigureExhibit):
         if columns <= figures.FEW:
             width = 0.2 + CELL * columns
             height = 0.3 + 0.22 * max(matrix.shape[0] for _, matrix in matrices)
-        down = -(-len(matrices) // max(1, int(WIDEST // width)))
-        across = -(-len(matrices) // down)
+        most = min(len(matrices), max(1, int(WIDEST // width)))
+        across = min(range(most, most // 2, -1), key=lambda count: -len(matrices) % count)  # fewest empty places
+        down = -(-len(matrices) // across)
         figure, axes = panels(down, across, width, height)
         flat, scale = [axis for line in axes for axis in line], LogNorm(every.min(), min(every.max(), 10 * every.min()))
         figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
@@ -59,7 +62,7 @@ class MatrixFigure(FigureExhibit):
             _draw_matrix(axis, matrix, scale)
             axis.set_title(row, pad=3)
             each = figures.label_every(columns)
-            lowest, leftmost = place + across >= len(matrices) or suites[1:], place % across == 0 or not alike
+            lowest, leftmost = place // across == down - 1 or suites[1:], place % across == 0 or not alike
             texts, stages = matrix.columns[::each], matrix.index[::each]
             axis.set_xticks(np.arange(0, matrix.shape[1], each) + 0.5, texts if lowest else [""] * len(texts))
             axis.set_yticks(np.arange(0, matrix.shape[0], each) + 0.5, stages if leftmost else [""] * len(stages))
@@ -118,6 +121,10 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
         xticklabels=False,
         yticklabels=False,
     )
+    for text in axis.texts:  # seaborn's own choice is hard to read on the middle of the scale
+        column, line = map(int, text.get_position())
+        light = relative_luminance(colormaps[f"{COLOURS}_r"](scale(matrix.to_numpy()[line, column]))) > 0.18
+        text.set_color("black" if light else "white")
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
     for stage in range(min(len(matrix) - first, matrix.shape[1])):
         if np.isfinite(matrix.to_numpy()[first + stage, stage]):

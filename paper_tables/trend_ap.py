@@ -9,4 +9,5 @@ EXHIBIT = TrendFigure(
     blocks={},
     rows=("Naive", "A-GEM", "ER", "PNN", "ELLE", "ELLE (exact)"),
     metrics=(AP,),
+    width=5.0,  # README.md has the table beside it
 )
