@@ -319,32 +319,16 @@ def to_csv(table: Table) -> str:
     """One line a cell, for other programs; low and high: the 95% Student t interval of the mean over the n values."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "block", *map(_escape_formula, table.stubs), "group", "column", *_CSV])
+    writer.writerow(["table", "block", *table.stubs, "group", "column", *_CSV])
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 numbers = (cell.mean, cell.sd, *interval(cell.values))
                 values = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
-                texts = map(_escape_formula, (cell.text, cell.printed, cell.corrected))
-                writer.writerow([*map(_escape_formula, place), *values, len(cell.values) or "", *texts])
+                texts = cell.text, cell.printed, cell.corrected
+                writer.writerow([*place, *values, len(cell.values) or "", *texts])
     return out.getvalue()
-
-
-def _escape_formula(text: str) -> str:
-    """Text that a spreadsheet takes for text: what begins like a formula gets an apostrophe, numbers do not."""
-    text = text.replace("\r", " ")  # csv quotes line feeds alone
-    return f"'{text}" if text.lstrip(" ")[:1] in _FORMULA and not _is_number(text) else text
-
-
-_FORMULA = {"=", "+", "-", "@", "\t"}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"tex": to_latex, "csv": to_csv, "md": to_markdown}
