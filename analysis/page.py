@@ -13,16 +13,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
 
-from analysis import notes
+from analysis import inference, notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
-from analysis.figures import CLEAR, COLOURS, colours
-from analysis.metrics import PERPLEXITIES
+from analysis.figures import CLEAR, COLOURS, colours, short
+from analysis.metrics import AP, PERPLEXITIES
 from analysis.study import Study, describe_hardware, header
-from analysis.summary import summarize
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.files import whole_file
 from benchmark.records import DoneLine, EvaluationLine, last, select_kind
@@ -31,6 +31,7 @@ from benchmark.settings.units import UNITS, list_recorded_units
 FOLDER = Path(__file__).parent
 IN_AUDIT = "These rows are not equal in everything: Audit, below, says in what."
 ABOVE = "Notes above hold here, too."
+GROWN = 1.05  # times the parameters: prompts and adapters are less
 METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
@@ -72,6 +73,47 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
         data=data(study),
         scripts=scripts(),
     )
+
+
+def summarize(study: Study, suite: str) -> list[str]:
+    """The result in three sentences: the best row, what growth gained, what was forgotten.
+
+    They are on the rows that get one domain after the other, have ended, and had the text of most.
+
+    Growth is the best row that grows beside the best that begins as small and stays so, paired by seed.
+    """
+    last, apart = len(study.of(suite)[0].domains) - 1, study.never_best(suite) | study.pooled
+    ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last) & ~study.ends["row"].isin(apart)]
+    if ends.empty:
+        return []
+    ap, lost = ends.groupby("row")["ap"].mean(), ends.groupby("row")["ap_plus"].mean().dropna()
+    best, seeds = str(ap.idxmin()), ends.groupby("row")["seed"].nunique()
+    over = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
+    of = ", of the rows that get one domain after the other" if study.pooled else ""
+    title = study.stage_titles(suite)[last]
+    said = [f"Best: {best} has the lowest AP after {title}, {short(ap[best])} ({over}){of}."]
+    sizes = study.stages[study.stages["suite"] == suite].groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
+    grows = sizes["max"] > GROWN * sizes["min"]
+    if grows.any():
+        row = ap[grows].idxmin()
+        small = ap[~grows & (sizes["max"] < GROWN * sizes["min"][row])]
+        if len(small):
+            pairs = ends.pivot_table(index="seed", columns="row", values="ap")[[row, small.idxmin()]].dropna()
+            ratios = np.log(pairs[row] / pairs[small.idxmin()]).to_numpy()
+            low, high = inference.interval(ratios, study.text_variance(suite, row, small.idxmin(), last))
+            between = "" if math.isnan(low) else f" (95% interval {AP.show(low)} to {AP.show(high)})"
+            change = AP.show(float(ratios.mean())) if len(ratios) else "(no seed in common)"
+            said.append(
+                f"Growth: {row}, the best row that grows, ends with {change} AP{between} against {small.idxmin()}, the "
+                "best that stays small."
+            )
+    if len(lost) > 1:
+        least = " and ".join(lost.index[lost == lost.min()])
+        said.append(
+            f"Forgotten, by AP⁺: {short(lost[best])} with {best}; least with {least}, {short(lost.min())}, "
+            f"and most with {lost.idxmax()}, {short(lost.max())}."
+        )
+    return said
 
 
 def _code(text: str) -> Markup:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.summary import summarize
+from analysis.page import summarize
 from tests.support import synthetic
 
 

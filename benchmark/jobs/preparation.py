@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from benchmark.data.copies import RUN
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.leaks import find_validation_leaks
+from benchmark.data.leaks import RUN, find_validation_leaks
 from benchmark.data.tokens import BEYOND, Corpus, corpus_of, data_key
 from benchmark.downstream.tasks import TaskData, load_tasks, mark_in_stream, record_baselines
 from benchmark.models.transformer import load_network
