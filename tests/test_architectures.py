@@ -23,7 +23,7 @@ from tests.support.toy_task import SETTINGS, TASK, data_of, save
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("benchmark", "methods", "analysis", "paper_tables")
-OUTSIDE = Path(__file__).parent / "support" / "architectures"
+OUTSIDE = Path(__file__).parent / "examples" / "architectures"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 import methods
-from benchmark.jobs import board
+from benchmark.jobs.executors import local
 from benchmark.jobs.work import Train
 from benchmark.store import WATCHED, Heartbeat
 from tests.support.suite_folder import SuiteFolder, write_texts
@@ -25,8 +25,8 @@ def test_a_terminal_shows_what_is_under_way(tmp_path, monkeypatch) -> None:
     file = unit.store.heartbeat(config)
     file.parent.mkdir(parents=True)
     file.write_bytes(msgspec.json.encode(beat))
-    monkeypatch.setattr(board, "Console", lambda stderr: Console(file=out, force_terminal=True, width=100))
-    with board.Board("tiny") as shown:
+    monkeypatch.setattr(local, "Console", lambda stderr: Console(file=out, force_terminal=True, width=100))
+    with local.Board("tiny") as shown:
         assert WATCHED in os.environ
         shown.show([unit])
         shown.show([])

@@ -14,7 +14,7 @@ from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import suite_names
 from benchmark.settings.suite import per_stage
 from benchmark.training.step_times import stage_times
-from tests.tools import suite_keys
+from docs import suite_keys
 
 ROOT = Path(__file__).parent.parent
 MINIMAL = """
@@ -230,4 +230,4 @@ def test_orders_of_domains(suite_file) -> None:
 def test_the_page_of_suite_keys_is_current() -> None:
     """Oracle: the settings' own descriptions; every key has one, or rendering fails."""
     page = (ROOT / "docs" / "suite_keys.md").read_text(encoding="utf-8")
-    assert page == suite_keys.render(), "run `python -m tests.tools.suite_keys > docs/suite_keys.md`"
+    assert page == suite_keys.render(), "run `python -m docs.suite_keys > docs/suite_keys.md`"

@@ -18,7 +18,7 @@ from benchmark.errors import UserError
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import CHECKS, TinyRuns, works_on_the_clock_alone
 from benchmark.training.method import LifelongMethod, Phase, Source
-from tests.support import made_up_methods
+from tests.examples import made_up_methods
 from tests.support.thorough import THOROUGH, only_thorough, these_of
 
 ROOT = Path(__file__).parent.parent

@@ -8,8 +8,8 @@ import scipy.stats
 
 from analysis import inference
 from analysis.verdicts import claim_p_values
-from tests.tools import verdict_tables
-from tests.tools.verdict_tables import DIFFERENCES, NOISE, ONE_CLAIM
+from docs import verdict_tables
+from docs.verdict_tables import DIFFERENCES, NOISE, ONE_CLAIM
 
 CARD = verdict_tables.main_card()
 

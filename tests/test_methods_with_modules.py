@@ -43,7 +43,7 @@ def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
     """The method in a file beside these tests, or one of the project."""
     if name not in CLASSES:
         return methods.build(name, options)
-    module = importlib.import_module(f"tests.support.methods_with_modules.{name}")
+    module = importlib.import_module(f"tests.examples.methods_with_modules.{name}")
     try:
         return getattr(module, CLASSES[name])(**options)
     except TypeError as error:

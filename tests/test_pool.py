@@ -21,7 +21,6 @@ from threadpoolctl import threadpool_info
 import methods
 from benchmark.jobs import pool
 from benchmark.jobs.executors import local
-from benchmark.jobs.executors.local import train_here
 from benchmark.jobs.pool import outcome_of, slots_for
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.locks import Lease
@@ -30,7 +29,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 from benchmark.training.processes import join
 from tests.support import processes
-from tests.support.suite_folder import SuiteFolder, copy_code, submitting, wait_until, write_texts
+from tests.support.suite_folder import SuiteFolder, copy_code, submitting, train_here, wait_until, write_texts
 from tests.support.thorough import only_thorough
 
 NAIVE, ER, MAS = ('{ method = "naive" }', '{ method = "er" }', '{ method = "mas" }')
@@ -263,7 +262,7 @@ def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd)
 def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) -> None:
     """Another process looks at what two runs share. Oracle: the run goes on; while its own stage is another's it is
     put off."""
-    assert train_here([tiny.config("Naive")], tiny.runs, methods.build) == []
+    train_here(tiny.config("Naive"), tiny.runs)
     shared, own = (Store(tiny.runs).stage(key) for key in tiny.states()["ER"].keys)
     er = Train(tiny.runs, tiny.config("ER"), "", methods.build)
     with join() as world:
@@ -284,7 +283,7 @@ def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) 
 
 @pytest.fixture
 def paced(tiny: SuiteFolder) -> Iterator[SuiteFolder]:
-    """A suite with the methods of `tests/support/paced*.py`, in `folder/code`."""
+    """A suite with the methods of `tests/examples/paced*.py`, in `folder/code`."""
     with submitting(copy_code(tiny.folder / "code")):
         yield tiny
 

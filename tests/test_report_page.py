@@ -25,7 +25,7 @@ from benchmark.records import FailedLine
 from benchmark.settings.load import load_suite
 from benchmark.store import load_runs
 from tests.support import synthetic
-from tests.support.programs import program
+from tests.support.thorough import program
 
 TABLES = ["main_pretraining", "trend_main", "main_downstream", "f1_by_stage"]
 NASTY = "<script>alert(1)</script> & \"'{{ 7 * 7 }}"

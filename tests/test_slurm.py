@@ -1,7 +1,7 @@
 """Suites on a real Slurm: two nodes on this machine, started for these tests. Asserted on states and records.
 
 Every wait is for a state and ends with an error if that does not come. Runs are disturbed in mid-stage: they are slow
-(tests/support/paced.py) until that has happened.
+(tests/examples/paced.py) until that has happened.
 """
 
 from __future__ import annotations

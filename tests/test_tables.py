@@ -35,8 +35,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.store import load_runs
 from tests.support import synthetic
-from tests.support.programs import program
 from tests.support.synthetic import load, study
+from tests.support.thorough import program
 
 FILES = Path(paper_tables.__file__).parent / "printed"
 

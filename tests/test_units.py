@@ -19,7 +19,7 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
 from benchmark.settings.units import UNITS, Unit, list_recorded_units
 from benchmark.store import RunRecords, load_runs
-from tests.support.made_up_methods import Idles
+from tests.examples.made_up_methods import Idles
 from tests.support.source_tree import TREES
 from tests.support.synthetic import load, study
 from tests.support.tiny_suite import write

@@ -326,10 +326,6 @@ def own_twice(folder: Path) -> None:
             pass
 
 
-def is_owned(folder: Path) -> bool:
-    return locks.Lease(folder / "lock").is_taken()
-
-
 def scenarios() -> list[Scenario]:
     models = Models()
     return [
@@ -344,7 +340,7 @@ def scenarios() -> list[Scenario]:
         # between two renames there is none: its stage is not done then, and trains on from its checkpoint
         Scenario("model_again", models.first, models.second, models.read, lambda seen, *both: seen in (None, *both)),
         Scenario("tokens", write_text, tokenise, read_tokens, is_subset),
-        Scenario("lease", nothing, own_twice, is_owned),
+        Scenario("lease", nothing, own_twice, lambda folder: locks.Lease(folder / "lock").is_taken()),
     ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import Counter
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -81,7 +82,9 @@ def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
     if target is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     known = {id(tensor.held): tensor for tensor in here}
-    result = function(*tree_map_only(OtherTensor, _inner, args), **tree_map_only(OtherTensor, _inner, kwargs))
+    result = function(
+        *tree_map_only(OtherTensor, attrgetter("held"), args), **tree_map_only(OtherTensor, attrgetter("held"), kwargs)
+    )
 
     def wrap(value: Any) -> Any:
         if not isinstance(value, Tensor) or not on_device:
@@ -91,10 +94,6 @@ def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
     if function is ATEN.copy_.default:
         return args[0]
     return tree_map(wrap, result)
-
-
-def _inner(tensor: OtherTensor) -> Tensor:
-    return tensor.held
 
 
 class Backend:

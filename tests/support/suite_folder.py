@@ -26,13 +26,15 @@ import paper_tables
 import run_all
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job, slurm
-from benchmark.jobs.executors.local import train_here
+from benchmark.jobs.executors.local import do_in_turns
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.waves import Plan, Tables
+from benchmark.jobs.work import Train, Worker
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
+from benchmark.training.processes import join
 from tests.support import processes
 from tests.support.record_lines import read_lines
 from tests.support.slurm_cluster import SlurmCluster, missing_programs
@@ -121,11 +123,11 @@ def write_questions(folder: Path) -> str:
 
 
 def copy_code(folder: Path) -> Path:
-    """A copy of the code that knows the methods of `tests/support/paced*.py`."""
+    """A copy of the code that knows the methods of `tests/examples/paced*.py`."""
     for name in slurm.CODE:
         shutil.copytree(slurm.ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(slurm.ROOT / "run_all.py", folder)
-    for method in Path(__file__).parent.glob("paced*.py"):
+    for method in (Path(__file__).parents[1] / "examples").glob("paced*.py"):
         shutil.copy(method, folder / "methods" / method.name)
     return folder
 
@@ -282,9 +284,15 @@ class SuiteFolder:
         other.file.write_text(self.file.read_text())
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        assert train_here([self.config(row)], other.runs, methods.build) == []
+        train_here(self.config(row), other.runs)
         torch.set_num_threads(threads)
         return other
+
+
+def train_here(config: RunConfig, runs: Path) -> None:
+    """Train a run in this process."""
+    with join() as world:
+        assert do_in_turns([Train(runs, config, config.id, methods.build)], Worker(world)) == []
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """How often a scorecard is wrong and an interval misses its mean, simulated: the tables of docs/statistics.md.
 
-python -m tests.tools.verdict_tables
+python -m docs.verdict_tables
 
 The card is that of a suite of the paper's methods, with all claims about them. Every value is drawn for each seed, and
 claims share the values of their rows as they do on a real card. A verdict is wrong if it is "held" of a claim that is

@@ -1,6 +1,6 @@
 """The list of every key that a suite may have, docs/suite_keys.md, rendered from the settings' own descriptions.
 
-python -m tests.tools.suite_keys > docs/suite_keys.md
+python -m docs.suite_keys > docs/suite_keys.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmark.settings.suite import Suite
 INTRODUCTION = """\
 # Suite keys
 
-<!-- rendered by `python -m tests.tools.suite_keys`; change the settings' descriptions, not this page -->
+<!-- rendered by `python -m docs.suite_keys`; change the settings' descriptions, not this page -->
 
 A suite is a TOML file in `benchmark/suites/`, or anywhere. `extends = "other"` at its top takes over all of another
 suite: give only what differs. Paths, that of `extends` too, are relative to the file in which they stand. `${NAME}` in

@@ -1,0 +1,1 @@
+"""Methods and architectures that tests bring, as their authors would write them."""
