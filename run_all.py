@@ -12,7 +12,7 @@ import io
 import logging
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from benchmark.jobs import executors
 from benchmark.settings.command_line import command_line, no_command, repeat_options
 
 if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
-    from analysis.notebook import OpenSuite
+    from analysis.study import Study
     from benchmark.jobs.state import Survey
     from benchmark.settings.suite import RunConfig, Suite
     from benchmark.store import RunRecords
@@ -210,19 +210,14 @@ def track(options: argparse.Namespace) -> int:
     return say(track(suite.name, configs, methods.build, options.runs, options.out))
 
 
-def open_suite(
-    name: str, runs: str = "runs", *, set: Mapping[str, object] | None = None, seeds: Sequence[int] = ()
-) -> OpenSuite:
-    """A suite for a notebook (docs/python.md). `runs` holds its records, `set` what `--set` would. Raises UserError."""
+def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None = None) -> Study:
+    """What the records below `runs` say of a suite; `set`: what `--set` would (docs/python.md). Raises UserError."""
     import methods
     import paper_tables
-    from analysis.notebook import OpenSuite
-    from benchmark.jobs.executors.local import train_here
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
-    configs, train = tuple(methods.runs(suite, seeds=seeds)), partial(train_here, build=methods.build)
-    return OpenSuite(suite, configs, Path(runs), train, paper_tables.load, paper_tables.study_of)
+    return paper_tables.study_of([(suite, methods.runs(suite))], Path(runs))
 
 
 def run_instrument(options: argparse.Namespace) -> int:

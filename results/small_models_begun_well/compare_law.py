@@ -30,7 +30,7 @@ LEARNED = 30  # tokens a parameter, from which on models have left the plateau o
 
 def read_cells(records: Path, suite: str) -> dict[str, dict[Cell, Floats]]:
     """The log ratios of a suite's seeds, by method and cell."""
-    study = run_all.open_suite(str(HERE / f"{suite}.toml"), str(records)).study
+    study = run_all.open_study(str(HERE / f"{suite}.toml"), str(records))
     ends = study.ends[study.ends["stage"] == study.ends["stage"].max()]
     ap: dict[tuple[str, Cell], dict[int, float]] = {}
     for row, seed, value in ends[["row", "seed", "ap"]].itertuples(index=False):

@@ -70,12 +70,12 @@ def main() -> None:
         for title, suites in TABLES.items():
             there = {budget: suite for suite, budget in suites.items() if (records / "suites" / suite).is_dir()}
             opened = {
-                budget: run_all.open_suite(str(HERE / f"{suite}.toml"), str(records)) for budget, suite in there.items()
+                budget: run_all.open_study(str(HERE / f"{suite}.toml"), str(records)) for budget, suite in there.items()
             }
             rows = [
                 HEADS,
                 [":--"] * 3 + ["--:"] * 4 + [":--"],
-                *compare_rows({b: suite.study for b, suite in opened.items()}),
+                *compare_rows(opened),
             ]
             print(f"\n{title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
 

@@ -48,7 +48,7 @@ def agree(ap: Floats, other: Floats) -> tuple[float, float, float]:
 
 def main() -> None:
     with open_records(str(HERE)) as records:
-        study = run_all.open_suite(str(HERE / f"{SUITE}.toml"), str(records)).study
+        study = run_all.open_study(str(HERE / f"{SUITE}.toml"), str(records))
         measures = measure_rows(study)
     means = measures.groupby("row").mean().sort_values("ap")
     print(f"| Row | AP | {' | '.join(ORDERS)} |\n| :-- | --: |{' --: |' * len(ORDERS)}")

@@ -66,7 +66,7 @@ def final_ap(suite: str, runs: Path) -> pd.DataFrame:
     """AP after the last domain, a line a seed, a column a row: the suite's own, and those of suites beside it."""
     found: dict[str, pd.Series] = {}
     for name in (suite, *BESIDE.get(suite, ())):
-        ends = run_all.open_suite(str(HERE / f"{name}.toml"), str(runs)).evaluations.query("is_end and stage == 4")
+        ends = run_all.open_study(str(HERE / f"{name}.toml"), str(runs)).evaluations.query("is_end and stage == 4")
         for row, aps in ends.pivot(index="seed", columns="row", values="ap").items():
             found.setdefault(str(row), aps)
     ap: pd.DataFrame = pd.DataFrame(found)

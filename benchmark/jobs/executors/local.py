@@ -9,23 +9,30 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from benchmark.jobs.executors import Executor, Finding
 from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
-from benchmark.jobs.state import is_timed
+from benchmark.jobs.state import describe_progress, is_timed
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, count_by_kind
-from benchmark.jobs.work import TRAINS, Train, Unit, Worker
+from benchmark.jobs.work import TRAINS, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.training.method import Build
+from benchmark.store import WATCHED, read_heartbeat
 
 Show = Callable[[Sequence[Unit]], None]  # is told which are under way
+PAUSE = 1.0  # seconds between two looks at what is under way, at least
 MACHINE = Path("/tmp/lifelong-pretraining.lock")  # for runs that must not share this one, whoever starts them
 
 
@@ -39,7 +46,6 @@ def execute(plan: Plan) -> int:
 
     Several processes, of `--processes` or torchrun, train together, and the first alone does all else.
     """
-    from benchmark.jobs.board import Board
     from benchmark.models.devices import accelerators
     from benchmark.training.processes import Stopped, join, launched, polled
 
@@ -123,15 +129,6 @@ def launch(count: int, program: Sequence[str]) -> int:
     return 0
 
 
-def train_here(configs: Sequence[RunConfig], runs: Path, build: Build) -> list[RunConfig]:
-    """Train runs one after the other in this process. Returns those that failed; raises KeyboardInterrupt."""
-    from benchmark.training.processes import join
-
-    with join() as world, StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop:
-        units = [Train(runs, config, config.id, build) for config in configs]
-        return [unit.config for unit in do_in_turns(units, Worker(world, asked_to_stop))]
-
-
 def do_in_turns(units: Sequence[Unit], worker: Worker, show: Show = lambda units: None) -> list[Unit]:
     """Do units one after the other in this process, with all others of its world. Returns those that failed."""
     failed = []
@@ -198,6 +195,49 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         yield Finding(f"{runs}: {error}", "each run must write there: name another --runs, or have its owner allow it")
         return
     yield Finding(f"{runs}: files can be written and locked; {free / 1e9:.1f} GB free")
+
+
+class Board:
+    """Work in progress: a live table on a terminal; elsewhere each unit prints lines of its own.
+
+    Who does units tells it of them, and calls `refresh` where that is not charged to a run.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        console = Console(stderr=True)
+        self.live = Live(console=console, auto_refresh=False, transient=True) if name and console.is_terminal else None
+        self.name, self.ended, self.next = name, 0, 0.0
+        self.under_way: dict[str, Unit] = {}
+        self.said = tempfile.TemporaryDirectory()
+
+    def __enter__(self) -> Board:
+        if self.live:
+            os.environ[WATCHED] = self.said.name
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live:
+            os.environ.pop(WATCHED, None)
+            self.live.stop()
+        self.said.cleanup()
+
+    def show(self, units: Sequence[Unit]) -> None:
+        """Show these units from now on; others that were shown have ended."""
+        shown = {unit.id: unit for unit in units}
+        if shown.keys() != self.under_way.keys():
+            self.ended += len(self.under_way.keys() - shown.keys())
+            self.under_way, self.next = shown, 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        if self.live and time.monotonic() >= self.next:
+            self.next = time.monotonic() + PAUSE
+            head, table = Text(f"{self.name}: {self.ended} units of work done"), Table(box=None, show_header=False)
+            for unit in self.under_way.values():
+                beat = read_heartbeat(unit.store.heartbeat(unit.config)) if unit.kind in TRAINS else None
+                table.add_row(Text(unit.name), Text(describe_progress(beat, unit.config) if beat else unit.kind))
+            self.live.update(Group(head, table), refresh=True)
 
 
 EXECUTOR = Executor(describe, execute, examine=examine)
