@@ -97,7 +97,7 @@ const specification = () => {
   const room = Math.min(0.33 * chart.clientWidth, 16 + 5.8 * Math.max(0, ...ends.map(({ text }) => text.length)));
   const width = chart.clientWidth - room - 60;
   const spent = values.map((p) => p[unit]);
-  const x = { field: unit, type: "quantitative", title: named(data.units[unit], "linear").match(new RegExp(`.{1,${Math.max(12, Math.floor(width / 7))}}(\\s|$)`, "g")), axis: { format: "~s", tickCount: 6, grid: false }, scale: { nice: false, zero: false, domain: [metric === "ap" ? 0 : Math.min(...spent), Math.max(...spent)] } };
+  const x = { field: unit, type: "quantitative", title: named(data.units[unit], "linear").match(new RegExp(`.{1,${Math.max(12, Math.floor(width / 7))}}(\\s|$)`, "g")), axis: { format: "~s", tickCount: Math.min(6, Math.ceil(width / 60)), grid: false }, scale: { nice: false, zero: false, domain: [metric === "ap" ? 0 : Math.min(...spent), Math.max(...spent)] } };
   const color = { field: "row", type: "nominal", scale: { domain: shown.map(({ row }) => row), range: shown.map(({ colour }) => colour) }, legend: null };
   const first = x.scale.domain[0];
   const inside = domains.filter(({ to }) => to > first).map((each) => ({ ...each, middle: (Math.max(each.from, first) + each.to) / 2 }));

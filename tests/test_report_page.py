@@ -269,12 +269,13 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])
 def test_a_browser_draws_all_figures_without_complaint(report, browser, width, scheme):
-    """Oracle: Chromium: nothing on the console, every image decoded, no sideways scrolling, the asked colour scheme,
-    nothing asked for but the page itself and what it holds; printed it is light, and without what can be chosen."""
+    """Oracle: Chromium: nothing on the console, every image decoded and wide enough to read, no sideways scrolling of
+    the page, the asked colour scheme, nothing asked for but the page itself and what it holds; printed it is light, and
+    without what can be chosen."""
     browser.open(report, width, prefers_color_scheme=scheme)
     browser.wait(DRAWN)
     images = (
-        "[...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 200)"
+        "[...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 400)"
     )
     assert browser.run(images) == [True, True]
     assert browser.run(OVERFLOW) == 0
@@ -311,7 +312,7 @@ def test_curves_follow_the_keyboard(report, browser):
 
 def test_the_chart_names_domains_and_rows(tmp_path, browser):
     """Oracle: the domains in their order, and each row's last AP in the records, in order and apart, though three end
-    side by side; a row whose box is off has none."""
+    side by side; a row whose box is off has none. Without figures there is no heading of them."""
     rows: list[Any] = [("Naive", "naive", {}), ("EWC", "ewc", {}), ("MAS", "mas", {}), ("ELLE", "elle", {})]
     study = synthetic.study(tmp_path, rows=rows)
     synthetic.report("demo", study.runs, ["main_pretraining"], tmp_path)
@@ -324,6 +325,7 @@ def test_the_chart_names_domains_and_rows(tmp_path, browser):
     assert browser.run(texts.format(6, "textContent")) == drawn
     tops = browser.run(texts.format(6, "getBoundingClientRect().top"))
     assert all(low - high > 12 for high, low in itertools.pairwise(tops))
+    assert browser.run("document.querySelectorAll('#figures, [href=\"#figures\"]').length") == 0
     browser.run("document.querySelector('[name=row]').click()")
     browser.wait(f"!{texts.format(6, 'textContent')}.some(one => one.startsWith('Naive'))")
     assert not browser.said
