@@ -77,14 +77,13 @@ def records_of(runs: Path) -> AbstractContextManager[Path]:
 
 def run(options: argparse.Namespace) -> int:
     import paper_tables
-    from benchmark.jobs.status import describe, watch
+    from benchmark.jobs.status import describe
     from benchmark.jobs.waves import Tables, execute, make_plan
 
     survey, tables = survey_of(options), Tables(paper_tables.write_report, options.out)
     if options.dry_run:
         return say(describe(make_plan(survey, tables, options), executors.find(options.executor)))
-    code = execute(survey, tables, options)
-    return (watch(survey) or code) if options.wait else code
+    return execute(survey, tables, options)
 
 
 def tune(options: argparse.Namespace) -> int:

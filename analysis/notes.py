@@ -54,7 +54,7 @@ def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[
         (same_budget, note_unequal_budgets(stages, titles)),
         ("All rows had the same texts, tokenizer and masks.", note_unequal_texts(study, suite, rows)),
         ("No validation text is known to stand in training text.", note_near_copies(study, suite)),
-        ("All rows ran on the same hardware.", note_unequal_hardware(stages)),
+        ("All rows ran on the same hardware.", note_differences(stages, "Hardware differs", ["hardware"])),
         ("No stage is known to have lacked cores.", note_contended_stages(stages, titles)),
         ("No method's code is known to have changed since.", changed_code(study, suite, rows)),
         ("No run failed.", failures(study, suite, rows, titles)),
@@ -161,13 +161,11 @@ def note_unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = No
     ]
 
 
-def note_unequal_hardware(stages: pd.DataFrame) -> list[str]:
-    """Which rows ran on what, where that differs."""
-    rows = stages.groupby("hardware", sort=False)["row"].unique()
-    if len(rows) < 2:
-        return []
-    parts = (f"{hardware} ({', '.join(names)})" for hardware, names in rows.items())
-    return [f"Hardware differs: {'; '.join(parts)}."]
+def note_differences(stages: pd.DataFrame, what: str, columns: Sequence[str]) -> list[str]:
+    """Which rows have what in the first of these columns, where any of them differs."""
+    rows = stages.groupby([*columns], sort=False)["row"].unique().reset_index()
+    parts = [f"{value} ({', '.join(names)})" for value, *_, names in rows.itertuples(index=False)]
+    return [f"{what}: {'; '.join(parts)}."] if len(parts) > 1 else []
 
 
 def note_leaks(study: Study, suite: str) -> list[str]:
@@ -214,16 +212,6 @@ def note_without_copies(study: Study, suite: str, title: str, stage: int) -> lis
     told = ", ".join(f"{row} {' and '.join(values)}" for row, *values in said.itertuples())
     of = "AP and AP⁺" if stage else "AP"
     return [f"{of} after {title} without near copies: {told}."] if told else []
-
-
-def note_unequal_code(study: Study, suite: str) -> list[str]:
-    """Which rows ran which code, where that differs, or where packages do."""
-    stages = study.stages[study.stages["suite"] == suite]
-    rows = stages.groupby(["code", "packages"], sort=False)["row"].unique().reset_index("packages", drop=True)
-    if len(rows) < 2:
-        return []
-    parts = (f"{code} ({', '.join(names)})" for code, names in rows.items())
-    return [f"Code or packages differ: {'; '.join(parts)}."]
 
 
 def changed_code(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:

@@ -168,7 +168,11 @@ def _audit(study: Study) -> list[tuple[bool, str, str]]:
     lines: list[tuple[bool, str, str]] = []
     for suite in study.suites:
         where = f"{suite}: " if len(study.suites) > 1 else ""
-        code = ("All rows ran the same code and packages.", notes.note_unequal_code(study, suite))
+        stages = study.stages[study.stages["suite"] == suite]
+        code = (
+            "All rows ran the same code and packages.",
+            notes.note_differences(stages, "Code or packages differ", ["code", "packages"]),
+        )
         leaks = ("No test example is known to stand in the train set of its task.", notes.note_leaks(study, suite))
         for fine, problems in (*notes.checks(study, suite), leaks, code):
             lines += [(False, where, problem) for problem in problems] or [(True, where, fine)]

@@ -118,9 +118,9 @@ def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
-def sweep(folder: Path, name: str = "*") -> None:
-    """Remove what writers that were killed have left of `name` in a folder that nobody else writes in."""
-    for path in folder.glob(f".{name}.{'[0-9a-f]' * 32}"):
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed have left in a folder that nobody else writes in."""
+    for path in folder.glob(f".*.{'[0-9a-f]' * 32}"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

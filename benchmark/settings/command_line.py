@@ -110,7 +110,6 @@ def _add_daily(
     sub.add_argument("--parallel", type=at_least(1), metavar="N", help=parallel)
     together = "train each run with N processes, or one for each GPU here"
     sub.add_argument("--processes", type=processes, metavar="N|all", help=together)
-    sub.add_argument("--wait", action="store_true", help="then show the state until all jobs have ended")
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
     share = "do not wait for other local runs under a budget of wall time"
     sub.add_argument("--share-machine", action="store_true", help=share)

@@ -55,8 +55,8 @@ def measure_losses(model: LanguageModel, stream: Stream, world: World, precision
     }
 
 
-def perplexities(model: LanguageModel, stream: Stream, world: World, precision: str = "fp32") -> dict[str, float]:
-    return {name: loss.perplexity for name, loss in measure_losses(model, stream, world, precision).items()}
+def perplexities(model: LanguageModel, stream: Stream, world: World) -> dict[str, float]:
+    return {name: loss.perplexity for name, loss in measure_losses(model, stream, world).items()}
 
 
 def bits_per_byte(perplexity: float, text: DomainTokens) -> float:

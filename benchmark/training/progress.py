@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 import msgspec
 from torch import Tensor
@@ -34,10 +33,9 @@ class ProgressLine:
         self,
         name: str,
         heartbeat: Path | None = None,
-        out: TextIO | None = None,
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name, self.out, self._heartbeat, self._refresh = name, out or sys.stderr, heartbeat, refresh
+        self.name, self._heartbeat, self._refresh = name, heartbeat, refresh
         self._watched = WATCHED in os.environ
         self._next, self._next_line = 0.0, time.monotonic() + LINE
 
@@ -80,4 +78,4 @@ class ProgressLine:
     def finish(self, text: str, is_news: bool = True) -> None:
         """Print a text; where a table is shown only one that is news to who watches it."""
         if is_news or not self._watched:
-            print(f"{self.name}  {text}", file=self.out, flush=True)
+            print(f"{self.name}  {text}", file=sys.stderr, flush=True)
