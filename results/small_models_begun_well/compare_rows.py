@@ -20,10 +20,12 @@ from benchmark.jobs.study import open_records
 HERE = Path(__file__).parent
 TABLES = {  # corrected together: suites, and what they are called
     "The map": {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C", "map_four": "4C"},
+    "One million parameters": {"million": "1e14 FLOPs"},
     "Muon": {"muon_quarter": "C/4"},
     "The main table": {"main_quarter": "C/4"},
+    "The main table, another order for each seed": {"main_orders": "C/4"},
 }
-SIZES = ("57k", "113k", "237k")  # parameters of the last model
+SIZES = ("57k", "113k", "237k", "1M")  # parameters of the last model
 PAIRS = (
     ("ELLE (exact), to {}", "ER, {} from the start"),
     ("ELLE, to {}", "ER, {} from the start"),
