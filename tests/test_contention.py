@@ -100,9 +100,9 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     mine.release()
 
 
-@pytest.mark.parametrize(("unit", "share", "taken"), [("seconds", 0, 1), ("seconds", 1, 0), ("steps", 0, 0)])
-def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp_path, monkeypatch) -> None:
-    """Oracle: the rule, and --share-machine. No run is trained."""
+@pytest.mark.parametrize(("unit", "taken"), [("seconds", True), ("steps", False)])
+def test_only_wall_time_needs_the_machine(unit: str, taken: bool, tmp_path, monkeypatch) -> None:
+    """Oracle: the rule. No run is trained."""
     config = TinyRuns("naive", methods.build, tmp_path).config()
     config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
     survey = Survey(load_suite("demo", {"tasks": []}), [config], methods.build, Store(tmp_path))
@@ -114,5 +114,5 @@ def test_only_wall_time_needs_the_machine(unit: str, share: int, taken: int, tmp
     monkeypatch.setattr(local, "do_in_turns", lambda units, *_: held.append(lock.number > 0) or [])
     monkeypatch.setattr(local, "work_through", lambda units, *_, **__: held.append(lock.number > 0) or [])
     tables = Tables(lambda *_: None, tmp_path)
-    local.execute(Plan(survey, survey.states(), tables, parallel=1, share_machine=bool(share)))
-    assert set(held) == {bool(taken)} and not lock.number
+    local.execute(Plan(survey, survey.states(), tables, parallel=1))
+    assert set(held) == {taken} and not lock.number

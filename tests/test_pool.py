@@ -195,7 +195,7 @@ def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -
         assert f"{idle} GPUs of this machine stand idle: --processes all" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [("--parallel", "2"), ("--processes", "all"), ("--share-machine",)])
+@pytest.mark.parametrize("option", [("--parallel", "2"), ("--processes", "all")])
 def test_slurm_refuses_what_is_for_one_machine(tiny: SuiteFolder, capsys, option: tuple[str, ...]) -> None:
     """Oracle: the message names the settings that do the same on a cluster."""
     assert tiny.call("run", "--executor", "slurm", *option) == 2

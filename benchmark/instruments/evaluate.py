@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -31,7 +30,7 @@ LONGEST_ROW = 1024  # columns; published models have positions for rows that no 
 def evaluate(options: argparse.Namespace) -> int:
     """Print the perplexity of a checkpoint on a text."""
     result = evaluate_text(options.checkpoint, options.text, options.domain)
-    print(json.dumps(result) if options.json else "\n".join(f"{key}: {value}" for key, value in result.items()))
+    print("\n".join(f"{key}: {value}" for key, value in result.items()))
     return 0
 
 

@@ -59,7 +59,6 @@ class Plan:
     tables: Tables | None = None  # of who renders them
     retry_failed: bool = False
     parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
-    share_machine: bool = False  # do not wait for other runs under a budget of wall time here
     processes: int | Literal["all"] | None = None  # of a machine, that train a run together; None: the executor knows
     program: tuple[str, ...] = ()  # the command line: Python's file and its words
 
@@ -158,7 +157,7 @@ class Plan:
 
 def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Plan:
     """What `run` with these options does. Raises ConfigError for what could not be done after training."""
-    asked = (options.retry_failed, options.parallel, options.share_machine, options.processes, options.program)
+    asked = (options.retry_failed, options.parallel, options.processes, options.program)
     plan = Plan(survey, survey.states(), tables, *asked)
     if any(unit.asks_harness() for unit in plan._score()):
         check_before_training(survey.configs)

@@ -111,8 +111,6 @@ def _add_daily(
     together = "train each run with N processes, or one for each GPU here"
     sub.add_argument("--processes", type=processes, metavar="N|all", help=together)
     sub.add_argument("--retry-failed", action="store_true", help="also runs that ended with an error")
-    share = "do not wait for other local runs under a budget of wall time"
-    sub.add_argument("--share-machine", action="store_true", help=share)
     sub = add(DAILY, "status demo --watch", "show how far each run is", suite, runs, chosen)
     sub.add_argument("--watch", action="store_true", help="again and again, until no job is left")
     sub = add(DAILY, "report demo", "render tables and figures from the records", runs, chosen, rendering)
@@ -164,7 +162,6 @@ def _add_models(add: Add) -> None:
     sub.add_argument("checkpoint", type=path, help="runs/stages/KEY/model, or the folder of a published model")
     sub.add_argument("--text", type=path, required=True, metavar="FILE", help="JSON Lines or text, .gz and .zst too")
     sub.add_argument("--domain", help="whose prompt or column to use (default: the last)")
-    sub.add_argument("--json", action="store_true", help="print one JSON object")
     sub = add(MODELS, "export runs/stages/KEY NEW", "write a plain Hugging Face folder, with its tokenizer")
     sub.add_argument("stage", help="runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last")
     sub.add_argument("out", type=path, metavar="DIR", help="the new folder")

@@ -70,9 +70,9 @@ def execute(plan: Plan) -> int:
         try:
             with join() as world:
                 worker = Worker(world, asked_to_stop, refresh=board.refresh)
-                if any(map(is_timed, wanted)) and not plan.share_machine:
-                    waits = "another run under a budget of wall time has this machine (--share-machine would not wait)"
-                    say = partial(print, f"{waits}: this one waits", file=sys.stderr)
+                if any(map(is_timed, wanted)):
+                    waits = "another run under a budget of wall time has this machine: this one waits"
+                    say = partial(print, waits, file=sys.stderr)
                     world.acquire(lock, polled(asked_to_stop), say)
                 for wave in waves:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them

@@ -99,9 +99,9 @@ def describe(plan: Plan) -> list[str]:
 
 def check(plan: Plan) -> None:
     """Raises ConfigError for what cannot be submitted."""
-    if plan.parallel is not None or plan.processes is not None or plan.share_machine:
+    if plan.parallel is not None or plan.processes is not None:
         raise ConfigError(
-            "--parallel, --processes and --share-machine are for one machine: on Slurm set slurm.array_parallelism, "
+            "--parallel and --processes are for one machine: on Slurm set slurm.array_parallelism, "
             "slurm.gpus_per_node or slurm.exclusive instead"
         )
     for state in plan.wanted:
