@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from itertools import takewhile
 from typing import Literal
 
@@ -114,8 +114,10 @@ class Survey:
 
     def states(self) -> list[RunState]:
         """The state of each run now."""
-        self._stages: dict[tuple[str, tuple[str, ...]], StageState] = {}
-        self._scores: dict[tuple[str, bool], Scored] = {}
+        self._read_stage = cache(partial(read_stage, self.store))  # runs that share one ask once
+        self._read_scores = cache(
+            lambda key, stage, final: read_scores(self.store, self.suite, key, stage, final, self.examples)
+        )
         self.jobs = executors.jobs(self.suite, self.store)
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
         identities, self.examples = Identities(self.store, self.build), examples_here(self.suite, self.store)
@@ -128,7 +130,7 @@ class Survey:
 
     def _state(self, config: RunConfig, identity: Identity) -> RunState:
         names = tuple(domain.name for domain in config.domains)
-        stages = tuple(self._stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
+        stages = tuple(self._read_stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
         job, keys = self._job_of.get(config.id), tuple(identity.keys)
         other = sum(identity.other_code(stage.begun) for stage in stages)
         run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job, other_code=other)
@@ -158,21 +160,12 @@ class Survey:
             return dataclasses.replace(run, state=job.state, detail=_join(job.detail, shown), fraction=fraction)
         return dataclasses.replace(run, state="interrupted", detail=so_far) if lines else run
 
-    def _stage(self, key: str, learned: tuple[str, ...]) -> StageState:
-        """The state of a stage after which the domains `learned` were met; runs that share it ask once."""
-        if (key, learned) not in self._stages:
-            self._stages[key, learned] = read_stage(self.store, key, learned)
-        return self._stages[key, learned]
-
     def _scored(self, run: RunState) -> tuple[Scored, ...]:
-        """The scores of each model of a run that the suite's tasks are for; runs that share it ask once."""
+        """The scores of each model of a run that the suite's tasks are for."""
         last_stage, models = len(run.config.domains) - 1, []
         for stage in scored_stages(self.suite, run.config):
             if stage < len(run.finished) and run.stages[stage].evaluated:  # else its method left it out
-                place = run.keys[stage], stage == last_stage
-                if place not in self._scores:
-                    self._scores[place] = read_scores(self.store, self.suite, place[0], stage, place[1], self.examples)
-                models.append(self._scores[place])
+                models.append(self._read_scores(run.keys[stage], stage, stage == last_stage))
         return tuple(models)
 
 
