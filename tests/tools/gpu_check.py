@@ -452,7 +452,7 @@ def check(name: str, stand_in: bool, results: Path) -> dict[str, Figures]:
 def said(figures: Mapping[str, Any]) -> str:
     """What a part came to, in a few words."""
     words = str(figures.get("said") or figures.get("error", ""))
-    return words.splitlines()[0][:300].replace("|", "/") if words else ""
+    return words.splitlines()[0][:600].replace("|", "/") if words else ""
 
 
 def table(results: Path) -> str:
