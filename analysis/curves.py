@@ -33,7 +33,8 @@ class TrendFigure(FigureExhibit):
     """The `metrics` of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
 
     Rows of panels, each `width` inches wide, are suites. What was measured before the first step of a stage, as right
-    after growth, is drawn but does not set the scale. Lines without a colour have no band.
+    after growth, and on the way through the first stage is drawn but does not set the scale. Lines without a colour have
+    no band.
     """
 
     rows: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class TrendFigure(FigureExhibit):
         figure.draw_without_rendering()  # names need the height of panels
         for axis, at in ends:
             figures.name_ends(axis, at, labels, style_of)
-        above = "Cut off: what was measured before the first step of a stage" if cut else ""
+        above = "Cut off: values before the first step of a stage and before the end of the first stage" if cut else ""
         grey = figures.describe_grey(style_of)
         about = figures.about_texts(study, suites, [*style_of]), figures.about_copies(study, suites)
         return finish(figure, text, above, grey, *about)
@@ -86,8 +87,9 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
     values = groups[metric.column]
     means = pd.DataFrame({"charged": groups["charged"].mean(), "mean": values.mean(), "low": values.min()})
     means = means.assign(high=values.max(), is_end=groups["is_end"].all(), phase=groups["phase"].first())
-    trained = means[means["phase"] != "start"] if (means["phase"] != "start").any() else means
-    limits = trained["low"].min(), trained["high"].max()
+    learned = means[(means["phase"] != "start") & (means["is_end"] | (means.index.get_level_values("stage") > 0))]
+    within = means if learned.empty else learned
+    limits = within["low"].min(), within["high"].max()
     for (_, row), line in means.groupby(level=["row_index", "row"]):
         own = style_of[str(row)]
         grey = own["color"] == figures.GREY

@@ -76,8 +76,8 @@ const specification = () => {
   const values = points.filter((p) => p.suite === suite && names.has(p.row) && p[metric] !== null && p[unit] !== null)
     .map((p) => ({ ...p, said: number(p[metric]), low: number(p[`${metric}_low`]), high: number(p[`${metric}_high`]) }))
     .sort((a, b) => grey.has(b.row) - grey.has(a.row)); // coloured lines are drawn over grey ones
-  const trained = values.some((p) => p.trained) ? values.filter((p) => p.trained) : values; // these set the scale
-  const [lowest, highest] = [Math.min(...trained.map((p) => p[`${metric}_low`])), Math.max(...trained.map((p) => p[`${metric}_high`]))];
+  const within = values.some((p) => p.learned) ? values.filter((p) => p.learned) : values; // these set the scale
+  const [lowest, highest] = [Math.min(...within.map((p) => p[`${metric}_low`])), Math.max(...within.map((p) => p[`${metric}_high`]))];
   const type = lowest <= 0 ? "linear" : scale;
   const [into, back] = { log: [Math.log, Math.exp], linear: [(v) => v, (v) => v] }[type];
   const margin = 0.04 * (into(highest) - into(lowest) || 1);
@@ -112,7 +112,7 @@ const specification = () => {
       { data: { values: domains }, mark: { type: "rect", color: "var(--text)", clip: true }, encoding: { x: { ...x, field: "from" }, x2: { field: "to" }, opacity: { field: "opacity", type: "quantitative", scale: null } } },
       { data: { values: inside.filter((_, place) => place % Math.ceil(12 / narrowest) === 0) },
         mark: { type: "text", y: -4, color: "var(--soft)", ...turned }, encoding: { x: { ...x, field: "middle" }, text: { field: "stage" } } },
-      { transform: [{ filter: "datum.trained" }], mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
+      { transform: [{ filter: "datum.learned" }], mark: { type: "area", opacity: 0.12, clip: true }, encoding: { ...lines, y: { ...y, field: `${metric}_low`, title }, y2: { field: `${metric}_high` } } },
       { mark: { type: "line", strokeWidth: 1.5, clip: true }, encoding: { ...lines, y: { ...y, field: metric, title } } },
       {
         mark: { type: "point", filled: true, size: 30, clip: true },

@@ -78,7 +78,7 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
 def summarize(study: Study, suite: str) -> list[str]:
     """The result in three sentences: the best row, what growth gained, what was forgotten.
 
-    They are on the rows that get one domain after the other, have ended, and had the text of most.
+    They are on the rows that spend the budget stage by stage, have ended, and had the text of most.
 
     Growth is the best row that grows beside the best that begins as small and stays so, paired by seed.
     """
@@ -89,7 +89,7 @@ def summarize(study: Study, suite: str) -> list[str]:
     ap, lost = ends.groupby("row")["ap"].mean(), ends.groupby("row")["ap_plus"].mean().dropna()
     best, seeds = str(ap.idxmin()), ends.groupby("row")["seed"].nunique()
     over = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
-    of = ", of the rows that get one domain after the other" if study.pooled else ""
+    of = ", of the rows that spend the budget stage by stage" if study.pooled else ""
     title = study.stage_titles(suite)[last]
     said = [f"Best: {best} has the lowest AP after {title}, {short(ap[best])} ({over}){of}."]
     sizes = study.stages[study.stages["suite"] == suite].groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
@@ -246,21 +246,23 @@ def data(study: Study) -> Markup:
 def _points(study: Study) -> dict[str, list[Any]]:
     """Each evaluation of a row, as names of its fields and a list each, which is short where many are.
 
-    `trained`: 0 before the first step of a stage, else 1. Means over seeds of what was charged and measured, and the
-    range of the latter, in the digits of tables.
+    `learned`: 0 before the first step of a stage and before the end of the first stage, else 1. Means over seeds of what
+    was charged and measured, and the range of the latter, in the digits of tables.
     """
     titles = {suite: study.stage_titles(suite) for suite in study.suites}
-    evaluations = study.evaluations.assign(trained=(study.evaluations["phase"] != "start").astype(int))
+    evaluations = study.evaluations
+    learned = (evaluations["phase"] != "start") & (evaluations["is_end"] | (evaluations["stage"] > 0))
+    evaluations = evaluations.assign(learned=learned.astype(int))
     groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
     spent = groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
     measured = groups[list(METRICS)].agg(["mean", "min", "max"])
     measured.columns = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
     lines = []
-    numbered = groups.agg({"seed": "nunique", "trained": "max"}).join([spent, measured])
-    for (suite, _, row, stage, _), seeds, trained, *numbers in numbered.itertuples():
-        lines.append([suite, row, titles[suite][stage], seeds, trained, *map(_short, numbers)])
-    return {"names": ["suite", "row", "stage", "seeds", "trained", *spent.columns, *measured.columns], "lines": lines}
+    numbered = groups.agg({"seed": "nunique", "learned": "max"}).join([spent, measured])
+    for (suite, _, row, stage, _), seeds, learned, *numbers in numbered.itertuples():
+        lines.append([suite, row, titles[suite][stage], seeds, learned, *map(_short, numbers)])
+    return {"names": ["suite", "row", "stage", "seeds", "learned", *spent.columns, *measured.columns], "lines": lines}
 
 
 def _short(value: float) -> float | None:

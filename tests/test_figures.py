@@ -145,8 +145,8 @@ def test_names_stand_at_the_ends_of_lines_in_their_order(crowded):
 
 
 def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
-    """Oracle: a perplexity of a million before the first step of each stage; limits are what they are without it, and
-    AP⁺ begins where the second stage does."""
+    """Oracle: a perplexity of a million before the first step of each stage, and on the way through the first; limits
+    are what they are without it, and AP⁺ begins where the second stage does."""
     study = synthetic.study(tmp_path, evaluations=4)
     calm = [axis.get_ylim() for axis in synthetic.load("trend_main").figure(study).axes]
     for stage in (stage for run in study.runs for stage in run.stages):
@@ -158,6 +158,9 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
             perplexity=dict.fromkeys(first.perplexity, 1e6),
         )
         stage.insert(stage.index(first), spike)
+    for first_stage in (run.stages[0] for run in study.runs):
+        early = next(place for place, line in enumerate(first_stage) if getattr(line, "phase", "") not in ("", "start"))
+        first_stage[early] = structs.replace(first_stage[early], perplexity=spike.perplexity)
     figure = synthetic.load("trend_main").figure(Study("demo", study.runs))
     assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx(limits) for limits in calm]
     assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(figure)
