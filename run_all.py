@@ -222,10 +222,11 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
 def run_instrument(options: argparse.Namespace) -> int:
     """A command on one model's folder or on text, which stands in benchmark/instruments."""
     name = options.command.replace("-", "_")
-    return int(getattr(importlib.import_module(f"benchmark.instruments.{name}"), name)(options))
+    file = "checkpoints" if name in ("evaluate", "grow") else name
+    return int(getattr(importlib.import_module(f"benchmark.instruments.{file}"), name)(options))
 
 
-OF_INSTRUMENTS = ("evaluate", "export", "new-suite")
+OF_INSTRUMENTS = ("evaluate", "grow", "export", "new-suite")
 HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track)
 COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
 COMMANDS["list"] = list_names

@@ -33,8 +33,8 @@ class TrendFigure(FigureExhibit):
     """The `metrics` of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
 
     Rows of panels, each `width` inches wide, are suites. What was measured before the first step of a stage, as right
-    after growth, and on the way through the first stage is drawn but does not set the scale. Lines without a colour have
-    no band.
+    after growth, and on the way through the first stage is drawn but does not set the scale. Lines without a colour
+    have no band.
     """
 
     rows: tuple[str, ...] = ()

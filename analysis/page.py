@@ -246,8 +246,8 @@ def data(study: Study) -> Markup:
 def _points(study: Study) -> dict[str, list[Any]]:
     """Each evaluation of a row, as names of its fields and a list each, which is short where many are.
 
-    `learned`: 0 before the first step of a stage and before the end of the first stage, else 1. Means over seeds of what
-    was charged and measured, and the range of the latter, in the digits of tables.
+    `learned`: 0 before the first step of a stage and before the end of the first stage, else 1. Means over seeds of
+    what was charged and measured, and the range of the latter, in the digits of tables.
     """
     titles = {suite: study.stage_titles(suite) for suite in study.suites}
     evaluations = study.evaluations

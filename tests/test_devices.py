@@ -21,8 +21,8 @@ import methods
 from analysis import model_similarity
 from benchmark.downstream.classifier import SavedModel, fit_discriminator
 from benchmark.downstream.finetune import score
+from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.instruments.evaluate import evaluate_text
 from benchmark.instruments.export import export_model
 from benchmark.models import devices, load
 from benchmark.models.transformer import read_tokenizer

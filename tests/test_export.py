@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from benchmark.data.tokenizer import EOS, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
+from benchmark.instruments.checkpoints import evaluate_text
 from benchmark.instruments.conformance import tiny_config
-from benchmark.instruments.evaluate import evaluate_text
 from benchmark.instruments.export import export_model
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.kinds.experts import ExpertModel

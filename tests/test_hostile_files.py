@@ -18,7 +18,7 @@ from benchmark.data.tokenizer import load_tokenizer
 from benchmark.downstream.classifier import SavedModel
 from benchmark.errors import UserError
 from benchmark.files import CHECKSUMS
-from benchmark.instruments.evaluate import open_folder
+from benchmark.instruments.checkpoints import open_folder
 from benchmark.models import load
 from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError

@@ -1,1 +1,1 @@
-"""What looks at methods and models from outside: speed, conformance, commands on models."""
+"""What looks at methods and models from outside: speed, conformance, commands on checkpoints."""

@@ -167,3 +167,12 @@ def _add_models(add: Add) -> None:
     sub.add_argument("out", type=path, metavar="DIR", help="the new folder")
     prompt = "whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt"
     sub.add_argument("--prompt", metavar="DOMAIN", help=prompt)
+    sub = add(MODELS, "grow OLD --layers 6 --width 384 --out NEW", "make a larger model that computes the same")
+    sub.add_argument("checkpoint", type=path, help="a Hugging Face folder of a known architecture")
+    sub.add_argument("--layers", type=at_least(1), required=True)
+    sub.add_argument("--width", type=at_least(1), required=True, help="the new hidden size")
+    sub.add_argument("--out", type=path, required=True)
+    sub.add_argument("--mode", choices=("exact", "fpi"), default="exact", help="exact (default), or the paper's")
+    text = "measure the perplexity on this text, and fit to it what cannot be exact"
+    sub.add_argument("--text", type=path, help=text)
+    sub.add_argument("--seed", type=at_least(0), default=0)

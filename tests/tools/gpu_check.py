@@ -320,7 +320,9 @@ def trained(place: Place, config: RunConfig, store: str, last_stage: int | None 
 
 
 def last_evaluation(run: Run, stage: int = -1) -> EvaluationLine:
-    return records.select_kind(run.store.stage_lines(run.keys[stage]), EvaluationLine)[-1]
+    line = records.last(run.store.stage_lines(run.keys[stage]), EvaluationLine)
+    assert line
+    return line
 
 
 def forget_memory(place: Place) -> None:

@@ -1,0 +1,235 @@
+"""The commands on one model in its folder: perplexity on a text, and a larger model of the same function."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from msgspec import structs
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmark.data import corpus
+from benchmark.data.tokenizer import TextTokenizer, Vocabulary, ids_of, load_tokenizer
+from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
+from benchmark.files import CHECKSUMS, whole_folder, write_checksums
+from benchmark.models import LanguageModel, growth, load
+from benchmark.models.devices import own_device
+from benchmark.models.transformer import configuration, kind_name, load_network, read_tokenizer
+from benchmark.settings.base import ConfigError
+from benchmark.settings.suite import Data
+from benchmark.settings.texts import Domain
+from benchmark.training.evaluate import bits_per_byte, measure_loss
+from benchmark.training.processes import World
+from benchmark.training.stream import Stream
+
+NONE = "none"  # the domain of a published model
+LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print the perplexity of a checkpoint on a text."""
+    result = evaluate_text(options.checkpoint, options.text, options.domain)
+    print(_lines(result))
+    return 0
+
+
+def grow(options: argparse.Namespace) -> int:
+    """Write a larger model of the same function, and print what was kept."""
+    how = {"mode": options.mode, "text": options.text, "seed": options.seed}
+    print(_lines(grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)))
+    again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
+    print(f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it", file=sys.stderr)
+    return 0
+
+
+def _lines(facts: Mapping[str, object]) -> str:
+    return "\n".join(f"{key}: {value}" for key, value in facts.items())
+
+
+class TextEvaluation(TypedDict):
+    """How well a model predicts a text."""
+
+    perplexity: float  # per token
+    bits_per_byte: float  # whatever the tokenizer
+    domain: str  # whose prompt or column read it, "none" for a published model
+    documents: int
+    tokens: int
+    skipped: dict[str, int]  # documents that are no text, by the reason
+
+
+@dataclass(frozen=True)
+class ModelOnText:
+    """A model and a text that it can read: `stream` has the text as validation text, of each domain of the model."""
+
+    model: LanguageModel
+    stream: Stream
+    documents: int
+    skipped: dict[str, int]
+
+    @property
+    def newest(self) -> int:
+        """The index of the model's last domain; 0 where it has met none."""
+        return max(0, len(self.model.vocabulary.domains) - 1)
+
+    def perplexity(self, domain: int) -> float:
+        """What `evaluate` says. Raises ConfigError where it is no number."""
+        alone, text = World(0, 1, own_device()), self.stream.evaluated[domain].title
+        value = measure_loss(self.model.to(alone.device), self.stream, domain, alone).perplexity
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"the model's perplexity on {text} is {value}: its weights or its config.json are damaged; take another"
+            )
+        return value
+
+
+def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> TextEvaluation:
+    """Perplexity of a model on the documents of a file (JSON Lines or text, .gz and .zst too).
+
+    `domain`: whose prompt or column reads it; by default the last domain's.
+
+    Raises ConfigError, DataError.
+    """
+    model, tokenizer = open_folder(checkpoint)
+    names = model.vocabulary.domains
+    if domain not in (None, *names):
+        known = ", ".join(names) or "no domain: leave --domain out"
+        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
+    read = open_text(model, tokenizer, text)
+    index = names.index(domain) if domain else read.newest
+    value, measured = read.perplexity(index), read.stream.evaluated[index]
+    return TextEvaluation(
+        perplexity=value,
+        bits_per_byte=bits_per_byte(value, measured),
+        domain=names[index] if names else NONE,
+        documents=read.documents,
+        tokens=len(measured.valid),
+        skipped=read.skipped,
+    )
+
+
+def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
+    """The model in a folder that a run wrote, or in a published one, which has met no domain; and its tokenizer.
+
+    Raises ConfigError, DataError.
+    """
+    if "text_vocabulary" not in configuration(folder):
+        network = load_network(folder)
+        tokenizer = load_tokenizer(folder)
+        model = LanguageModel(network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)).eval()
+        first = tokenizer.bpe.encode("a")
+        begin = [token for token, added in zip(first.tokens, first.special_tokens_mask, strict=True) if added]
+        if model.masked:
+            begin = begin[:-1]
+        if len(begin) > 1:
+            raise ConfigError(
+                f"{folder}: texts begin with {' '.join(begin)}, a prompt: evaluate the stage that it was exported from"
+            )
+        return model, tokenizer
+    model = load(folder)
+    bpe = read_tokenizer(folder, model.vocabulary)
+    return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
+
+
+def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> ModelOnText:
+    """The documents of a file in rows that are as long as the model can read, each document followed by `</s>`.
+
+    Raises ConfigError for a text shorter than a row, DataError.
+    """
+    bpe, special = tokenizer.bpe, tokenizer.special
+    bpe.encode_special_tokens = True  # "<s>" in a text is text
+    skipped: Counter[str] = Counter()
+    read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
+    documents = [document.text for document in read]
+    ids = np.array([token for document in ids_of(bpe, documents) for token in (*document, special.eos)])
+    info: DomainInfo = {"valid_bytes": sum(len(document.encode()) for document in documents)}
+    tokens = DomainTokens("text", str(text), "", ids, ids, info)
+    stream = Stream(
+        Corpus(bpe, model.vocabulary.text, (tokens,) * max(1, len(model.vocabulary.domains)), special=special),
+        Data(
+            sequence_length=min(model.sequence_length, LONGEST_ROW),
+            document_mask=hasattr(model.network.config, "document_mask"),
+        ),
+        masked=model.masked,
+        seed=0,
+    )
+    return ModelOnText(model, stream, len(documents), dict(skipped))
+
+
+ROWS = 64  # of the text, at most, that calibrate
+COMPARED = 4  # rows of which the outputs are compared
+COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
+OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)  # no other is
+PARTS = {
+    "progressive": "columns (PNN): grow the model of another method",
+    "extended": "modules of a method beside its network: grow what `run_all.py export` makes of it, where it can",
+}
+
+
+def grow_checkpoint(
+    checkpoint: Path,
+    layers: int,
+    hidden_size: int,
+    out: Path,
+    mode: growth.Mode = "exact",
+    text: Path | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
+
+    `text` measures the perplexity before and after, as `evaluate` does on either folder, and its first rows fit what
+    cannot be exact; without it the outputs on random tokens are compared. Raises ConfigError for what cannot be
+    grown, DataError for the text.
+    """
+    if out.exists():
+        raise ConfigError(f"--out {out} exists already: name a new folder")
+    if kind := kind_name(checkpoint):
+        raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
+    opened = open_text(*open_folder(checkpoint), text) if text else None
+    network = opened.model.network if opened else load_network(checkpoint)
+    rows = _rows(network, opened, seed)
+    before = _measure(network, rows, opened)
+    with whole_folder(out) as folder:
+        fit, noise = rows if opened else None, 0.0 if mode == "exact" else 0.01
+        grown, record = growth.grow(
+            network.cpu(), layers, hidden_size, mode=mode, noise=noise, seed=seed, calibration=fit
+        )
+        grown.save_pretrained(folder)
+        for path in checkpoint.iterdir():
+            if path.is_file() and not any(path.match(pattern) for pattern in OF_THE_SIZE):
+                shutil.copy2(path, folder)
+        write_checksums(folder)
+        del network
+        if opened:
+            opened.model.set_network(grown)
+        after = _measure(grown, rows, opened)
+    moved = [(new.float() - old.float()).abs().max().item() for old, new in zip(before[0], after[0], strict=True)]
+    facts = {**structs.asdict(record), "max_logit_difference": max(moved)}
+    return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if opened else {})
+
+
+def _rows(network: PreTrainedModel, opened: ModelOnText | None, seed: int) -> Tensor:
+    """The first rows of the text, masked as in training, with the prompt that `evaluate` reads with; or random ones."""
+    if opened:
+        batch = next(opened.stream.validation(opened.newest, ROWS))
+        return opened.model.insert_prompts(batch.tokens, batch.domains)
+    generator = torch.Generator().manual_seed(seed)
+    columns = min(COLUMNS, network.config.max_position_embeddings // 2)
+    return torch.randint(network.config.vocab_size, (COMPARED, columns), generator=generator)
+
+
+@torch.no_grad()
+def _measure(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[list[Tensor], float]:
+    """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
+    logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
+    return logits, opened.perplexity(opened.newest) if opened else 0.0
