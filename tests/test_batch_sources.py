@@ -12,7 +12,7 @@ import methods
 from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Source
 from tests.support import toy
@@ -101,4 +101,4 @@ def test_losses_are_weighed() -> None:
 def test_sources_that_are_none_are_refused(sources: Any, message: str) -> None:
     """Oracle: the message names the place, the value and the choices, before anything is trained."""
     with pytest.raises(ConfigError, match=message):
-        check_memory_shares(tiny_config("naive"), Mixes(sources))
+        check_method(tiny_config("naive"), Mixes(sources))

@@ -19,7 +19,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
 from benchmark.store import load_runs
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from benchmark.training.keys import stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
@@ -85,7 +85,7 @@ def test_a_memory_that_holds_no_row_is_found_before_training(tokens, method, ref
     [config] = configs(range(1), training__batch_size=20, data__memory_tokens=tokens)
     said = pytest.raises(ConfigError, match="^row 'ER'.*: let data.memory_tokens hold a row$")
     with said if refused else contextlib.nullcontext():
-        check_memory_shares(config, methods.build(method))
+        check_method(config, methods.build(method))
 
 
 def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) -> None:

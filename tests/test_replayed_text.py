@@ -13,7 +13,7 @@ from benchmark.records import EvaluationLine, last
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain, Replay
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Phase, Source
 from benchmark.training.stream import Stream
@@ -92,4 +92,4 @@ def test_a_share_that_a_batch_cannot_hold_is_refused(tmp_path, share: float, bat
     config = TinyRuns("er", methods.build, tmp_path).config(batch_size=batch)
     config = config.model_copy(update={"replay": Replay(text="general", share=share)})
     with pytest.raises(ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none of them"):
-        check_memory_shares(config, methods.build("er"))
+        check_method(config, methods.build("er"))

@@ -14,6 +14,7 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, free_port, tiny_config, weights_of
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
+from benchmark.training.draws import check_method
 from benchmark.training.processes import Stopped, join
 from benchmark.training.run import Run
 from benchmark.training.shards import Shards, local
@@ -108,12 +109,12 @@ def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatc
     assert read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")[0]["provenance"]["precision"] == "fp32"
 
 
-def test_what_needs_whole_weights_is_refused(tmp_path: Path) -> None:
+def test_what_needs_whole_weights_is_refused_before_any_run() -> None:
     """Oracle: the message names the row, or the settings, and the cure."""
-    with pytest.raises(ConfigError, match=r"row 'ewc' needs whole weights, .* training\.shard .*: leave"):
-        tiny_of("ewc", tmp_path).run(tiny_config("ewc", shard=True), "run")
-    with pytest.raises(ConfigError, match=r"row 'er' needs whole weights, or its optimizer 'muon' does"):
-        tiny_of("er", tmp_path).run(tiny_config("er", shard=True, optimizer="muon"), "run")
+    with pytest.raises(ConfigError, match=r"row 'ewc': it needs whole weights, .* training\.shard .*: leave"):
+        check_method(tiny_config("ewc", shard=True), methods.build("ewc"))
+    with pytest.raises(ConfigError, match=r"row 'er': its optimizer 'muon' needs whole weights"):
+        check_method(tiny_config("er", shard=True, optimizer="muon"), methods.build("er"))
     with pytest.raises(ValueError, match="shard goes neither with compile nor with precision 'fp16'"):
         tiny_config("naive", shard=True, compile=True)
     assert "shard" not in tiny_config("naive").training.model_dump()

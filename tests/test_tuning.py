@@ -16,7 +16,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig, Suite, Tuned
 from benchmark.store import load_runs
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from run_all import main
 from tests.support import tiny_suite
 
@@ -24,7 +24,7 @@ RATE = "training.learning_rate"
 
 
 def check(run: RunConfig) -> None:
-    check_memory_shares(run, methods.build(run.method, run.options))
+    check_method(run, methods.build(run.method, run.options))
 
 
 def search(suite: Suite, count: int = 5, check: tuning.Check = check) -> Suite:

@@ -37,7 +37,7 @@ from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Budget, RunConfig, Size
 from benchmark.store import Store
 from benchmark.training.clock import count_flops
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from benchmark.training.evaluate import perplexities
 from benchmark.training.keys import stage_of
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
@@ -70,7 +70,7 @@ class TinyRuns:
         for rows in (8, 20):
             config = tiny_config(self.name, architecture, **{"batch_size": rows, **training})
             with contextlib.suppress(ConfigError):
-                check_memory_shares(config, self.new_method())
+                check_method(config, self.new_method())
                 return config
         return tiny_config(self.name, architecture, **{"batch_size": 100, **training})
 

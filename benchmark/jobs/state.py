@@ -37,7 +37,7 @@ from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.settings.units import UNITS
 from benchmark.store import Heartbeat, Store, read_heartbeat
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from benchmark.training.identity import Identities, Identity
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build
@@ -93,7 +93,7 @@ class RunState:
 class Survey:
     """The states of a suite's runs; `measures` are what its tables want of models besides the records of training.
 
-    Raises ConfigError for a run whose batches cannot hold the share of memory that its method asks for.
+    Raises ConfigError for a run that cannot have what its method asks for: its share of memory, whole weights.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Survey:
         of_rows = {(config.row, str(config.options)): config for config in configs}  # seeds are alike
         self._methods = {row: build(config.method, config.options) for row, config in of_rows.items()}
         for row, config in of_rows.items():
-            check_memory_shares(config, self._methods[row])
+            check_method(config, self._methods[row])
 
     def states(self) -> list[RunState]:
         """The state of each run now."""

@@ -22,7 +22,7 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, per_stage
 from benchmark.store import Store
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from benchmark.training.method import Build
 
 DOMAINS = 2  # that configurations are tried on
@@ -51,7 +51,7 @@ def tune(
     trials, tuned = Path(f"{suite.name}-tune.toml"), Path(f"{suite.name}-tuned.toml")
     again = f"`python run_all.py tune {suite.called}` picks the best"
     if not trials.exists():
-        fits = lambda run: check_memory_shares(run, build(run.method, run.options))  # noqa: E731
+        fits = lambda run: check_method(run, build(run.method, run.options))  # noqa: E731
         searching = search(suite, rows, spaces, count, fits)
         _write(trials, searching, f"{count} configurations of each row of {suite.name}, written by `run_all.py tune`")
         yield f"wrote {trials}, a suite of {len(searching.rows)} trials; remove it to search anew"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.training.keys import stage_of
-from benchmark.training.method import OWN, LifelongMethod, Phase, Stage
+from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
 SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
 
@@ -68,11 +68,19 @@ def rows_of_share(share: float, batch_size: int, what: str) -> int:
     )
 
 
-def check_memory_shares(config: RunConfig, method: LifelongMethod) -> None:
+def check_method(config: RunConfig, method: LifelongMethod) -> None:
     """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold.
 
-    So it does for a memory of less than a row, but none, and for sources that a stage does not have.
+    So it does for a memory of less than a row, but none, for sources that a stage does not have, and for shards where
+    the method or its optimizer needs whole weights.
     """
+    optimizer = choose_optimizer(method, config.training)
+    if config.training.shard and (method.holds_weights or optimizer.holds_weights):
+        who = "it" if method.holds_weights else f"its optimizer {optimizer.name!r}"
+        raise ConfigError(
+            f"row {config.row!r}: {who} needs whole weights, and training.shard spreads them over processes: leave one "
+            "of them out"
+        )
     tokens, length = config.data.memory_tokens, config.data.text_length
     has_memory = tokens >= length
     for index in range(len(config.domains)):

@@ -32,10 +32,10 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
 from benchmark.store import Store
 from benchmark.training import checkpoint
-from benchmark.training.draws import check_memory_shares
+from benchmark.training.draws import check_method
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import code_of, stage_keys, stage_of
-from benchmark.training.method import LifelongMethod, choose_optimizer, get_state, keeps_optimizer, set_state
+from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments
 from benchmark.training.processes import Stopped, World, polled, provenance
 from benchmark.training.progress import ProgressLine
@@ -84,17 +84,11 @@ class Run:
         self.leaks = find_validation_leaks(self.corpus, config.learned, store.data, polled(asked_to_stop))
         self.stream.mark_leaks(self.leaks)
         method = new_method()
-        check_memory_shares(config, method)
+        check_method(config, method)
         if method.decoders_only and self.stream.masked:
             raise ConfigError(
                 f"row {config.row!r} trains decoders only, and {config.model.architecture} predicts masked tokens: "
                 "leave the row out, or take another model.architecture"
-            )
-        optimizer = choose_optimizer(method, config.training)
-        if config.training.shard and (method.holds_weights or optimizer.holds_weights):
-            raise ConfigError(
-                f"row {config.row!r} needs whole weights, or its optimizer {optimizer.name!r} does, and training.shard "
-                "spreads them over processes: leave one of them out"
             )
         start, apart = config.start, ["document_mask"] * config.data.document_mask
         self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""
