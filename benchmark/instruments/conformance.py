@@ -82,7 +82,7 @@ class TinyRuns:
         root.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        if not (root / "data").exists():
+        with contextlib.suppress(FileExistsError):  # of an earlier run, or of another process of this one
             (root / "data").symlink_to(data)
         build = functools.partial(self.build, config.method, config.options)
         return Run(config, build, Store(root), world, asked_to_stop=asked_to_stop)
