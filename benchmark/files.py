@@ -19,6 +19,7 @@ from benchmark.errors import UserError
 
 CHECKSUMS = "checksums.json"  # in a folder: the size and SHA-256 of each of its files, which guard against disks
 BEGUN = "begun.json"  # in a folder that is being written: how far it is, for who goes on after a kill or a failure
+UNFINISHED = f".*.{'[0-9a-f]' * 32}"  # the names of what is being written, as patterns see them
 NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit the last, and nothing is computed from it
 
 
@@ -106,7 +107,7 @@ def take_over(folder: Path, unfinished: Path) -> None:
     left = [path for path in folder.parent.glob(f".{folder.name}.{'[0-9a-f]' * 32}") if path != unfinished]
     if begun := [path for path in left if (path / BEGUN).exists()]:
         newest = max(begun, key=lambda path: (path / BEGUN).stat().st_mtime)
-        shutil.copytree(newest, unfinished, ignore=shutil.ignore_patterns(BEGUN), dirs_exist_ok=True)
+        shutil.copytree(newest, unfinished, ignore=shutil.ignore_patterns(BEGUN, UNFINISHED), dirs_exist_ok=True)
         shutil.copy2(newest / BEGUN, unfinished)  # last: with it the copy is whole
     for path in left:
         (path / BEGUN).unlink(missing_ok=True)
@@ -120,7 +121,7 @@ def _temporary_path(path: Path) -> Path:
 
 def sweep(folder: Path) -> None:
     """Remove what writers that were killed have left in a folder that nobody else writes in."""
-    for path in folder.glob(f".*.{'[0-9a-f]' * 32}"):
+    for path in folder.glob(UNFINISHED):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

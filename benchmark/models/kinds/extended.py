@@ -59,8 +59,9 @@ class ExtendedModel(LanguageModel):
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         super()._write(folder, tokenizer)
         kind = type(self)
-        about = {"class": f"{kind.__module__}:{kind.__qualname__}", "made_with": json.dumps(self.made_with)}
-        save_file(self.own_tensors(), folder / FILE, metadata=about)
+        about = {"class": f"{kind.__module__}:{kind.__qualname__}", "made_with": self.made_with}
+        # one key: safetensors writes several in an order of chance, and the same model would be other bytes
+        save_file(self.own_tensors(), folder / FILE, metadata={"model": json.dumps(about)})
 
 
 def load(folder: Path | str) -> ExtendedModel:
@@ -69,7 +70,8 @@ def load(folder: Path | str) -> ExtendedModel:
     Raises ConfigError where its class is not there.
     """
     with safe_open(Path(folder) / FILE, "pt") as file:
-        about, own = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(file.metadata()["model"])
+        own = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     module, _, name = about["class"].partition(":")
     try:
         kind = getattr(importlib.import_module(module), name)
@@ -78,7 +80,7 @@ def load(folder: Path | str) -> ExtendedModel:
         raise ConfigError(
             f"{folder}: its model is a {name} of {module}, and there is none: put the method's file where it was"
         ) from None
-    model: ExtendedModel = kind(transformer.load(folder), **json.loads(about["made_with"]))
+    model: ExtendedModel = kind(transformer.load(folder), **about["made_with"])
     if other := own.keys() ^ model.own_tensors().keys():
         raise ValueError(f"{len(other)} tensors are missing or none of {name}'s, e.g. {min(other)}")
     model.load_state_dict(own, strict=False)
