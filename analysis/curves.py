@@ -87,8 +87,8 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
     values = groups[metric.column]
     means = pd.DataFrame({"charged": groups["charged"].mean(), "mean": values.mean(), "low": values.min()})
     means = means.assign(high=values.max(), is_end=groups["is_end"].all(), phase=groups["phase"].first())
-    learned = means[(means["phase"] != "start") & (means["is_end"] | (means.index.get_level_values("stage") > 0))]
-    within = means if learned.empty else learned
+    learned = groups["learned"].all()
+    within = means[learned] if learned.any() else means
     limits = within["low"].min(), within["high"].max()
     for (_, row), line in means.groupby(level=["row_index", "row"]):
         own = style_of[str(row)]

@@ -246,13 +246,10 @@ def data(study: Study) -> Markup:
 def _points(study: Study) -> dict[str, list[Any]]:
     """Each evaluation of a row, as names of its fields and a list each, which is short where many are.
 
-    `learned`: 0 before the first step of a stage and before the end of the first stage, else 1. Means over seeds of
-    what was charged and measured, and the range of the latter, in the digits of tables.
+    Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
     """
     titles = {suite: study.stage_titles(suite) for suite in study.suites}
-    evaluations = study.evaluations
-    learned = (evaluations["phase"] != "start") & (evaluations["is_end"] | (evaluations["stage"] > 0))
-    evaluations = evaluations.assign(learned=learned.astype(int))
+    evaluations = study.evaluations.astype({"learned": int})
     groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
     spent = groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
     measured = groups[list(METRICS)].agg(["mean", "min", "max"])

@@ -73,7 +73,8 @@ class Study:
     def evaluations(self) -> pd.DataFrame:
         """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
 
-        `order` is its place among those of its stage, `begun` what was spent when that stage began, by unit.
+        `order` is its place among those of its stage, `begun` what was spent when that stage began, by unit. `learned`:
+        neither before the first step of a stage nor before the end of the first stage; such values set a chart's scale.
         """
         units, lines = list_recorded_units(), []
         for run in self.runs:
@@ -102,7 +103,8 @@ class Study:
                 spent = _sum_charges(spent, done.charged, unit)
         columns = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
         table = pd.DataFrame(lines, columns=[*columns, *_MEASURED, "perplexity"])
-        return table.astype({"is_end": bool} | dict.fromkeys(_MEASURED, float))  # an empty column has no type
+        table = table.astype({"is_end": bool} | dict.fromkeys(_MEASURED, float))  # an empty column has no type
+        return table.assign(learned=(table["phase"] != "start") & (table["is_end"] | (table["stage"] > 0)))
 
     @cached_property
     def ends(self) -> pd.DataFrame:
