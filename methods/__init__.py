@@ -10,7 +10,6 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,32 +21,16 @@ from benchmark.settings.names import same_labels
 from benchmark.settings.suite import Row, RunConfig, Suite
 from benchmark.training.method import Group, LifelongMethod
 
-GROUP = "lifelong_pretraining.methods"  # of entry points, by which other packages offer methods
-
-
-@functools.cache
-def _find_entry_points() -> tuple[EntryPoint, ...]:
-    return tuple(entry_points(group=GROUP))
-
 
 def names() -> list[str]:
-    """Names of all methods, those of other packages too.
-
-    Raises ConfigError where a package calls a method as a file here, or as another package, does.
-    """
-    here = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-    every = sorted([*here, *(point.name for point in _find_entry_points())])
-    if twice := sorted({name for name in every if every.count(name) > 1}):
-        raise ConfigError(f"more than one method is called {', '.join(twice)}: rename that of a package ({GROUP})")
-    return every
+    """Names of all methods, in alphabetical order."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
     if name not in names():
         raise ConfigError(f"no method {name!r}; there are {', '.join(names())}")
-    if point := next((point for point in _find_entry_points() if point.name == name), None):
-        return _load_from_package(point)
     module = importlib.import_module(f"{__name__}.{name}")
     types = [
         value
@@ -56,24 +39,9 @@ def find(name: str) -> type[LifelongMethod]:
     ]
     if len(types) != 1:
         raise ConfigError(f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has {len(types)}")
-    return _check(types[0], f"methods/{name}.py")
-
-
-def _load_from_package(point: EntryPoint) -> type[LifelongMethod]:
-    """The class that another package offers. Its module is called as the method is, since stages are known by that."""
-    kind = point.load()
-    place = f"entry point {point.name} = {point.value}"
-    if not (isinstance(kind, type) and issubclass(kind, LifelongMethod)):
-        raise ConfigError(f"{place}: {kind!r} is no subclass of LifelongMethod: let it be one")
-    if kind.__module__.rpartition(".")[2] != point.name:
-        raise ConfigError(f"{place}: its module must be called {point.name}, as it is {kind.__module__}")
-    return _check(kind, place)
-
-
-def _check(kind: type[LifelongMethod], place: str) -> type[LifelongMethod]:
-    if not dataclasses.is_dataclass(kind):
-        raise ConfigError(f"{kind.__name__} in {place} must be a dataclass: its fields are its options")
-    return kind
+    if not dataclasses.is_dataclass(types[0]):
+        raise ConfigError(f"{types[0].__name__} in methods/{name}.py must be a dataclass: its fields are its options")
+    return types[0]
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
