@@ -135,7 +135,7 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     notes += [
         f"{side}: {note}"
         for side, study in zip("AB", studies, strict=True)
-        for note in (*note_probes(study, study.suites), *note_left_out_runs(study, study.suites[0], None))
+        for note in (*note_probes(study, study.suites), *note_left_out_runs(study.runs))
     ]
     columns = tuple(map(Column, COLUMNS))
     return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(notes))

@@ -59,6 +59,10 @@ class TableExhibit(Exhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         """The table of a study's runs; view "both" has the paper's numbers in brackets."""
+        return (self if view == "both" else replace(self, printed=()))._build(study)
+
+    def _build(self, study: Study) -> Table:
+        """The table, with as many of the paper's numbers as the exhibit has."""
         raise NotImplementedError
 
     def measured(
@@ -67,7 +71,6 @@ class TableExhibit(Exhibit):
         columns: Sequence[Column],
         blocks: Sequence[Block],
         about: Sequence[str],
-        view: View,
         scores: bool = False,
     ) -> Table:
         """The finished table of measurements, with the best marked, and below it the notes on all its suites.
@@ -77,11 +80,11 @@ class TableExhibit(Exhibit):
         never = {block.suite: study.references if scores else study.never_best(block.suite) for block in blocks}
         blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
         suites = self.suites(study)
-        below = [*about, *note_missing_cells(study, columns, blocks, suites), *notes(study, suites)]
-        return self.table(columns, blocks, below, view)
+        below = [*about, *note_missing_cells(study, blocks, suites), *notes(study, suites)]
+        return self.table(columns, blocks, below)
 
     def table(
-        self, columns: Sequence[Column], blocks: Sequence[Block], below: Sequence[str], view: View, stub: str = "Method"
+        self, columns: Sequence[Column], blocks: Sequence[Block], below: Sequence[str], stub: str = "Method"
     ) -> Table:
         """The finished table, its caption explaining brackets, and numbers of few seeds marked."""
         blocks, seeds = mark_few_seeds(blocks)
@@ -89,12 +92,9 @@ class TableExhibit(Exhibit):
         fewer = ", or over n where it is said" if few - {1} else ""
         over = [f"Mean ± standard deviation over {seeds} seeds{fewer}."] if seeds > 1 else []
         over += ["† One seed: how much another would differ is not known."] * (1 in few)
-        below = [*over, *below]
-        caption = self.caption
-        if view == "both":
-            has_printed = any(cell.printed for block in blocks for row in block.rows for cell in row.cells)
-            caption += " In brackets: printed in the paper." * has_printed
-            below += corrections(blocks, columns)
+        below = [*over, *below, *corrections(blocks, columns)]
+        has_printed = any(cell.printed for block in blocks for row in block.rows for cell in row.cells)
+        caption = self.caption + " In brackets: printed in the paper." * has_printed
         return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
 
 

@@ -244,7 +244,8 @@ def finish(figure: Figure, *said: str) -> Figure:
 
 def about_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
     """What tables say of rows with other texts (of some rows)."""
-    return " ".join(note for suite in suites for note in note_unequal_texts(study, suite, rows))
+    shown = study if rows is None else study.only(rows)
+    return " ".join(note for suite in suites for note in note_unequal_texts(shown, suite))
 
 
 def about_copies(study: Study, suites: Sequence[str]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import compress
 
 import numpy as np
 import pandas as pd
 
 from analysis.study import Study, count_copies, header, other_texts, select_measure
-from analysis.tables import Block, Column, number
+from analysis.tables import Block, number
 from benchmark.records import DoneLine, last
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
@@ -19,20 +18,30 @@ TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no
 NAMED = 6  # rows or stages in a note, of which some tables have many
 
 
-def notes(study: Study, suites: Iterable[str], rows: Sequence[str] | None = None) -> list[str]:
-    """The footnotes on some suites' runs (on some rows of them); none where all is equal and nothing failed."""
+def notes(study: Study, suites: Iterable[str]) -> list[str]:
+    """The footnotes on some suites' runs; none where all is equal and nothing failed."""
     lines = []
     for suite in suites:
-        lines += [note for _, problems in checks(study, suite, rows) for note in problems]
-        lines += [*note_tuning(study.of(suite)), *read(study.of(suite), rows)]
+        runs, titles = study.of(suite), study.stage_titles(suite)
+        stages = study.stages[study.stages["suite"] == suite]
+        lines += note_unequal_budgets(stages, titles)
+        lines += note_unequal_texts(study, suite)
+        lines += note_near_copies(study, suite)
+        lines += note_differences(stages, "Hardware differs", ["hardware"])
+        lines += note_contended_stages(stages, titles)
+        lines += note_changed_code(runs)
+        lines += note_failures(runs, titles)
+        lines += note_left_out_runs(runs)
+        lines += note_tuning(runs)
+        lines += note_passes(runs)
     return lines
 
 
-def read(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[str]:
+def note_passes(runs: Sequence[RunRecords]) -> list[str]:
     """How often the finished stages of runs read their domains, and how much of these the memory holds."""
     times: dict[str, list[float]] = {}
     held: dict[str, list[float]] = {}
-    for run in runs if rows is None else [run for run in runs if run.row in rows]:
+    for run in runs:
         memory = run.line.config.get("data", {}).get("memory_tokens", 0)
         own = 1 - (run.line.config.get("replay") or {}).get("share", 0)  # of a batch
         for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
@@ -42,24 +51,6 @@ def read(runs: Sequence[RunRecords], rows: Sequence[str] | None = None) -> list[
             if tokens and domain != run.domains[-1]:
                 held.setdefault(domain.title, []).append(min(1, memory / tokens))
     return list(filter(None, [describe_passes(times, held)]))
-
-
-def checks(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[tuple[str, list[str]]]:
-    """Is the comparison of a suite's rows fair? The line where all is well, and the problems."""
-    stages, titles = study.stages[study.stages["suite"] == suite], study.stage_titles(suite)
-    if rows is not None:
-        stages = stages[stages["row"].isin(rows)]
-    same_budget = f"All rows spent the same budget in every stage, within {TOLERANCE:.0%}."
-    return [
-        (same_budget, note_unequal_budgets(stages, titles)),
-        ("All rows had the same texts, tokenizer and masks.", note_unequal_texts(study, suite, rows)),
-        ("No validation text is known to stand in training text.", note_near_copies(study, suite)),
-        ("All rows ran on the same hardware.", note_differences(stages, "Hardware differs", ["hardware"])),
-        ("No stage is known to have lacked cores.", note_contended_stages(stages, titles)),
-        ("No method's code is known to have changed since.", changed_code(study, suite, rows)),
-        ("No run failed.", failures(study, suite, rows, titles)),
-        ("All that is recorded of the suite's runs is of its text.", note_left_out_runs(study, suite, rows)),
-    ]
 
 
 def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
@@ -97,26 +88,11 @@ def note_probes(study: Study, suites: Iterable[str]) -> list[str]:
     return said
 
 
-def note_missing_cells(
-    study: Study, columns: Sequence[Column], blocks: Sequence[Block], suites: Iterable[str]
-) -> list[str]:
-    """Say how the missing cells get filled, and in which rows seeds are missing."""
+def note_missing_cells(study: Study, blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
+    """Say how the missing cells get filled."""
     commands = " or ".join(f"`{study.run_command(suite)}`" for suite in suites)
-    lines = []
-    if any(cell.missing for block in blocks for row in block.rows for cell in row.cells):
-        lines.append(f"-- is not measured yet; {commands} fills it in.")
-    for block in blocks:
-        rows = [row for row in block.rows if row.competes]
-        whole = [not column.sparse for column in columns]
-        counts = [[len(cell.values) for cell in compress(row.cells, whole)] for row in rows]
-        full = [max(column) for column in zip(*counts, strict=True)]
-        behind = []
-        for row, line in zip(rows, counts, strict=True):
-            short = [f"{count} of {most}" for count, most in zip(line, full, strict=True) if 0 < count < most]
-            behind += [f"{row.stub[0]} ({short[0]})"] if short else []
-        if behind:
-            lines.append(f"Not all seeds are there yet: {', '.join(behind)}; {commands} adds them.")
-    return lines
+    is_missing = any(cell.missing for block in blocks for row in block.rows for cell in row.cells)
+    return [f"-- is not measured yet; {commands} fills it in."] if is_missing else []
 
 
 def note_unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
@@ -145,12 +121,12 @@ def _shorten(parts: Sequence[str], between: str, what: str) -> str:
     return between.join(parts[:NAMED]) + (f" and {others} other {what}" if others > 0 else "")
 
 
-def note_unequal_texts(study: Study, suite: str, rows: Sequence[str] | None = None) -> list[str]:
+def note_unequal_texts(study: Study, suite: str) -> list[str]:
     """Rows whose text, tokens or masks are not those of most rows, and in which domains and probes."""
     shared = study.on_most_texts(suite)
     rows_of: dict[tuple[str, ...], list[str]] = {}
     for run in study.of(suite) if shared else ():
-        if run.line.unigram and (rows is None or run.row in rows) and (titles := other_texts(run, shared[0])):
+        if run.line.unigram and (titles := other_texts(run, shared[0])):
             rows_of.setdefault(tuple(titles), []).append(run.row)
     return [
         f"Texts differ in {_shorten(titles, ', ', 'texts')}: {_shorten(list(dict.fromkeys(who)), ', ', 'rows')}. Their "
@@ -214,11 +190,11 @@ def note_without_copies(study: Study, suite: str, title: str, stage: int) -> lis
     return [f"{of} after {title} without near copies: {told}."] if told else []
 
 
-def changed_code(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
+def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
     """Rows with stages that their methods trained with other code than today's, of the same version."""
-    methods = dict.fromkeys(run.row for run in study.of(suite) if run.other_code and (rows is None or run.row in rows))
-    told = f"Methods' code has changed since, their `version` has not: {', '.join(methods)}."
-    return [f"{told} Their numbers are of the old one."] if methods else []
+    rows = ", ".join(dict.fromkeys(run.row for run in runs if run.other_code))
+    told = f"Methods' code has changed since, their `version` has not: {rows}. Their numbers are of the old one."
+    return [told] if rows else []
 
 
 def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
@@ -232,19 +208,19 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
     return [f"Other programs took cores, so wall times do not compare: {told}."] if where else []
 
 
-def failures(study: Study, suite: str, rows: Sequence[str] | None, titles: Sequence[str]) -> list[str]:
+def note_failures(runs: Sequence[RunRecords], titles: Sequence[str]) -> list[str]:
     """Runs that stopped with an error."""
     return [
         f"{run.row}, seed {run.seed}, failed in stage {titles[run.failure.stage]}: {run.failure.error}"
-        for run in study.of(suite)
-        if run.failure and (rows is None or run.row in rows)
+        for run in runs
+        if run.failure
     ]
 
 
-def note_left_out_runs(study: Study, suite: str, rows: Sequence[str] | None) -> list[str]:
+def note_left_out_runs(runs: Sequence[RunRecords]) -> list[str]:
     """Runs whose records are not shown, by the reason."""
     reasons: dict[str, list[str]] = {}
-    for run in study.of(suite):
-        if run.why and (rows is None or run.row in rows):
+    for run in runs:
+        if run.why:
             reasons.setdefault(run.why, []).append(f"{run.row}, seed {run.seed}")
-    return [f"Records are left out of {_shorten(runs, '; ', 'runs')}: {why}." for why, runs in reasons.items()]
+    return [f"Records are left out of {_shorten(left_out, '; ', 'runs')}: {why}." for why, left_out in reasons.items()]

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
@@ -22,15 +22,12 @@ from analysis import inference, notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import CLEAR, COLOURS, colours, short
 from analysis.metrics import AP, PERPLEXITIES
-from analysis.study import Study, describe_hardware, header
+from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.files import whole_file
-from benchmark.records import DoneLine, EvaluationLine, last, select_kind
 from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
-IN_AUDIT = "These rows are not equal in everything: Audit, below, says in what."
-ABOVE = "Notes above hold here, too."
 GROWN = 1.05  # times the parameters: prompts and adapters are less
 METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
 
@@ -46,20 +43,21 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     )
     environment.filters["code"] = _code
     audit = _audit(study)
-    said = {line: IN_AUDIT for fine, _, line in audit if not fine}
-    pairs = [
+    said = {note for _, note in audit}
+    tables = [
         (content, _put_printed_beside(exhibit, study)) for exhibit, content in exhibits if isinstance(content, Table)
     ]
-    main = [tuple(_say_once(table, said) for table in pair) for pair in pairs[:1]]
+    first = [tuple(_say_once(table, said) for table in pair) for pair in tables[:1]]
     card = _say_once(scorecard, said)
     return environment.get_template("page.html").render(
         study=study,
         grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
-        progress=_describe_progress(study),
+        done=sum(run.finished == len(run.stages) for run in study.runs),
+        failed=sum(run.failure is not None for run in study.runs),
         summary=[(suite, summarize(study, suite)) for suite in study.suites],
         scorecard=card,
         undecided=_describe_undecided(scorecard) if scorecard else "",
-        tables=main + [tuple(_say_once(table, said) for table in pair) for pair in pairs[1:]],
+        tables=first + [tuple(_say_once(table, said) for table in pair) for pair in tables[1:]],
         figures=[
             (exhibit, base64.b64encode(content).decode(), Image.open(io.BytesIO(content)).info["Description"])
             for exhibit, content in exhibits
@@ -68,8 +66,12 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
         audit=audit,
         made=_build_cost_table(study),
         software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
-        rows=_settings(study),
-        labels={(run.suite, run.row) for run in study.runs},
+        rows={
+            (run.suite, run.row): json.dumps(
+                {"options": run.line.options, **run.line.config}, indent=2, ensure_ascii=False
+            )
+            for run in study.runs
+        },
         data=data(study),
         scripts=scripts(),
     )
@@ -132,17 +134,13 @@ def _put_printed_beside(exhibit: Exhibit, study: Study) -> Table | None:
     return both if has_printed else None
 
 
-def _say_once(table: Table | None, said: dict[str, str]) -> Table | None:
-    """A table without the notes that the page has elsewhere, but with what `said` has in the place of each.
-
-    From then on `said` has the table's notes, too.
-    """
+def _say_once(table: Table | None, said: set[str]) -> Table | None:
+    """A table without the notes that the page has already `said`, which its own join."""
     if table is None:
         return None
-    kept = [note for note in table.notes if note not in said]
-    elsewhere = dict.fromkeys(said[note] for note in table.notes if note in said)
-    said |= dict.fromkeys(table.notes, ABOVE)
-    return replace(table, notes=(*kept, *elsewhere))
+    kept = tuple(note for note in table.notes if note not in said)
+    said.update(kept)
+    return replace(table, notes=kept)
 
 
 def _describe_undecided(scorecard: Table) -> str:
@@ -153,68 +151,40 @@ def _describe_undecided(scorecard: Table) -> str:
     return f"These runs decide none of the paper's {len(rows)} findings." if rows[1:] else rows[0].stub[0]
 
 
-def _describe_progress(study: Study) -> str:
-    done = sum(run.finished == len(run.stages) for run in study.runs)
-    failed = sum(run.failure is not None for run in study.runs)
-    rows = len({(run.suite, run.row) for run in study.runs})
-    seeds = len({run.seed for run in study.runs})
-    counted = ", ".join(f"{count} {what}{'s' * (count != 1)}" for count, what in ((rows, "row"), (seeds, "seed")))
-    text = f"{len(study.runs)} runs ({counted}), {done} done"
-    return text + (f", {failed} failed." if failed else ".")
-
-
-def _audit(study: Study) -> list[tuple[bool, str, str]]:
-    """Of each suite, named where there are several: whether it is well, its name, and which things are equal or not."""
-    lines: list[tuple[bool, str, str]] = []
+def _audit(study: Study) -> list[tuple[str, str]]:
+    """What is not equal, or not well, in the runs of each suite, which is named where there are several."""
+    lines = []
     for suite in study.suites:
         where = f"{suite}: " if len(study.suites) > 1 else ""
         stages = study.stages[study.stages["suite"] == suite]
-        code = (
-            "All rows ran the same code and packages.",
-            notes.note_differences(stages, "Code or packages differ", ["code", "packages"]),
-        )
-        leaks = ("No test example is known to stand in the train set of its task.", notes.note_leaks(study, suite))
-        for fine, problems in (*notes.checks(study, suite), leaks, code):
-            lines += [(False, where, problem) for problem in problems] or [(True, where, fine)]
+        lines += [
+            (where, note)
+            for note in (
+                *notes.notes(study, [suite]),
+                *notes.note_leaks(study, suite),
+                *notes.note_differences(stages, "Code or packages differ", ["code", "packages"]),
+            )
+        ]
     return lines
 
 
 def _build_cost_table(study: Study) -> Table:
-    """One line a row: hardware, size, and where its train wall time went (means over seeds, sums over stages)."""
-    begun = [(run, stage) for run in study.runs for stage in run.stages if stage]
-    stages = [(run, header(stage), stage, last(stage, DoneLine)) for run, stage in begun]
-    phases = list(dict.fromkeys(phase["name"] for *_, done in stages if done for phase in done.phases))
-    names = ["Seeds", "Hardware", "Parameters at the end", "Tokens/s", "Charged s", *(f"in {name}" for name in phases)]
-    rows = []
-    for suite, row in dict.fromkeys((run.suite, run.row) for run in study.runs):
-        mine = [stage for stage in stages if (stage[0].suite, stage[0].row) == (suite, row)]
-        seeds = {run.seed for run, *_ in mine}
-        parameters = {run.seed: head.parameters for run, head, *_ in mine}
-        speeds = [line.tokens_per_second for _, _, stage, _ in mine for line in select_kind(stage, EvaluationLine)]
-        ended = [done for *_, done in mine if done]
-        spent = [sum(done.charged["seconds"] for done in ended)]
-        for name in phases:
-            seconds = [phase["seconds"] for done in ended for phase in done.phases if phase["name"] == name]
-            spent.append(sum(seconds) if seconds else math.nan)
-        cells = [
-            str(len(seeds)),
-            "; ".join(dict.fromkeys(describe_hardware(head.provenance) for _, head, *_ in mine)),
-            f"{fmean(parameters.values()):,.0f}" if parameters else "",
-            f"{fmean(filter(None, speeds)):,.0f}" if any(speeds) else "",
-            *(f"{seconds / len(seeds):,.1f}" if seeds and not math.isnan(seconds) else "" for seconds in spent),
-        ]
-        rows.append(TableRow((row,), tuple(Cell(text=cell) for cell in cells)))
+    """A line a row: hardware, size, and its train wall time, a mean over seeds of the sum over stages."""
+    groups = study.stages.groupby(["suite", "row"], sort=False)
+    rows = [
+        TableRow((row,), tuple(Cell(text=text) for text in texts))
+        for (_, row), *texts in pd.DataFrame(
+            {
+                "seeds": groups["seed"].nunique().map(str),
+                "hardware": groups["hardware"].unique().map("; ".join),
+                "parameters": groups["parameters"].last().map("{:,.0f}".format),
+                "seconds": (groups["seconds"].sum() / groups["seed"].nunique()).map("{:,.1f}".format),
+            }
+        ).itertuples()
+    ]
     caption = "How the runs were made: means over seeds, times summed over stages."
-    return Table("made", "", caption, ("Row",), tuple(map(Column, names)), (Block("", tuple(rows)),))
-
-
-def _settings(study: Study) -> list[tuple[str, str, str]]:
-    """The full settings of each row, of its first seed."""
-    texts: dict[tuple[str, str], str] = {}
-    for run in study.runs:
-        settings = {"options": run.line.options, **run.line.config}
-        texts.setdefault((run.suite, run.row), json.dumps(settings, indent=2, ensure_ascii=False))
-    return [(suite, row, text) for (suite, row), text in texts.items()]
+    columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", "Charged s")))
+    return Table("made", "", caption, ("Row",), columns, (Block("", tuple(rows)),))
 
 
 def scripts() -> tuple[str, Markup]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import metrics, notes
-from analysis.exhibits import TableExhibit, View, with_printed
+from analysis.exhibits import TableExhibit, with_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Curve, Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
@@ -33,7 +33,7 @@ class PerplexityTable(TableExhibit):
 
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def build(self, study: Study, view: View = "ours") -> Table:
+    def _build(self, study: Study) -> Table:
         suites = self.suites(study)
         titles = study.column_titles(suites)
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
@@ -41,19 +41,19 @@ class PerplexityTable(TableExhibit):
             Column(metric.name, titles[stage], metric.lower, in_csv_alone=_is_between(stage, len(titles)))
             for stage, metric in places
         ]
-        blocks = [self._block(study, suite, places, view) for suite in suites]
+        blocks = [self._block(study, suite, places) for suite in suites]
         below = notes.note_probes(study, suites)
         for suite in suites:
             for stage, title in enumerate(study.stage_titles(suite)[:-1]):
                 below += notes.note_without_copies(study, suite, title, stage)
-        return self.measured(study, columns, blocks, below, view)
+        return self.measured(study, columns, blocks, below)
 
-    def _block(self, study: Study, suite: str, places: Sequence[Place], view: View) -> Block:
+    def _block(self, study: Study, suite: str, places: Sequence[Place]) -> Block:
         ends = study.ends[study.ends["suite"] == suite].groupby(["row", "stage"])
         values = {metric: ends[metric.column].agg(tuple).to_dict() for metric in PERPLEXITIES}
         done = study.stages[(study.stages["suite"] == suite) & study.stages["done"]]
         untrained = set(zip(done["row"], done["stage"], strict=True)) - set(values[AP])
-        printed = self.beside(study, suite) if view == "both" else {}
+        printed = self.beside(study, suite)
         chosen = self.only.get(suite, ())
         rows = []
         for label, run in {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}.items():
@@ -113,8 +113,8 @@ COLUMNS = (
     Column("Bits per byte", lower=True),
     Column("Forward transfer", lower=False),
     Column("Mean AP", lower=True),
-    Column(f"Seconds to {TARGET}'s AP", lower=True, sparse=True),
-    Column(f"Tokens to {TARGET}'s AP", lower=True, sparse=True),
+    Column(f"Seconds to {TARGET}'s AP", lower=True),
+    Column(f"Tokens to {TARGET}'s AP", lower=True),
 )
 
 
@@ -122,7 +122,7 @@ COLUMNS = (
 class LifelongTable(TableExhibit):
     """One line a row of a suite, measured on runs that finished (definitions: `analysis.metrics`)."""
 
-    def build(self, study: Study, view: View = "ours") -> Table:
+    def _build(self, study: Study) -> Table:
         suites = self.suites(study)
         runs = [run for suite in suites for run in study.of(suite)]
         probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
@@ -139,7 +139,7 @@ class LifelongTable(TableExhibit):
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
         below = [about, *(note for suite in suites for note in _note_slowed_runs(study, suite, study.curves(suite)))]
-        return self.measured(study, columns, blocks, below, view)
+        return self.measured(study, columns, blocks, below)
 
     def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
         curves, slowed = study.curves(suite), study.slowed(suite)
@@ -228,31 +228,25 @@ class UnitTable(TableExhibit):
     the length of one stage they are runs that nobody would make.
     """
 
-    def build(self, study: Study, view: View = "ours") -> Table:
-        columns = [
-            Column(name, UNITS[unit].label, lower, sparse=UNITS[unit].is_wall_time)
-            for unit in list_recorded_units()
-            for name, lower in _OF_UNIT
-        ]
-        suites, blocks, shown = self.suites(study), [], []
+    def _build(self, study: Study) -> Table:
+        columns = [Column(name, UNITS[unit].label, lower) for unit in list_recorded_units() for name, lower in _OF_UNIT]
+        rows = dict.fromkeys(run.row for run in study.runs)
+        compared, blocks = study.only(rows.keys() - study.pooled), []
         below = ["A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."]
-        for suite in suites:
-            curves = {key: curve for key, curve in study.curves(suite).items() if key[0] not in study.pooled}
-            slowed = study.slowed(suite) & curves.keys()
-            apart = study.apart(suite)
-            values = compare_at_equal_cost(curves, slowed, apart)
+        if pooled := [row for row in rows if row in study.pooled]:
+            below.append(f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}.")
+        for suite in compared.suites:
+            curves, apart = compared.curves(suite), compared.apart(suite)
+            values = compare_at_equal_cost(curves, compared.slowed(suite), apart)
             ranks = values.groupby(["row"]).mean().drop(index=list(apart), errors="ignore").rank(method="min")
             ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
-            every = dict.fromkeys(run.row for run in study.of(suite))
-            rows = [row for row in every if row not in study.pooled]
-            lines = [TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in rows]
-            blocks.append(mark_best(Block(self.heading(study, suite), tuple(lines), suite), columns, apart))
-            if pooled := [row for row in every if row in study.pooled]:
-                below.append(f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}.")
-            below += _note_slowed_runs(study, suite, curves)
-            shown += rows
-        below += [*notes.note_missing_cells(study, columns, blocks, suites), *notes.notes(study, suites, shown)]
-        return self.table(columns, blocks, below, view)
+            of_suite = dict.fromkeys(run.row for run in compared.of(suite))
+            lines = tuple(TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in of_suite)
+            blocks.append(mark_best(Block(self.heading(compared, suite), lines, suite), columns, apart))
+            below += _note_slowed_runs(compared, suite, curves)
+        below += notes.note_missing_cells(compared, blocks, compared.suites)
+        below += notes.notes(compared, compared.suites)
+        return self.table(columns, blocks, below)
 
 
 _OF_UNIT = (("AP", True), ("Rank", None))

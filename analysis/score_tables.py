@@ -9,7 +9,7 @@ from typing import ClassVar
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import TableExhibit, View, with_printed
+from analysis.exhibits import TableExhibit, with_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import ZeroShotLine
@@ -20,8 +20,8 @@ AVERAGE = "AVG"
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
 PROMPTED = "ELLE"  # the paper's row with prompts
 PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
-# label; the suite's row; scores, a line a seed and a column a domain; row and stage of the printed numbers beside them
-ScoreLine = tuple[str, str, pd.DataFrame, str, str]
+# label; whether it competes; scores, a line a seed and a column a domain; row and stage of the printed numbers
+ScoreLine = tuple[str, bool, pd.DataFrame, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +34,24 @@ class ScoreTable(TableExhibit):
     by_stage: ClassVar[bool] = False  # whether a block is one row's, a line a stage: none is the best
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def build(self, study: Study, view: View = "ours") -> Table:
+    def _build(self, study: Study) -> Table:
         suites = self.suites(study)
         titles = {name: title for suite in suites for name, title in study.tasks(suite).items()}
         columns = [Column(title, lower=None if self.by_stage else False) for title in [*titles.values(), AVERAGE]]
         if whole := next(filter(None, map(study.whole_task, suites)), ""):
             columns.append(Column(whole, lower=False))
             titles[""] = whole
-        blocks = self._blocks(study, suites, titles, view)
+        blocks = self._blocks(study, suites, titles)
         shown = study.scores[study.scores["suite"].isin(suites)]
         below = _describe_scores(shown, titles)
         if leaked := [note for suite in suites for note in notes.note_leaks(study, suite)]:
-            clean = self._blocks(study.without_leaks(), suites, titles, view)
+            clean = self._blocks(study.without_leaks(), suites, titles)
             below += [*leaked, *self._note_leaks(blocks, clean, columns)]
-        return self.measured(study, columns, blocks, below, view, scores=True)
+        return self.measured(study, columns, blocks, below, scores=True)
 
-    def _blocks(self, study: Study, suites: Sequence[str], titles: dict[str, str], view: View) -> list[Block]:
+    def _blocks(self, study: Study, suites: Sequence[str], titles: dict[str, str]) -> list[Block]:
         return [
-            Block(heading, tuple(self._rows(study, suite, lines, titles, view)), suite)
+            Block(heading, tuple(self._rows(study, suite, lines, titles)), suite)
             for suite in suites
             for heading, lines in self.lines(study, suite)
         ]
@@ -84,26 +84,24 @@ class ScoreTable(TableExhibit):
         runs = _sort_by_row(study, suite, chosen)
         last = len(study.of(suite)[0].domains)
         lines = [
-            (row, row, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()
+            (row, True, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()
         ]
         shown = [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, suite)))]
         probes = _final(study, suite, study.probes)
         if len(probes := probes[probes["headline"]]):
             by_row = {row: average_by_domain(probes[probes["row"] == row], ["seed"]) for row in runs}
-            shown.append((PROBES, [(f"{row}, linear probe", row, means, "", "") for row, means in by_row.items()]))
+            shown.append((PROBES, [(f"{row}, linear probe", True, means, "", "") for row, means in by_row.items()]))
         return shown
 
-    def _rows(
-        self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str], view: View
-    ) -> list[TableRow]:
-        printed, names = self.beside(study, suite) if view == "both" else {}, list(study.tasks(suite))
+    def _rows(self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str]) -> list[TableRow]:
+        printed, names = self.beside(study, suite), list(study.tasks(suite))
         stream = [*dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE)]
         scores = study.scores[study.scores["suite"] == suite]
         if study.stage_titles(suite) != stream or set(scores["how"]) == {"linear_probe"}:
             printed = {}
         average, of_domains = AVERAGE if len(names) == len(stream) else "", [name for name in titles if name]
         rows = []
-        for label, own, means, row, stage in lines:
+        for label, competes, means, row, stage in lines:
             cells = [_cell(means, name) if name in names else Cell() for name in of_domains] + [_average(means, names)]
             beside = [
                 printed.get((slug(row), stage, column, "F1"))
@@ -112,7 +110,7 @@ class ScoreTable(TableExhibit):
             cells = list(map(with_printed, cells, beside))
             if "" in titles:
                 cells.append(_cell(means, "") if row or "" in means else Cell())
-            rows.append(TableRow((label,), tuple(cells), competes=bool(own), row=own))
+            rows.append(TableRow((label,), tuple(cells), competes))
         if self.by_stage and suite in study.only_last:  # no score of the models before is to come
             rows[:-1] = [replace(row, cells=tuple(replace(c, missing=False) for c in row.cells)) for row in rows[:-1]]
         return rows
@@ -134,7 +132,7 @@ class PromptTable(ScoreTable):
         lines = [
             (
                 f"{row}, {label}",
-                row,
+                True,
                 average_by_domain(final[(final["row"] == row) & (final["prompt"] == prompt)], ["seed"]),
                 prompt if row == PROMPTED else row,
                 "5",
@@ -153,7 +151,7 @@ class StageScoreTable(ScoreTable):
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
         return [
-            (row, [(f"M{i + 1}", row, _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
+            (row, [(f"M{i + 1}", True, _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
             for row, run in _sort_by_row(study, suite, ()).items()
         ]
 
@@ -162,7 +160,7 @@ class StageScoreTable(ScoreTable):
 class ZeroShotTable(TableExhibit):
     """What lm-evaluation-harness says of every row's model after each stage, beside its AP; a block a row."""
 
-    def build(self, study: Study, view: View = "ours") -> Table:
+    def _build(self, study: Study) -> Table:
         metrics = {line.task: _headline(line) for run in study.runs for lines in run.zero_shot for line in lines}
         blocks = []
         for suite in study.suites:
@@ -174,7 +172,7 @@ class ZeroShotTable(TableExhibit):
             "tasks' examples in the training text of the stream."
         ]
         about *= bool(metrics)
-        return self.measured(study, [Column("AP"), *map(Column, metrics)], blocks, about, view, scores=True)
+        return self.measured(study, [Column("AP"), *map(Column, metrics)], blocks, about, scores=True)
 
     def _line(self, study: Study, suite: str, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
         ends = study.ends[(study.ends["suite"] == suite) & (study.ends["row"] == row) & (study.ends["stage"] == stage)]
@@ -182,7 +180,7 @@ class ZeroShotTable(TableExhibit):
         said = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
         values = [tuple(of[task][name] for of in said if name in of.get(task, {})) for task, name in metrics.items()]
         cells = [Cell(tuple(ends["ap"]), missing=ends.empty), *(Cell(of, digits=3, missing=not of) for of in values)]
-        return TableRow((f"M{stage + 1}",), tuple(cells), row=row)
+        return TableRow((f"M{stage + 1}",), tuple(cells))
 
 
 def _headline(line: ZeroShotLine) -> str:
@@ -224,7 +222,7 @@ def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     of_task = study.baselines["task_key"].isin(set(scores["task_key"]))
     measured = study.baselines[of_task & study.baselines["window"].isin({"", *windows})].assign(seed=0)
     return [
-        (BASELINE + name, "", average_by_domain(lines, ["seed"]), "", "")
+        (BASELINE + name, False, average_by_domain(lines, ["seed"]), "", "")
         for name, lines in measured.groupby("name", sort=False)
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import PrintedValue, TableExhibit, View, with_printed
+from analysis.exhibits import PrintedValue, TableExhibit, with_printed
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import DoneLine, last
@@ -61,7 +61,7 @@ class ArchitectureTable(TableExhibit):
     properties: tuple[str, ...] = tuple(PROPERTIES)
     rows: Mapping[str, str] | None = None
 
-    def build(self, study: Study, view: View = "ours") -> Table:
+    def _build(self, study: Study) -> Table:
         columns = [Column(PROPERTIES[name][0]) for name in self.properties]
         blocks, suites = [], self.suites(study)
         for suite in suites:
@@ -69,11 +69,10 @@ class ArchitectureTable(TableExhibit):
                 runs = [run for run in study.of(suite) if slug(run.row) == slug(row)]
                 heading = row if self.rows else f"{self.heading(study, suite)} ({row})"
                 if runs:
-                    of_paper = view == "both" and (self.rows or slug(row) == GROWING)
-                    printed = self.beside(study, suite, block) if of_paper else {}
+                    printed = self.beside(study, suite, block) if self.rows or slug(row) == GROWING else {}
                     blocks.append(Block(heading, tuple(self._models(study, runs, printed)), suite))
-        below = [*notes.note_missing_cells(study, columns, blocks, suites), *notes.notes(study, suites)]
-        return self.table(columns, blocks, below, view, "Model")
+        below = [*notes.note_missing_cells(study, blocks, suites), *notes.notes(study, suites)]
+        return self.table(columns, blocks, below, "Model")
 
     def _chosen(self, study: Study, suite: str) -> Mapping[str, str]:
         if self.rows:
@@ -100,7 +99,7 @@ class ArchitectureTable(TableExhibit):
                 for name in self.properties
                 for value in [properties[name]]
             ]
-            rows.append(TableRow((f"M{i + 1}",), tuple(cells), row=runs[0].row))
+            rows.append(TableRow((f"M{i + 1}",), tuple(cells)))
         return rows
 
 
@@ -139,9 +138,9 @@ SETTINGS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
-    def build(self, study: Study, view: View = "ours") -> Table:
+    def _build(self, study: Study) -> Table:
         suites = self.suites(study)
-        of_paper = view == "both" and all(study.printed.get(suite, suite) for suite in suites)
+        of_paper = all(study.printed.get(suite, suite) for suite in suites)
         printed = {(v.row, v.column): v for v in self.printed if of_paper}
         tasks = [task for suite in suites for task in study.of(suite)[0].line.tasks if task["domain"]]
         by_title = {task["title"] or task["name"]: task for task in tasks}
@@ -155,4 +154,4 @@ class HyperparameterTable(TableExhibit):
             for name, show in SETTINGS.items()
         ]
         below = [] if tasks else ["This suite has no downstream tasks."]
-        return self.table([Column(title) for title in by_title], [Block("", tuple(rows))], below, view, "Setting")
+        return self.table([Column(title) for title in by_title], [Block("", tuple(rows))], below, "Setting")

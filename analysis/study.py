@@ -7,7 +7,7 @@ amount counts from the start of the run, in the budget's unit.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -237,6 +237,10 @@ class Study:
 
     def of(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
+
+    def only(self, rows: Collection[str]) -> Study:
+        """The runs of these rows."""
+        return replace(self, runs=[run for run in self.runs if run.row in rows])
 
     def without_leaks(self) -> Study:
         """The same runs, scored on those test examples alone that do not stand in train, where others are known to.

@@ -76,15 +76,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line: `stub` names it (one text a stub column); one that does not compete is never the best.
-
-    `row` is the suite's whose runs the line is about, where the stub says something else.
-    """
+    """One line: `stub` names it (one text a stub column); one that does not compete is never the best."""
 
     stub: tuple[str, ...]
     cells: tuple[Cell, ...]
     competes: bool = True
-    row: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,13 +96,12 @@ class Block:
 class Column:
     """`group` spans neighbouring columns of the same group; `lower` says which end is best, None: neither.
 
-    `sparse`: finished runs may have nothing here. `in_csv_alone`: of a stream so long that no page has room for it.
+    `in_csv_alone`: of a stream so long that no page has room for it.
     """
 
     name: str
     group: str = ""
     lower: bool | None = None
-    sparse: bool = False
     in_csv_alone: bool = False
 
 

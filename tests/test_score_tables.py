@@ -195,7 +195,7 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
     assert stream == "Test examples stand in the training text of the stream, too: 3 of chem."
     for note in (bio, average):
         assert label in note and ("Baseline: majority not known" in note) == (name == "main_downstream")
-    assert "No test example" in page(study(tmp_path / "clean", seeds=1), None, []) and first in page(data, None, [])
+    assert first in page(data, None, [])
 
 
 @pytest.mark.parametrize("beside", [False, True])
