@@ -83,7 +83,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
         content = json.loads(json.dumps(shared))
         asks = any(key.startswith("slurm.") for key in row.set)
         if asks:
-            content["slurm"] = suite.slurm.model_dump(mode="json")
+            content["slurm"] = suite.slurm.model_dump(mode="json", exclude_unset=True)
         for key, value in row.set.items():
             section, *inner = key.split(".")
             if section not in (*SHARED, "slurm") or (section == "slurm" and (not inner or inner[0] in OF_ALL_ROWS)):

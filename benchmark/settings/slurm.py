@@ -10,13 +10,12 @@ from pydantic import Field, model_validator
 from benchmark.settings.base import Settings
 from benchmark.settings.units import UNITS
 
-MOST = 1_000_000  # of anything that a cluster counts
 KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
 OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
 NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "reservation", "runs_per_job"}
 OF_TRAINING = ("nodes", "ntasks_per_node", "runs_per_job")  # all other jobs are one process
-Count = Annotated[int, Field(gt=0, le=MOST)]
-Gpus = Annotated[int, Field(ge=0, le=MOST)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
+Count = Annotated[int, Field(gt=0)]
+Gpus = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
 def find_section(kind: str) -> str:
@@ -37,7 +36,7 @@ class JobKind(Settings):
     constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
     nodelist: str | None = Field(None, description="these nodes")
     exclude: str | None = Field(None, description="not these nodes")
-    nodes: Count | None = Field(None, description="of a training job")
+    nodes: Count = Field(1, description="of a training job")
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
     )
@@ -45,30 +44,26 @@ class JobKind(Settings):
     cpus_per_task: Count | None = Field(None, description="cores of each process")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
     mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
-    time: Count | None = Field(None, description="limit in minutes; a job that reaches it goes on in another turn")
+    time: Count = Field(1440, description="limit in minutes; a job that reaches it goes on in another turn")
     exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is a wall time")
     mail_type: str | None = Field(
         None, description='when Slurm sends a mail, "END" or "FAIL"; [slurm.report]: at the end'
     )
     mail_user: str | None = Field(None, description="who gets it; default: who submits")
-    array_parallelism: Count | None = Field(None, description="at most so many jobs of an array run at a time")
-    runs_per_job: Count | None = Field(
-        None, description="runs that a training job trains, each process by itself the next that nobody has"
+    array_parallelism: Count = Field(256, description="at most so many jobs of an array run at a time")
+    runs_per_job: Count = Field(
+        1, description="runs that a training job trains, each process by itself the next that nobody has"
     )
-    setup: tuple[str, ...] | None = Field(None, description="shell commands before the job, e.g. 'module load cuda'")
-    teardown: tuple[str, ...] | None = Field(None, description="shell commands after the job")
-    signal_delay_s: Count | None = Field(None, description="a job is told to save so many seconds before its limit")
-    srun_args: tuple[str, ...] | None = Field(None, description="options of the srun that starts the processes")
-    additional_parameters: dict[str, Any] | None = Field(
-        None, description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at all'
+    setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
+    teardown: tuple[str, ...] = Field((), description="shell commands after the job")
+    signal_delay_s: Count = Field(120, description="a job is told to save so many seconds before its limit")
+    srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
+    additional_parameters: dict[str, Any] = Field(
+        {}, description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at all'
     )
     python: str | None = Field(
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'"
     )
-
-
-def _as_in_sections(key: str, default: Any) -> Any:
-    return Field(default, description=JobKind.model_fields[key].description)
 
 
 class Slurm(JobKind):
@@ -77,15 +72,6 @@ class Slurm(JobKind):
     Nothing here changes a result, so nothing here is part of a run's identity.
     """
 
-    nodes: Count = _as_in_sections("nodes", 1)
-    time: Count = _as_in_sections("time", 1440)
-    array_parallelism: Count = _as_in_sections("array_parallelism", 256)
-    runs_per_job: Count = _as_in_sections("runs_per_job", 1)
-    setup: tuple[str, ...] = _as_in_sections("setup", ())
-    teardown: tuple[str, ...] = _as_in_sections("teardown", ())
-    signal_delay_s: Count = _as_in_sections("signal_delay_s", 120)
-    srun_args: tuple[str, ...] = _as_in_sections("srun_args", ())
-    additional_parameters: dict[str, Any] = _as_in_sections("additional_parameters", {})
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
     train: JobKind = Field(JobKind(), description="of those that train")
     score: JobKind = Field(JobKind(), description="of those that score a model on tasks")
@@ -93,7 +79,7 @@ class Slurm(JobKind):
     report: JobKind = Field(JobKind(), description="of those that render tables and figures")
 
     @model_validator(mode="after")
-    def _time_to_train(self) -> Slurm:
+    def _consistent(self) -> Slurm:
         for kind in KINDS:
             own = self.of(kind)
             if own.signal_delay_s >= 60 * own.time:
@@ -101,18 +87,9 @@ class Slurm(JobKind):
                     f"signal_delay_s {own.signal_delay_s} leaves nothing of a time limit of {own.time} minutes"
                     ": change one of them"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _one_process(self) -> Slurm:
-        for kind in ("prepare", "score", "measure", "report"):
-            for key in OF_TRAINING:
-                if getattr(getattr(self, kind), key) is not None:
-                    raise ValueError(f"{kind}.{key}: a job to {kind} is one process on one node: leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _runs_within_nodes(self) -> Slurm:
+            wrong = [key for key in OF_TRAINING if kind != "train" and key in getattr(self, kind).model_fields_set]
+            if wrong:
+                raise ValueError(f"{kind}.{wrong[0]}: a job to {kind} is one process on one node: leave it out")
         train = self.of("train")
         if train.runs_per_job > 1 and train.nodes > 1:
             raise ValueError(
@@ -152,10 +129,11 @@ class Slurm(JobKind):
 
         `score` and `measure` have one GPU, of the kind that training has, if their section does not name others.
         """
-        base, own = self, getattr(self, find_section(kind)).model_dump(exclude_none=True)
+        base, own = self, getattr(self, find_section(kind)).model_dump(exclude_unset=True)
         if kind in ("score", "measure"):
             train = self.of("train")
-            base = train.model_copy(update={"gpus_per_node": train._one_gpu if train.gpus_on_node else None})
+            single = f"{str(train.gpus_per_node).rpartition(':')[0]}:1".lstrip(":")
+            base = train.model_copy(update={"gpus_per_node": single if train.gpus_on_node else None})
         elif kind in ("prepare", "report"):
             base = self.model_copy(update={"gpus_per_node": None})
         for key, other in (("mem", "mem_per_cpu"), ("mem_per_cpu", "mem")):
@@ -179,12 +157,6 @@ class Slurm(JobKind):
         count = self.processes_per_node
         cores = self.cpus_per_task or (None if whole_nodes or count == 1 else 1)
         return self.model_copy(update={"ntasks_per_node": 1, "cpus_per_task": cores and cores * count})
-
-    @property
-    def _one_gpu(self) -> str:
-        """A single GPU of the type that is asked for, if one is named."""
-        kind = str(self.gpus_per_node).rpartition(":")[0]
-        return f"{kind}:1" if kind else "1"
 
     def _list_given_keys(self) -> dict[str, Any]:
         given = self.model_dump(exclude_none=True, exclude={*NOT_OF_SBATCH, *KINDS})
