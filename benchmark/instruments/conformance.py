@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import io
 import itertools
 import multiprocessing
 import os
+import pickle
 import re
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -22,13 +25,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmark import records
-from benchmark.instruments.method_contents import contents_of
 from benchmark.instruments.speed import stages
 from benchmark.models import architectures, load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
@@ -67,12 +70,12 @@ class TinyRuns:
 
     def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
         """A tiny run of the method: 8 rows a batch, or more where 8 cannot hold its share of memory."""
-        for rows in (8, 20):
+        for rows in (8, 20, 100):
             config = tiny_config(self.name, architecture, **{"batch_size": rows, **training})
             with contextlib.suppress(ConfigError):
                 check_method(config, self.new_method())
-                return config
-        return tiny_config(self.name, architecture, **{"batch_size": 100, **training})
+                break
+        return config
 
     def run(
         self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False, world: World = ALONE
@@ -233,11 +236,8 @@ def trains_the_same_twice(tiny: TinyRuns) -> None:
 
 
 def trains_under_every_budget(tiny: TinyRuns) -> None:
-    """Under seconds, FLOPs and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
-    tiny.undisturbed()
-    run = tiny.run(tiny.config(), "undisturbed-gpt")
-    [done] = records.select_kind(run.store.stage_lines(run.keys[-1]), DoneLine)
-    for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05), ("flops", 0.35 * done.charged["flops"])):
+    """Under seconds and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
+    for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05)):
         config = tiny.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
         cure = "a stage may end with any step; learner.elapsed says what share of it is over"
         _assert_finite(tiny.weights(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}")
@@ -364,7 +364,7 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     """
     config = tiny.config()
     _refuse_work("building it", tiny.new_method)
-    others = _others()
+    others = {*threading.enumerate(), *multiprocessing.active_children()}
     for _, prepared in stages(config, tiny.build, tiny.run(config, "untrained").stream, ALONE):
         inputs, index = prepared.inputs, prepared.inputs.stage.index
         method, bare = inputs.method, stage_of(config, index)
@@ -385,7 +385,7 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
                 flops = count_flops(lambda: stepper.step(step))  # noqa: B023
                 assert flops <= first * 1.001, f"{where}: step {step} takes {flops:g} FLOPs, the first {first:g}"
             stepper.close()
-            left = _others() - others
+            left = {*threading.enumerate(), *multiprocessing.active_children()} - others
             assert not left, f"{where}: beside the loop there are {left}, which work on while the clock is paused"
 
 
@@ -445,10 +445,6 @@ def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: flo
             assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
 
 
-def _others() -> set[object]:
-    return {*threading.enumerate(), *multiprocessing.active_children()}
-
-
 def _refuse_work(where: str, call: Callable[[], object]) -> None:
     flops = count_flops(call)
     assert not flops, f"{where} takes {flops:g} FLOPs, which nobody charges: let steps or start_stage compute it"
@@ -456,11 +452,46 @@ def _refuse_work(where: str, call: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def _unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    before = contents_of(method, model)
+    before = _contents(method, model)
     yield
-    after = contents_of(method, model)
+    after = _contents(method, model)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     assert not changed, (
         f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; nothing else but "
         "start_stage may change anything"
     )
+
+
+def _contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]:
+    """What a method, its class and their file hold, each thing by its place, and their model."""
+    kind = type(method)
+    holders = {kind.__name__: method, f"class {kind.__name__}": kind, kind.__module__: sys.modules[kind.__module__]}
+    held = {f"{place}.{name}": value for place, of in holders.items() for name, value in vars(of).items()}
+    values = {"the model": model, **{place: value for place, value in held.items() if ".__" not in place}}
+    return {place: _Content.of(value) for place, value in values.items()}
+
+
+class _Content(pickle.Pickler):
+    """Writes what values hold: numbers of tensors, wherever they lie, no code, and nothing of what no pickle holds."""
+
+    @classmethod
+    def of(cls, value: object) -> bytes:
+        content = io.BytesIO()
+        cls(content).dump(value)
+        return content.getvalue()
+
+    def persistent_id(self, value: object) -> object:
+        if isinstance(value, Tensor):
+            flat = value.detach().cpu().contiguous().flatten()
+            return value.requires_grad, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
+        return "code" if isinstance(value, (type, ModuleType, FunctionType, MethodType)) else None
+
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, nn.Module):
+            modes = [(name, module.training) for name, module in value.named_modules()]
+            return object, (), [*value.named_parameters(), *value.named_buffers(), *modes]
+        try:
+            value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+        except Exception:
+            return object, ()
+        return NotImplemented
