@@ -3,6 +3,8 @@
 import ctypes
 import os
 
+__version__ = "0.1.0"
+
 # Before torch starts its threads (with GNU's OpenMP, on Linux): one that waits for the others spins so many rounds,
 # some microseconds, and then sleeps. By default it spins on and on, and where another process wants the same cores, a
 # small model's steps take 20 times longer, so that a budget in seconds buys a twentieth of the training.

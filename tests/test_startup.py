@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -37,10 +38,12 @@ def test_help_imports_no_settings() -> None:
     assert not heavy(COMMAND + "assert 'pydantic' not in sys.modules", "--help")
 
 
-def test_a_python_without_packages_is_told_which_has_them() -> None:
-    """Oracle: Python's -S, which leaves installed packages out: one line, no traceback."""
+def test_a_python_without_packages_is_told_which_has_them(tmp_path) -> None:
+    """Oracle: Python's -S, which leaves installed packages out, in a copy that nobody installed: one line."""
+    shutil.copytree(ROOT / "benchmark", tmp_path / "benchmark")
+    shutil.copy(ROOT / "run_all.py", tmp_path)
     command = [sys.executable, "-S", "run_all.py", "status"]
-    done = subprocess.run(command, cwd=ROOT, env={}, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith(f"error: {sys.executable} has no package ")
     assert ".venv/bin/python run_all.py" in done.stderr and done.stderr.count("\n") == 1
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib.metadata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmark import __version__
 from benchmark.settings.names import suite_names
 
 Add = Callable[..., argparse.ArgumentParser]  # (purpose, example, help, *parsers whose arguments it takes too)
 LISTS = ("methods", "suites", "tables", "architectures")  # what `list` lists
-PROJECT = "lifelong-pretraining-benchmark"
 DAILY, SWEEP, RECORDS, MODELS = "every day:", "around a sweep:", "records and studies:", "models:"
 
 
@@ -21,8 +20,8 @@ def command_line(description: str, executors: Sequence[str]) -> argparse.Argumen
     parser = argparse.ArgumentParser(
         prog="run_all.py", usage="run_all.py COMMAND ...", formatter_class=argparse.RawTextHelpFormatter
     )
-    of_this = f"{PROJECT} {importlib.metadata.version(PROJECT)}"
-    parser.add_argument("--version", action="version", version=of_this, help="show the version of this project")
+    version = f"lifelong-pretraining-benchmark {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="show the version of this project")
     commands = parser.add_subparsers(prog="run_all.py", dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
     purposes: dict[str, list[str]] = {}
 
