@@ -21,7 +21,6 @@ import pytest
 import torch
 
 import run_all
-from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.job import TIME_OVER
 from tests.support.record_lines import read_lines
 from tests.support.slurm_cluster import SlurmCluster
@@ -33,6 +32,7 @@ from tests.support.suite_folder import (
     queue,
     scontrol,
     silent,
+    wait_for_account,
     wait_until,
     write_questions,
     write_task,
@@ -67,7 +67,7 @@ def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
         tiny.wait_for_mid_stage("limited")
         job = tiny.job("limited")
         scontrol("update", f"JobId={job}", "EndTime=now+60")  # Slurm looks every 30 s, and signals 50 s before
-        wait_until(lambda: queue()[job].waits)
+        wait_until(lambda: queue()[job].state == "waiting")
         scontrol("update", f"JobId={job}", "TimeLimit=60")
         tiny.let_go("limited")
         tiny.wait_for_endings()
@@ -144,7 +144,7 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
     counts = {row: tiny.count(row, "evaluation") for row in ("x", "y")}
     wait_until(lambda: all(tiny.count(row, "evaluation") > count for row, count in counts.items()))
     preempt(tiny)
-    wait_until(lambda: job in (jobs := queue()) and jobs[job].waits)
+    wait_until(lambda: job in (jobs := queue()) and jobs[job].state == "waiting")
     tiny.let_go("x")
     tiny.let_go("y")
     (tiny.folder / "code" / "benchmark" / "training" / "stage.py").write_text("this is no Python")
@@ -156,8 +156,7 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
         hardware = tiny.stage(row)[0]["provenance"]["hardware"]
         assert (hardware["side_by_side"], hardware.get("threads", 1)) == (2, 1)
     assert "tripped" in tiny.wait_for("trips", "failed").detail
-    tiny.wait_for_endings(job)
-    assert commands.endings([job]) == {job: ("COMPLETED", 1)}
+    wait_for_account(job, "COMPLETED", 1)
 
 
 def test_two_nodes_of_two_processes(tiny: SuiteFolder, monkeypatch) -> None:
@@ -240,9 +239,8 @@ def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path:
             assert queue()[job].restarts == restarts
             begun.unlink()
             subprocess.run(["scancel", f"--signal={TIME_OVER.name[3:]}", job], check=True)
-            wait_until(lambda: job not in (jobs := queue()) or jobs[job].waits)
-        tiny.wait_for_endings(job)
-        assert commands.endings([job]) == {job: ("FAILED", 1)}
+            wait_until(lambda: job not in (jobs := queue()) or jobs[job].state == "waiting")
+        wait_for_account(job, "FAILED", 1)
         assert tiny.call("cancel") == 0
         capsys.readouterr()
         assert tiny.call("status") == 1
@@ -261,7 +259,7 @@ def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> N
     other.file.write_text(tiny.file.read_text())
     other.submit()
     job = other.job("x")
-    wait_until(lambda: queue()[job].reason == "Dependency" and other.states()["x"].state == "waiting")
+    wait_until(lambda: queue()[job].detail == "Dependency" and other.states()["x"].state == "waiting")
     assert f"saved, and queued again behind job {tiny.job('x')}" in other.log(job).read_text()
     tiny.let_go("x")
     for each in (tiny, other):

@@ -11,14 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
-from submitit.core.utils import DelayedSubmission, cloudpickle_dump
+from submitit.core.utils import DelayedSubmission
 
 import methods
 from benchmark import records
@@ -30,7 +29,7 @@ from benchmark.jobs.work import Train, Worker
 from benchmark.locks import JOB, Lease
 from benchmark.store import Store
 from benchmark.training.processes import join
-from tests.support.fake_slurm import FakeSlurm
+from tests.support.fake_slurm import DONE, FakeSlurm
 from tests.support.suite_folder import SuiteFolder, write_task, write_texts
 
 ROWS = '{ method = "naive" }', '{ method = "er" }'
@@ -161,7 +160,7 @@ def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: Fake
     train = [slurm.arrays[wave["id"]] for wave in tiny.waves() if wave["kind"] == "train"]
     assert [(len(array.tasks), array.parallelism) for array in train] == [(3, 2), (3, 2), (3, 2), (0, 1)]
     assert len({array.after for array in train}) == 1
-    slurm.ended |= dict.fromkeys(slurm.jobs, "CANCELLED")
+    slurm.end(slurm.jobs)
     slurm.largest = 1
     before = len(tiny.waves())
     assert tiny.submit(*seeds, "--methods", "naive") == 0
@@ -186,7 +185,7 @@ def test_more_than_may_be_submitted_is_gone_on_with(tiny: SuiteFolder, slurm: Fa
 
 def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
     """Oracle: by hand: ten runs, four a job; cores and GPUs of all processes in one; a run that waits for others of its
-    job says so. A budget in seconds needs whole nodes."""
+    job says so."""
     tiny.write(*ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2")
     assert tiny.submit("--seeds", "0,1,2,3,4") == 0
     [train] = [wave for wave in tiny.waves() if wave["kind"] == "train"]
@@ -195,8 +194,6 @@ def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> N
     assert all(f"#SBATCH --{word}\n" in text for word in ("ntasks-per-node=1", "cpus-per-task=6", "gres=gpu:2"))
     slurm.states[f"{train['id']}_0"] = "RUNNING"
     assert "has not come to it yet" in tiny.states()["Naive"].detail
-    seconds = ("--set", "budget.unit=seconds", "--set", "slurm.exclusive=false")
-    assert tiny.submit(*seconds) == 2 and "leave slurm.exclusive out" in capsys.readouterr().err
     more = ("--seeds", "7", "--set", "slurm.runs_per_job=1", "--set", "slurm.ntasks_per_node=3")
     assert tiny.submit(*more) == 2 and "batch_size 8 cannot be split over 3 processes" in capsys.readouterr().err
 
@@ -226,68 +223,70 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(tiny: SuiteFolder, s
     assert re.fullmatch(r"next: `python run_all.py report .*` renders .*", capsys.readouterr().out.splitlines()[-1])
 
 
+CANCELLED = "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-26T20:11:47"
+
+
 @pytest.mark.parametrize(
-    ("state", "ended", "expected", "detail"),
+    ("state", "expected", "detail"),
     [
-        ("PENDING", "", "waiting", "Priority; 0 of 2 stages done"),
-        ("RUNNING", "", "running", "0 of 2 stages done"),
-        ("SUSPENDED", "", "running", "suspended; 0 of 2 stages done"),
-        ("", "FAILED", "failed", "its job failed; 0 of"),
-        ("", "OUT_OF_MEMORY", "failed", "raise slurm.train.mem; 0 of"),
-        ("", "TIMEOUT", "interrupted", "raise slurm.train.time; 0 of"),
-        ("", "NODE_FAIL", "interrupted", "its node failed; 0 of"),
-        ("", "DEADLINE", "interrupted", "its job ended (DEADLINE); 0 of"),
-        ("", "COMPLETED", "todo", ""),
+        ("PENDING", "waiting", "Priority; 0 of 2 stages done"),
+        ("RUNNING", "running", "0 of 2 stages done"),
+        ("SUSPENDED", "running", "suspended; 0 of 2 stages done"),
     ],
 )
-def test_states_of_jobs(
-    tiny: SuiteFolder, slurm: FakeSlurm, state: str, ended: str, expected: str, detail: str
+def test_states_of_jobs_in_the_queue(
+    tiny: SuiteFolder, slurm: FakeSlurm, state: str, expected: str, detail: str
 ) -> None:
-    """Oracle: the rule: what is in the queue is under way; how it ended says whose fault that is."""
+    """Oracle: the rule: what is in the queue is under way."""
     assert tiny.submit() == 0
-    job = tiny.job("ER")
-    slurm.states[job] = state
-    slurm.ended |= {job: ended} if ended else {}
+    slurm.states[tiny.job("ER")] = state
     run = tiny.states()["ER"]
     assert run.state == expected and detail in run.detail
 
 
-@pytest.mark.parametrize("ending", ["", "RUNNING"])
-def test_a_job_that_is_forgotten_is_over_when_it_has_been_silent(
-    tiny: SuiteFolder, slurm: FakeSlurm, capsys, ending: str
+@pytest.mark.parametrize(
+    ("said", "expected", "detail"),
+    [
+        (
+            "KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 1",
+            "failed",
+            "its job failed: KeyError: 'x'; 0",
+        ),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0", "failed", "raise slurm.train.mem; 0 of"),
+        (f"{CANCELLED} DUE TO TIME LIMIT ***", "interrupted", "raise slurm.train.time; 0 of"),
+        (f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", "interrupted", "its job was cancelled; 0 of"),
+        (f"{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143", "interrupted", "was cancelled; 0 of"),
+        ("", "interrupted", "its job was ended before it began; 0 of"),
+        (DONE, "todo", ""),
+    ],
+)
+def test_how_a_job_ended_is_in_its_files(
+    tiny: SuiteFolder, slurm: FakeSlurm, said: str, expected: str, detail: str
 ) -> None:
-    """Oracle: the rule, by hand: it is gone from the queue, sacct knows no end of it, and its log is six minutes old.
-    Then `run` submits the run and one report, and the next call nothing."""
+    """Oracle: the words of Slurm 22.05 in the log of a job that has left the queue, and what submitit writes at the end
+    of one whose work is done: they say whose fault that is."""
+    assert tiny.submit() == 0
+    slurm.end([tiny.job("ER")], said)
+    run = tiny.states()["ER"]
+    assert run.state == expected and detail in run.detail
+
+
+def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: by hand: a job that was preempted and then failed. `run` submits what it did, and a report, and
+    the next call nothing."""
     assert tiny.submit() == 0
     job = tiny.job("ER")
-    slurm.ended |= dict.fromkeys(slurm.jobs, "COMPLETED") | {job: ending}
+    slurm.end([id for id in slurm.jobs if id != job], DONE)
+    slurm.restarts[job] = 1
+    slurm.end([job], "KeyError: 'x'")
     log = Path(next(found.log for found in tiny.jobs() if found.id == job))
-    log.write_text("epoch\n")
-    assert tiny.states()["ER"].state == "unknown"
-    assert tiny.call("cancel") == 0 and "no jobs to end" in capsys.readouterr().out
-    os.utime(log, (0, time.time() - 360))
-    assert tiny.states()["ER"].state == "interrupted" and "sacct does not say" in tiny.states()["ER"].detail
+    log.write_text(log.read_text().replace("epoch", f"{CANCELLED} DUE TO PREEMPTION ***", 1))
+    [found] = tiny.jobs()
+    assert (found.state, found.detail, found.restarts) == ("failed", "its job failed: KeyError: 'x'", 1)
     before = len(tiny.waves())
-    assert tiny.submit("--methods", "er") == 0 and tiny.submit("--methods", "er") == 0
+    more = ("--methods", "er", "--retry-failed")
+    assert tiny.submit(*more) == 0 and tiny.submit(*more) == 0
     assert [wave["kind"] for wave in tiny.waves()[before:]] == ["prepare", "train", "report"]
-
-
-@pytest.mark.parametrize(
-    ("result", "state"), [(("success", None), ()), (("error", "the other is success"), ("failed",))]
-)
-def test_what_submitit_wrote_says_how_a_forgotten_job_ended(
-    tiny: SuiteFolder, slurm: FakeSlurm, capsys, result: tuple[str, str | None], state: tuple[str, ...]
-) -> None:
-    """Oracle: submitit's own pickle of a result, or of an exception, and the log; sacct knows nothing."""
-    assert tiny.submit() == 0
-    [log] = [Path(found.log) for found in tiny.jobs() if found.kind == "prepare"]
-    slurm.ended["100"] = ""
-    log.write_text("Submitted job triggered an exception\nUserError: raise slurm.prepare.time\nslurmstepd: error: x\n")
-    cloudpickle_dump(result, log.with_name(log.name.replace("log.out", "result.pkl")))
-    assert tuple(found.state for found in tiny.jobs() if found.kind == "prepare") == state
-    tiny.call("status")
-    said = r"100 +prepare +failed +its job failed: UserError: raise slurm.prepare.time +100_"
-    assert bool(re.search(said, capsys.readouterr().out)) == bool(state)
 
 
 def test_what_is_next_does_jobs_again_that_are_no_runs(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
@@ -297,15 +296,17 @@ def test_what_is_next_does_jobs_again_that_are_no_runs(tiny: SuiteFolder, slurm:
     assert tiny.call("run") == 0
     assert tiny.submit("--set", TABLES) == 0
     for kinds, ending, more in (
-        (["measure", "report"], "FAILED", ["--retry-failed"]),
-        (["measure", "report"], "CANCELLED by 0", []),
-        (["report"], "FAILED", ["--retry-failed"]),
+        (["measure", "report"], "KeyError: 'x'", ["--retry-failed"]),
+        (["measure", "report"], CANCELLED, []),
+        (["report"], "KeyError: 'x'", ["--retry-failed"]),
     ):
         if kinds == ["report"]:
             assert tiny.call("run", "--set", TABLES) == 0  # which measures here what is missing
-        slurm.ended |= dict.fromkeys(slurm.jobs, "COMPLETED") | {tiny.waves()[-len(kinds)]["id"]: ending}
+        first = tiny.waves()[-len(kinds)]["id"]
+        slurm.end([job for job in slurm.jobs if job != first], DONE)
+        slurm.end([first], ending)
         capsys.readouterr()
-        assert tiny.call("status", "--set", TABLES) == (ending == "FAILED")
+        assert tiny.call("status", "--set", TABLES) == bool(more)
         told = capsys.readouterr().out.splitlines()[-1]
         assert told.startswith("next: `python run_all.py run ") and ("--retry-failed" in told) == bool(more)
         before = len(tiny.waves())
@@ -319,17 +320,19 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.submit() == 0
     naive, er = tiny.job("Naive"), tiny.job("ER")
-    slurm.ended |= dict.fromkeys(["100_0", "100_1", "101"], "COMPLETED") | {naive: "FAILED"}
-    slurm.ended |= dict.fromkeys([er, "103_0", "103_1"], "CANCELLED by 0")
     slurm.restarts |= {"104": 2, er: 4}
+    slurm.end(["100_0", "100_1", "101"], DONE)
+    slurm.end([er, "103_0", "103_1"])
+    slurm.end([naive], "UserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
     log = Path(next(found.log for found in tiny.jobs() if found.id == naive))
-    log.write_text("Traceback\nUserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
+    for score in ("103_0", "103_1"):
+        Path(next(found.log for found in tiny.jobs() if found.id == score)).unlink()
     capsys.readouterr()
     assert tiny.call("status") == 1
     told = capsys.readouterr().out
     assert "its job failed: UserError: torch finds none on n1; 0 of 2 stages done" in told and "srun" not in told
     assert re.search(rf"interrupted  {er} +5 .*its job was cancelled; 0 of 2", told)
-    assert re.search(r"\n103_0 and 1 more +score +interrupted +its job was cancelled\n", told)
+    assert re.search(r"\n103_0 and 1 more +score +interrupted +its job was ended before it began\n", told)
     assert re.search(r"\n104 +report +waiting +3 +n1 +Slurm starts it again soon\n", told)
     assert told.count(str(log.parent)) == 1 and log.name in told and Path(tiny.jobs()[-2].log).name not in told
 

@@ -118,7 +118,8 @@ class Survey:
         self._read_scores = cache(
             lambda key, stage, final: read_scores(self.store, self.suite, key, stage, final, self.examples)
         )
-        self.jobs = executors.jobs(self.suite, self.store)
+        asked = executors.of(self.suite, self.store)
+        self.jobs = [job for executor in asked for job in executor.jobs(self.suite, self.store)]
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
         identities, self.examples = Identities(self.store, self.build), examples_here(self.suite, self.store)
         return [self._state(config, identities.of(config)) for config in self.configs]

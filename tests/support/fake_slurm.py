@@ -5,11 +5,12 @@ from __future__ import annotations
 import getpass
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from submitit.core.utils import CommandFunction, FailedJobError
+from submitit.core.utils import CommandFunction, FailedJobError, cloudpickle_dump
 
 from benchmark.jobs.executors.slurm import commands
 
@@ -22,6 +23,10 @@ class Submitted:
     parallelism: int
     after: tuple[str, ...]
     text: str
+    folder: Path
+
+
+DONE = "done"
 
 
 class FakeSlurm:
@@ -33,7 +38,7 @@ class FakeSlurm:
         self.arrays: dict[str, Submitted] = {}
         self.states: dict[str, str] = {}  # of jobs that do not wait; those that have ended are not in the queue
         self.restarts: dict[str, int] = {}
-        self.ended: dict[str, str] = {}
+        self.ended: set[str] = set()
         folder.mkdir()
         (folder / "srun").write_text("#!/bin/sh\n")
         (folder / "srun").chmod(0o755)
@@ -54,14 +59,22 @@ class FakeSlurm:
             each = ((job, self.states.get(job, "PENDING"), self.restarts.get(job, 0)) for job in self.jobs)
             reasons = ("Priority", "BeginTime")  # the other for those that were started again
             return "".join(f"{job}|{state}|{reasons[many > 0]}|n1|{many}|\n" for job, state, many in each)
-        if command[0] == "sacct":
-            rows = [(job, "REQUEUED", "1") for job, restarts in self.restarts.items() for _ in range(restarts)]
-            rows += [(job, state, "2") for job, state in self.ended.items() if state]
-            return "".join(f"{'|'.join(row)}\n" for row in rows)
         if command[0] == "scancel":
             of = {job: {job, job.partition("_")[0]} for job in self.jobs}
-            self.ended |= {job: "CANCELLED by 0" for job, ids in of.items() if ids & {*command[1:]}}
+            self.end([job for job, ids in of.items() if ids & {*command[1:]}])
         return ""
+
+    def end(self, jobs: Iterable[str], said: str = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 9 ***") -> None:
+        """Jobs end; `said` is the last line of their logs, or DONE what submitit writes of work that is done."""
+        for job in jobs:
+            self.ended.add(job)
+            log = commands.find_log(self.arrays[job.partition("_")[0]].folder, job)
+            if said == DONE:
+                cloudpickle_dump(("success", None), log.with_name(log.name.replace("log.out", "result.pkl")))
+            elif said:
+                log.write_text(
+                    (1 + self.restarts.get(job, 0)) * "INFO - Starting with JobEnvironment()\nepoch\n" + said
+                )
 
     def submit(self, script: str) -> str:
         self.calls["sbatch"] += 1
@@ -77,5 +90,7 @@ class FakeSlurm:
             raise FailedJobError("sbatch: error: AssocMaxSubmitJobLimit")
         id = str(100 + len(self.arrays))
         after = flags.get("dependency", "").removeprefix("afterany:").split(":")
-        self.arrays[id] = Submitted(tuple(numbers), int(cap or 1), tuple(filter(None, after)), text)
+        self.arrays[id] = Submitted(
+            tuple(numbers), int(cap or 1), tuple(filter(None, after)), text, Path(script).parent
+        )
         return f"Submitted batch job {id}"

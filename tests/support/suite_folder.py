@@ -24,7 +24,6 @@ from safetensors.torch import load_file
 import methods
 import paper_tables
 import run_all
-from benchmark.jobs import executors
 from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.executors.local import do_in_turns
 from benchmark.jobs.executors.slurm import commands
@@ -221,7 +220,7 @@ class SuiteFolder:
 
     def waves(self) -> list[dict[str, Any]]:
         """What was submitted, an array a line."""
-        return slurm.read_notes(executors.notes("slurm", load_suite(str(self.file)), Store(self.runs)))
+        return slurm.read_notes(slurm.find_notes(load_suite(str(self.file)), Store(self.runs)))
 
     def ids(self, kind: str = "") -> dict[str, str]:
         """The last job of each unit of a kind, default all."""
@@ -269,14 +268,9 @@ class SuiteFolder:
         return self.states()[row]
 
     def wait_for_endings(self, *ids: str) -> None:
-        """Wait until jobs, or all of the suite, have left Slurm's queue and its accounts, which come later, say how."""
+        """Wait until jobs, or all of the suite, have left Slurm's queue."""
         wanted = set(ids or self.ids().values())
-
-        def ended() -> bool:
-            how = {} if wanted & {*queue()} else commands.endings(sorted(wanted))
-            return how.keys() >= wanted and not {state for state, _ in how.values()} & {*slurm.UNENDED}
-
-        wait_until(ended)
+        wait_until(lambda: not wanted & {*queue()})
 
     def undisturbed(self, row: str) -> SuiteFolder:
         """The same run in this process."""
@@ -314,6 +308,12 @@ def queue() -> dict[str, commands.Queued]:
     return commands.queue([getpass.getuser()])
 
 
+def wait_for_account(job: str, state: str, restarts: int) -> None:
+    """Wait until Slurm's accounts, which come late, say that a job ended so, and was started again so many times."""
+    words = ("sacct", "-nXP", "--duplicates", "--format=State", f"--jobs={job}")
+    wait_until(lambda: [*map(str.split, commands.ask(*words).splitlines())][restarts:] == [[state]])
+
+
 def assert_as_if_undisturbed(tiny: SuiteFolder, row: str, resumed: int) -> None:
     """It went on from a checkpoint so many times, and is equal to a run without that, bit for bit."""
     expected = tiny.undisturbed(row)
@@ -341,12 +341,11 @@ def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
 
 
 @contextlib.contextmanager
-def silent(cluster: SlurmCluster, daemon: str = "slurmctld") -> Iterator[None]:
-    """The controller, or who keeps accounts (slurmdbd), stands still, as under a heavy load, and commands wait for it
-    as briefly as they can."""
+def silent(cluster: SlurmCluster) -> Iterator[None]:
+    """The controller stands still, as under a heavy load, and commands wait for it as briefly as they can."""
     conf = cluster.folder / "slurm.conf"
     [line] = [line for line in conf.read_text().splitlines() if line.startswith("SlurmctldPidFile=")]
-    pid = int(Path(line.partition("=")[2]).with_name(f"{daemon}.pid").read_text())
+    pid = int(Path(line.partition("=")[2]).read_text())
     impatient = cluster.folder / "impatient.conf"
     impatient.write_text(conf.read_text() + "MessageTimeout=2\n")
     os.kill(pid, signal.SIGSTOP)

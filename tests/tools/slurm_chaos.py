@@ -5,7 +5,7 @@
 Who submits has a full disk, is killed twice on its way, then two submit at once, and the cluster takes few jobs at a
 time: `run` is called again and again. What prepares has an account of its own, and is stopped in the middle of a text.
 Jobs are told that their time is over, killed, preempted, suspended, cancelled, or lose their node, the controller falls
-silent, and so does who keeps accounts. One job each that prepares, scores and measures is killed, and one that reports
+silent. One job each that prepares, scores and measures is killed, and one that reports
 reaches its limit in vain. Another suite asks for a run's stages while they are trained. With several runs a job what
 happens to one happens to its job: all of its runs stop, or its processes die. The largest array may be 0, which is a
 site without arrays.
@@ -49,6 +49,7 @@ from tests.support.suite_folder import (
     scontrol,
     silent,
     submitting,
+    wait_for_account,
     wait_until,
     write_task,
     write_texts,
@@ -93,7 +94,7 @@ class Chaos:
         self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
         self.left = False  # whether `run` is to be called again
         self.kinds = [self.tell, self.kill, self.lose_node, self.preempt, self.preempt_by_cancelling]
-        self.kinds += [self.suspend, self.silence, self.silence_of_accounts, self.cancel, self.share]
+        self.kinds += [self.suspend, self.silence, self.cancel, self.share]
         self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "tiny" / "steps").mkdir()
         settings = 'partition = "preemptible"\naccount = "tiny"\narray_parallelism = 5'
@@ -200,10 +201,9 @@ class Chaos:
         for _ in range(2):
             wait_until(begun.exists)
             self.tell(job)
-            wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].waits)
+            wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].state == "waiting")
             begun.unlink()
-        self.tiny.wait_for_endings(job.id)
-        assert commands.endings([job.id])[job.id][0] == "FAILED"
+        wait_for_account(job.id, "FAILED", 1)
         assert "raise slurm.report.time" in self.tiny.log(job.id).read_text()
         self.slow_report.unlink()
 
@@ -281,7 +281,7 @@ class Chaos:
         """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
         scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL")
         self.preempt(job)
-        wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].state != "RUNNING")
+        wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].state == "waiting")
         scontrol("update", "PartitionName=preemptible", "PreemptMode=REQUEUE")
 
     def preempt(self, job: Job) -> None:
@@ -324,14 +324,6 @@ class Chaos:
             assert (ended := self.ended()) <= before, ended - before
             time.sleep(SILENCE)
 
-    def silence_of_accounts(self, job: Job) -> None:
-        """Who keeps accounts stands still while a job is killed: nobody knows how it ended, so it has not."""
-        before = self.ended()
-        with silent(self.cluster, "slurmdbd"):
-            self.kill(job)
-            wait_until(lambda: job.id not in queue())
-            assert (ended := self.ended()) <= before, ended - before  # it waits half a minute for an answer
-
     def ended(self) -> set[str]:
         """The rows whose jobs are taken for dead."""
         return {row for row, state in self.tiny.states().items() if state.state in ("failed", "interrupted")}
@@ -343,7 +335,7 @@ class Chaos:
         [job] = [id for unit, id in self.tiny.ids("prepare").items() if unit != "prepare-tasks"]
         self.made_before = self.made()
         subprocess.run(["scancel", "--signal=USR2", job], check=True)
-        wait_until(lambda: queue()[job].waits)
+        wait_until(lambda: queue()[job].state == "waiting")
         assert not self.made().keys() - self.made_before.keys(), "it was not stopped in mid-text"
 
     def made(self) -> dict[Path, int]:

@@ -72,7 +72,7 @@ def main() -> None:
         trains = job()
         assert trains
         subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True, capture_output=True)
-        wait_until(lambda: queue()[trains.id].waits)
+        wait_until(lambda: queue()[trains.id].state == "waiting")
         say(f"an urgent job took the node: job {trains.id} has saved, and waits in the queue", *run_all("status"))
         while queue():
             size = recorded()

@@ -42,17 +42,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What was looked at, and where it is not well what to do."""
-
-    what: str
-    cure: str = ""
-
-    def __str__(self) -> str:
-        return f"wrong  {self.what}: {self.cure}" if self.cure else f"ok     {self.what}"
-
-
-@dataclass(frozen=True)
 class Executor:
     """Does the waves of a plan, or sees to it that they are done; two calls at once do no unit twice at a time.
 
@@ -65,9 +54,8 @@ class Executor:
     jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
     # ends all, but in a dry run; returns their ids
     cancel: Callable[[Suite, Store, bool], list[str]] = lambda suite, store, dry_run: []
-    examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[Finding]] = (
-        lambda suite, runs, folder: ()
-    )  # `doctor`
+    # what `doctor` prints: lines that begin with `ok`, or with `wrong` and name a cure
+    examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[str]] = lambda suite, runs, folder: ()
 
 
 def names() -> list[str]:
@@ -81,19 +69,14 @@ def find(name: str) -> Executor:
     return executor
 
 
-def notes(name: str, suite: Suite, store: Store) -> Path:
-    """The folder in which an executor notes a suite's jobs, if it has some."""
-    return store.root.absolute() / "suites" / suite.name / "jobs" / name
+def notes(suite: Suite, store: Store) -> Path:
+    """The folder of what executors note of a suite's jobs, each in a folder with its name."""
+    return store.root.absolute() / "suites" / suite.name / "jobs"
 
 
 def of(suite: Suite, store: Store) -> list[Executor]:
     """The executors that have noted jobs of a suite: whoever asks for states does not know where its jobs are."""
-    return [find(name) for name in names() if notes(name, suite, store).is_dir()]
-
-
-def jobs(suite: Suite, store: Store) -> list[Job]:
-    """The jobs of a suite, of all executors."""
-    return [job for executor in of(suite, store) for job in executor.jobs(suite, store)]
+    return [find(folder.name) for folder in sorted(notes(suite, store).glob("*"))]
 
 
 def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
@@ -103,7 +86,7 @@ def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
     """
     wrong = False
     for name in names():
-        for finding in find(name).examine(suite, configs, runs):
-            print(finding, flush=True)
-            wrong |= bool(finding.cure)
+        for line in find(name).examine(suite, configs, runs):
+            print(line, flush=True)
+            wrong |= line.startswith("wrong")
     return int(wrong)

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from benchmark.jobs.executors import Executor, Finding
+from benchmark.jobs.executors import Executor
 from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
 from benchmark.jobs.state import describe_progress, is_timed
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
@@ -177,7 +177,7 @@ def _status(plan: Plan, failed: Sequence[Unit]) -> int:
     return FAILED if failed or plan.left_out else UNKNOWN if unknown else 0
 
 
-def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[Finding]:
+def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """What torch finds here, and whether the folder of the runs can be written and locked, and how much fits."""
     import torch
 
@@ -186,15 +186,15 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     kind, number = accelerators()
     count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
     cores = len(physical_cores())
-    yield Finding(f"Python {platform.python_version()}, torch {torch.__version__}, {count}, physical cores: {cores}")
+    yield (f"ok     Python {platform.python_version()}, torch {torch.__version__}, {count}, physical cores: {cores}")
     try:
         runs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as folder, Lease(Path(folder) / "lock"):
             free = shutil.disk_usage(runs).free
     except OSError as error:
-        yield Finding(f"{runs}: {error}", "each run must write there: name another --runs, or have its owner allow it")
+        yield f"wrong  {runs}: {error}: each run must write there: name another --runs, or have its owner allow it"
         return
-    yield Finding(f"{runs}: files can be written and locked; {free / 1e9:.1f} GB free")
+    yield (f"ok     {runs}: files can be written and locked; {free / 1e9:.1f} GB free")
 
 
 class Board:

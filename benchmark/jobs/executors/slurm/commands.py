@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,12 @@ from benchmark.files import naming
 PATIENCE = 120.0  # seconds for an answer
 # A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change Slurm's answers.
 OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI")
-FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")
+FILTERS = ("SQUEUE_", "SCONTROL_", "SCANCEL_")
 WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
+STILL = ("SUSPENDED", "STOPPED")  # likewise
 COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
 ELSEWHERE = "run this on a machine of the cluster, or use --executor local"
-NO_ACCOUNTS = ("accounting storage is disabled", "no sacct here")  # in what says that a cluster keeps none
 
 
 class SlurmError(UserError):
@@ -36,44 +35,26 @@ class Refusal(SlurmError):
 
 @dataclass(frozen=True)
 class Queued:
-    """A job that Slurm has not ended: what squeue says of it."""
+    """A job as Slurm or its own files have it; see `Job`."""
 
-    state: str  # PENDING, RUNNING, COMPLETING, ...
-    reason: str  # why it waits
-    node: str
-    restarts: int
-
-    @property
-    def waits(self) -> bool:
-        return self.state in WAITING
+    state: Any
+    detail: str = ""
+    node: str = ""
+    restarts: int = 0
 
 
 def queue(users: Iterable[str]) -> dict[str, Queued]:
     """The jobs of users by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is no answer."""
-    told = ask("squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}")
-    rows = [line.split("|")[:5] for line in told.splitlines() if line.count("|") >= 5]
-    return {
-        job: Queued(state, reason if reason != "None" else "", node, int(restarts))
-        for job, state, reason, node, restarts in rows
-    }
-
-
-def endings(jobs: Iterable[str]) -> dict[str, tuple[str, int]]:
-    """How jobs ended, e.g. OUT_OF_MEMORY, and how often they had been started again, as far as sacct knows.
-
-    Nothing where no accounts are kept. Raises SlurmError where they are and there is no answer.
-    """
-    arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)
-    words = ("--noheader", "--parsable2", "--allocations", "--duplicates", f"--jobs={','.join(arrays)}")
-    try:
-        rows = [line.split("|") for line in ask("sacct", *words, "--format=JobID,State,Submit").splitlines()]
-    except SlurmError as error:
-        if any(word in str(error) for word in NO_ACCOUNTS):
-            return {}
-        raise
-    rows.sort(key=lambda row: row[2])  # a row for each start
-    starts = Counter(job for job, _, _ in rows)
-    return {job: (state.split()[0], starts[job] - 1) for job, state, _ in rows}
+    answer = ask("squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}")
+    jobs = {}
+    for line in answer.splitlines():
+        id, state, reason, node, restarts, _ = line.split("|")
+        if state in WAITING:  # Slurm sets a time before which a job that is queued again does not begin
+            again = "Slurm starts it again soon" if restarts != "0" and reason == "BeginTime" else ""
+            jobs[id] = Queued("waiting", again or reason.replace("None", ""), node, int(restarts))
+        else:
+            jobs[id] = Queued("running", state.lower() if state in STILL else "", node, int(restarts))
+    return jobs
 
 
 def cancel(jobs: Iterable[str]) -> None:
@@ -145,9 +126,13 @@ def find_log(folder: Path, job: str) -> Path:
     return folder / f"{job}_0_log.out"
 
 
-def read_result(log: Path) -> str:
-    """How a job ended, by what it wrote at its end, if it came to that: COMPLETED, FAILED, or nothing."""
+def has_succeeded(log: Path) -> bool:
+    """Whether the job of this log ended without an exception: it writes that down last of all."""
     path = log.with_name(log.name.replace("log.out", "result.pkl"))
-    if not path.exists():
-        return ""
-    return "COMPLETED" if b"success" in path.read_bytes()[:32] else "FAILED"  # first of all whether by an exception
+    return path.exists() and b"success" in path.read_bytes()[:32]
+
+
+def read_log(log: Path) -> tuple[int, list[str]]:
+    """How often the job of this log was started again, and the lines of its last start."""
+    _, *starts = log.read_text(errors="replace").split("Starting with JobEnvironment")
+    return max(0, len(starts) - 1), (starts or [""])[-1].splitlines()
