@@ -112,10 +112,10 @@ def report(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    from benchmark.jobs.status import show, watch
+    from benchmark.jobs.status import show
 
     with records_of(options.runs) as runs:
-        return (watch if options.watch else show)(survey_of(options, runs))
+        return show(survey_of(options, runs), options.watch)
 
 
 def cancel(options: argparse.Namespace) -> int:

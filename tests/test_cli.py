@@ -60,7 +60,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table of both rows. The
     commands that are named can be pasted: the suite is a path, its records are elsewhere."""
     code, text = cli("run", "--dry-run")
-    assert code == 0 and "To train: 2 of 2 runs" in text and "12 steps" in text
+    assert code == 0 and "To train: 2 of 2 runs, 18 steps" in text
     code, text = cli("status")
     assert "2 runs, 2 todo" in text
 

@@ -1,4 +1,4 @@
-"""What share of its cores a stage had, and runs under a budget of wall time that wait for each other."""
+"""What share of its cores a stage had, and who waits for a lock."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ import torch
 
 import methods
 from benchmark.instruments.conformance import ALONE, TinyRuns
-from benchmark.jobs.executors import local
-from benchmark.jobs.state import RunState, Survey
-from benchmark.jobs.waves import Plan, Tables
 from benchmark.locks import Lease
 from benchmark.records import CoreShare
-from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget
-from benchmark.store import Store
 from benchmark.training import clock as contention
 from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_contention
@@ -98,21 +93,3 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     ALONE.acquire(mine, polled(lambda: False), lambda: said.append("waits"))
     assert said == ["waits"] and mine.number
     mine.release()
-
-
-@pytest.mark.parametrize(("unit", "taken"), [("seconds", True), ("steps", False)])
-def test_only_wall_time_needs_the_machine(unit: str, taken: bool, tmp_path, monkeypatch) -> None:
-    """Oracle: the rule. No run is trained."""
-    config = TinyRuns("naive", methods.build, tmp_path).config()
-    config = config.model_copy(update={"budget": Budget(unit=unit, amount=1.0)})
-    survey = Survey(load_suite("demo", {"tasks": []}), [config], methods.build, Store(tmp_path))
-    survey.states = lambda: [RunState(config, "todo")]  # type: ignore[method-assign]
-    survey.examples = {}
-    held: list[bool] = []
-    lock = Lease(tmp_path / "lock")
-    monkeypatch.setattr(local, "Lease", lambda path: lock)
-    monkeypatch.setattr(local, "do_in_turns", lambda units, *_: held.append(lock.number > 0) or [])
-    monkeypatch.setattr(local, "work_through", lambda units, *_, **__: held.append(lock.number > 0) or [])
-    tables = Tables(lambda *_: None, tmp_path)
-    local.execute(Plan(survey, survey.states(), tables, parallel=1))
-    assert set(held) == {taken} and not lock.number

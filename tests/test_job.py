@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -41,13 +39,14 @@ class Signalled:
     """Work that gets signals, and does not see them before it polls."""
 
     numbers: list[int]
-    kept: Iterator[str] = field(default_factory=lambda: map(str, itertools.count()))
+    kept: bool = True
     owner: str = ""
     polls: ClassVar[bool] = True
     kind: ClassVar[str] = "stages"
 
-    def hash_kept(self) -> str:
-        return next(self.kept)
+    def has_kept_since(self, mark: Path) -> bool:
+        assert mark.exists()
+        return self.kept
 
     def find_owning_job(self) -> str:
         return self.owner
@@ -126,20 +125,20 @@ def test_a_silent_controller_is_asked_again(monkeypatch, capsys, answers: list[s
 
 
 def test_a_job_that_adds_nothing_ends_after_two_starts(monkeypatch) -> None:
-    """Oracle: by hand, of what is kept as each start begins and ends: one in vain, one that adds something, two in
+    """Oracle: by hand, of what is kept of each start: one in vain, one that adds something, two in
     vain; what gives way to another job is no limit's fault, and does not count."""
     told = ["PreemptTime=None"]
     monkeypatch.setattr(commands, "ask", lambda *command: told[0] if command[1] == "show" else "")
-    for state in ("old", "new", "new"):
+    for kept in (False, True, False):
         with pytest.raises(SystemExit):
-            run(TIME_OVER, kept=iter(["old", "old"] if state == "old" else [state]))
+            run(TIME_OVER, kept=kept)
     told[0] = "PreemptTime=2026-11-23T02:49:30"
     for _ in range(3):
         with pytest.raises(SystemExit):
-            run(TIME_OVER, kept=iter(["new"]))
+            run(TIME_OVER, kept=False)
     told[0] = "PreemptTime=None"
     with pytest.raises(UserError, match=r"2 starts .* added no step, domain or score: raise slurm\.train\.time"):
-        run(TIME_OVER, kept=iter(["new"]))
+        run(TIME_OVER, kept=False)
 
 
 def test_a_job_goes_behind_the_one_that_has_what_it_needs(monkeypatch) -> None:

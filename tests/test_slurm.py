@@ -114,7 +114,7 @@ def test_what_is_done_is_not_submitted(sweep: SuiteFolder, capsys) -> None:
     again = sweep.waves()[before:]
     assert [wave["kind"] for wave in again] == ["train", "report"]
     assert [units for wave in again[:1] for units in wave["units"]] == [
-        [sweep.config(row).id] for row in ("trips", "dies")
+        [f"train-{sweep.config(row).id}"] for row in ("trips", "dies")
     ]
     assert all(sweep.wait_for(row, "done") for row in ("trips", "dies"))
     assert sweep.count("trips", "stage", index=0) == 1

@@ -13,7 +13,7 @@ import methods
 from benchmark import records
 from benchmark.downstream.tasks import score_key
 from benchmark.jobs.state import RunState, StageState, Survey, read_scores
-from benchmark.jobs.status import _rows, lines_of, next_step, seconds_left, sweep_line, trained_share, watch
+from benchmark.jobs.status import _describe_run, lines_of, next_step, seconds_left, show, sweep_line, trained_share
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.identity import Identities, name_further_seeds
@@ -35,7 +35,7 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
     suite = load_suite("demo", {**changes, "budget.unit": "steps", "budget.amount": [10.0, 30.0]})
     runs = {run.row: run for run in methods.runs(suite)}
     return [
-        RunState(runs[row], state, keys=KEYS[row], stages=tuple(finished), fraction=fraction)
+        RunState(runs[row], state, planned=KEYS[row], stages=tuple(finished), fraction=fraction)
         for row, (state, fraction, finished) in how.items()
     ]
 
@@ -43,7 +43,7 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
 def test_what_is_charged_is_in_the_budgets_unit() -> None:
     """Oracle: by hand: 10 and 30 steps, whatever seconds they took."""
     ended = [StageState(done=True, charged={"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)]
-    assert "40 steps" in _rows(states(Naive=("done", 0.0, ended)))[1]
+    assert "40 steps" in _describe_run(states(Naive=("done", 0.0, ended))[0])
 
 
 def test_the_line_says_how_far_a_sweep_is() -> None:
@@ -108,7 +108,7 @@ def test_watch_says_what_is_under_way_until_all_is_over(survey: Survey, monkeypa
     looks = [[begun, later], [begun, later], over, over]
     survey.states = lambda: looks.pop(0)  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert watch(survey, lambda seconds: None) == 0
+    assert show(survey, True, lambda seconds: None) == 0
     before, first, last = capsys.readouterr().out.split(empty)
     assert before == "" and last.startswith(first)
     assert "1 running" in first and "naive-s0" in first and "er-s0" not in first and "next:" not in first
@@ -130,7 +130,7 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
         ["ER", "1"],
     ]
     assert [re.split("  +", line) for line in text[4:]] == [
-        ["run", "state", "charged"],
+        ["run or job", "state", "charged"],
         [f"{first.config.label} and 1 more", "failed", "0 steps", "out of luck"],
     ]
 

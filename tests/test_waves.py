@@ -77,15 +77,15 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert waves(tiny, tables=["representational_similarity"]) == [
         ("prepare", ["tiny:prepare-naive-s0", "tiny:prepare-tasks"]),
-        ("stages", ["tiny:wood-of-naive-s0"]),
-        ("train", ["tiny:naive-s0", "tiny:er-s0"]),
+        ("stages", ["tiny:stages-wood-of-naive-s0"]),
+        ("train", ["tiny:train-naive-s0", "tiny:train-er-s0"]),
         ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
         ("measure", ["tiny:measure-naive-s0", "tiny:measure-er-s0"]),
     ]
     assert tiny.call("run", "--methods", "naive", "--set", "tasks=[]") == 0
     assert waves(tiny) == [
         ("prepare", ["tiny:prepare-tasks"]),
-        ("train", ["tiny:er-s0"]),
+        ("train", ["tiny:train-er-s0"]),
         ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
     ]
     assert tiny.call("run", "--set", TABLES) == 0
@@ -103,9 +103,9 @@ def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
     rows = ['{ method = "naive" }', f'{{ name = "late", method = "naive", set = {{ {rates} }} }}', *ROWS[1:]]
     tiny.file.write_text(re.sub(r"^rows = .*$", f"rows = [{', '.join(rows)}]", text, flags=re.MULTILINE))
     assert waves(tiny)[1:] == [
-        ("stages", ["tiny:wood-of-naive-s0"]),
-        ("stages", ["tiny:wood+sea-of-naive-s0"]),
-        ("train", ["tiny:naive-s0", "tiny:late-s0", "tiny:er-s0"]),
+        ("stages", ["tiny:stages-wood-of-naive-s0"]),
+        ("stages", ["tiny:stages-wood+sea-of-naive-s0"]),
+        ("train", ["tiny:train-naive-s0", "tiny:train-late-s0", "tiny:train-er-s0"]),
     ]
 
 
@@ -117,7 +117,7 @@ def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None
     assert executors.names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
     assert tiny.call("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds") == 0
     told = capsys.readouterr().out
-    assert "  toy: tiny:wood-of-naive-s0\n  toy: tiny:naive-s0\n" in told
+    assert "  toy: tiny:stages-wood-of-naive-s0\n  toy: tiny:train-naive-s0\n" in told
     assert f"{480 * 3 / 3600:,.1f} GPU-hours" in told
     assert tiny.call("run", "--executor", "toy") == 0
     table = (tiny.folder / "report" / "tiny" / "main_pretraining.md").read_text()
@@ -223,7 +223,7 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(tiny: SuiteFolder, s
     assert re.fullmatch(r"next: `python run_all.py report .*` renders .*", capsys.readouterr().out.splitlines()[-1])
 
 
-CANCELLED = "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-26T20:11:47"
+CANCELLED = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-26T20:11:47"
 
 
 @pytest.mark.parametrize(
@@ -252,6 +252,7 @@ def test_states_of_jobs_in_the_queue(
             "failed",
             "its job failed: KeyError: 'x'; 0",
         ),
+        (f"KeyError: 'x'\n{CANCELLED.replace('JOB 12', 'STEP 12.0')} ***", "failed", "failed: KeyError: 'x'; 0 of"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0", "failed", "raise slurm.train.mem; 0 of"),
         (f"{CANCELLED} DUE TO TIME LIMIT ***", "interrupted", "raise slurm.train.time; 0 of"),
         (f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", "interrupted", "its job was cancelled; 0 of"),
@@ -417,31 +418,32 @@ def test_logs_and_pickles_lie_where_others_do_not_write(tiny: SuiteFolder, slurm
     assert "may be written by others" in capsys.readouterr().err
 
 
-def test_what_changes_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
+def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
     """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is half written."""
-    config, store = tiny.config("ER"), Store(tiny.runs)
+    config, store, mark = tiny.config("ER"), Store(tiny.runs), tiny.folder / "mark"
     records.append(store.run_file(config), structs.replace(config.description(), stages=["a", "b"]))
     unit = Train(tiny.runs, config, config.id, methods.build)
     beside = f".x.{'0f' * 16}"
     kept = ["data/domains/x/train.bin", "stages/a/checkpoint.pt", "scores/b.jsonl", "similarity/a.jsonl"]
+    kept += [
+        "stages/a/model/model.safetensors",
+        f"data/domains/{beside}/{BEGUN}",
+    ]  # of what the next start goes on with
     passing = [
         f"data/domains/{beside}/train.bin",
         "data/domains/x.lock.3",
         f"stages/a/{beside}",
         "stages/a/records.jsonl",
     ]
-    hashes = [unit.hash_kept()]
+    mark.touch()
     for name in [*passing, *kept]:
-        (tiny.runs / name).parent.mkdir(parents=True, exist_ok=True)
-        (tiny.runs / name).touch()
-        hashes.append(unit.hash_kept())
-    assert len({*hashes[: len(passing) + 1]}) == 1 and len({*hashes}) == 1 + len(kept)
-    begun = tiny.runs / "data" / "domains" / beside / BEGUN  # of what the next start goes on with
-    for text in ("{}", '{"documents": 5}'):
-        begun.write_text(text)
-        hashes.append(unit.hash_kept())
-    begun.parent.rename(begun.parent.with_name(f".x.{'1e' * 16}"))
-    assert len({*hashes}) == 3 + len(kept) and unit.hash_kept() == hashes[-1]
+        path = tiny.runs / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, ns=(0, mark.stat().st_mtime_ns + 1))
+        assert unit.has_kept_since(mark) == (name in kept), name
+        os.utime(path, (1, 1))
+    assert not unit.has_kept_since(mark)
     (tiny.runs / "stages/a/records.jsonl").unlink()
     assert unit.find_owning_job() == ""
     monkeypatch.setenv(JOB, "9_1")

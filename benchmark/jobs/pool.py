@@ -40,7 +40,7 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 class Slot:
     """What one process has to itself. `gpu_share` is the part of its GPU's memory that it may take, 0 to 1."""
 
-    cores: tuple[int, ...]  # none where the system cannot pin a process
+    cores: tuple[int, ...]  # none: those of the machine
     threads: int
     gpu: int | None = None  # its number among those that this process may use
     gpu_share: float = 1.0
@@ -52,53 +52,38 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     """Divide the machine into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
 
     None where runs train one after the other, as they do under a budget of wall time unless `parallel` says more.
-    Raises ConfigError where so many cannot be.
+    Raises ConfigError where so many cannot have physical cores, and GPUs, of their own, and must.
     """
     from benchmark.models.devices import accelerators
 
-    timed, cores = any(map(is_timed, runs)), physical_cores()
-    fitting = 1 if timed else len(cores)
+    timed, cores, (_, gpus) = any(map(is_timed, runs)), physical_cores(), accelerators()
+    apart = min(len(cores), gpus or len(cores))
+    fitting = 1 if timed else min(apart, int(memory() / PROCESS))
     count = min(fitting if parallel is None else parallel, len(runs))
     if count <= 1:
         return []
-    _, gpus = accelerators()
-    if parallel is None:
-        count = max(1, min(count, gpus or count, int(memory() / PROCESS)))
-    check_slots(count, timed, len(cores), gpus, f"--parallel {count}")
+    if timed and count > apart:
+        raise ConfigError(
+            f"--parallel {count}: under a budget in seconds each run needs physical cores, and GPUs if there are some, "
+            f"of its own: this machine has them for {apart}: give at most {apart}, or use another budget.unit"
+        )
     return equal_slots(count, cores, gpus)
 
 
 def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:
     """Equal slots: what does not divide is left idle."""
-    each, pinned = len(cores) // count, hasattr(os, "sched_setaffinity")
-    share = 1 / -(-count // gpus) if gpus else 1.0
+    each, share = len(cores) // count, 1 / -(-count // gpus) if gpus else 1.0
     slots = []
     for number in range(count):
-        if each:
-            own = tuple(sorted(core for group in cores[number * each : (number + 1) * each] for core in group))
-        else:  # more runs than cores: they take turns
-            own = cores[number % len(cores)]
-        slots.append(Slot(own if pinned else (), max(1, each), number % gpus if gpus else None, share, count))
+        # where there are more runs than cores they take turns
+        groups = cores[number * each : (number + 1) * each] or [cores[number % len(cores)]]
+        own = tuple(sorted(core for group in groups for core in group))
+        slots.append(Slot(own, max(1, each), number % gpus if gpus else None, share, count))
     return slots
-
-
-def check_slots(count: int, timed: bool, cores: int, gpus: int, asked: str) -> None:
-    """Raises ConfigError where so many runs under a budget of wall time cannot have cores and GPUs of their own.
-
-    `asked` is the option or the key that wants so many.
-    """
-    there = min(cores, gpus or cores)
-    if timed and count > 1 and (count > there or not hasattr(os, "sched_setaffinity")):
-        raise ConfigError(
-            f"{asked}: under a budget in seconds each run needs physical cores, and GPUs if there are some, of its "
-            f"own: this machine has them for {there}: give at most {there}, or use another budget.unit"
-        )
 
 
 def physical_cores() -> list[tuple[int, ...]]:
     """The cores that this process may use; logical ones that share a physical one are together."""
-    if not hasattr(os, "sched_getaffinity"):
-        return [(core,) for core in range(os.cpu_count() or 1)]
     groups: dict[str, list[int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
         siblings = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"

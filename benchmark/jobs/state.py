@@ -74,14 +74,14 @@ class RunState:
     config: RunConfig
     state: Literal["todo", "waiting", "running", "unknown", "done", "failed", "interrupted"]
     detail: str = ""
-    keys: tuple[str, ...] = ()  # of its stages, as far as they are known
+    planned: tuple[str, ...] = ()  # a key of each stage, known before text is tokenised: of a shared one the same
+    keys: tuple[str, ...] = ()  # of its stages, where they are known
     stages: tuple[StageState, ...] = ()
     prepared: bool = False  # whether its text is tokenised
     tokens: tuple[int, ...] = ()  # of each domain, where it is
     fraction: float = 0.0  # of the budget of the stage in progress
     scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
-    planned: tuple[str, ...] = ()  # what stands for `keys` where they are not known, see `Survey.keys`
     other_code: int = 0  # stages that its method trained with other code than now
 
     @property
@@ -132,10 +132,20 @@ class Survey:
     def _state(self, config: RunConfig, identity: Identity) -> RunState:
         names = tuple(domain.name for domain in config.domains)
         stages = tuple(self._read_stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
-        job, keys = self._job_of.get(config.id), tuple(identity.keys)
+        job, keys = self._job_of.get(f"train-{config.id}"), tuple(identity.keys)
         other = sum(identity.other_code(stage.begun) for stage in stages)
-        run = RunState(config, "todo", identity.why, keys, stages, identity.prepared, job=job, other_code=other)
-        run = dataclasses.replace(run, tokens=identity.sizes, planned=() if keys else tuple(self.keys(config)))
+        run = RunState(
+            config,
+            "todo",
+            identity.why,
+            tuple(self.keys(config)),
+            keys,
+            stages,
+            identity.prepared,
+            identity.sizes,
+            job=job,
+            other_code=other,
+        )
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and select_kind(identity.lines, EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)

@@ -20,39 +20,30 @@ from benchmark.training.identity import Identities, name_further_seeds
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
-OWN = ("run", "other jobs", "job", "node", "log")  # titles of what differs among runs, and jobs, that are alike
+TITLES = ("run or job", "kind", "state", "job", "starts", "node", "charged", "ap", "", "log")
+OWN = ("run or job", "job", "node", "log")  # what differs among runs, and jobs, that are alike
 
 
-def show(survey: Survey) -> int:
-    """Print the text of `status`. Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0."""
-    states = survey.states()
-    print("\n".join(lines_of(survey, states)), f"\n{next_step(survey, states)}", sep="", flush=True)
-    return exit_status(survey, states)
+def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = time.sleep) -> int:
+    """Print the text of `status`; where asked to `watch` again and again until nothing of the suite is under way.
 
-
-def watch(survey: Survey, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Show the text of `status` again and again, until nothing of the suite is under way.
-
-    A state that is unknown ends nothing. Returns as `show` does.
+    Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0.
     """
-    while is_under_way(survey, states := survey.states()):
+    while is_under_way(survey, states := survey.states()) and watch:
         if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
         print("\n".join(lines_of(survey, states)), flush=True)
         sleep(ASKED if survey.jobs else HERE)
-    return show(survey)
+    print("\n".join([*lines_of(survey, states), next_step(survey, states)]), flush=True)
+    if _has_failed(survey, states):
+        return FAILED
+    words = {state.state for state in states} | {job.state for job in survey.jobs}
+    return UNKNOWN if "unknown" in words else 0
 
 
 def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
     words = {state.state for state in states}
     return "running" in words or any(job.is_under_way for job in survey.jobs) or survey.in_progress.is_taken()
-
-
-def exit_status(survey: Survey, states: Sequence[RunState]) -> int:
-    if _has_failed(survey, states):
-        return FAILED
-    words = {state.state for state in states} | {job.state for job in survey.jobs if job.is_under_way}
-    return UNKNOWN if "unknown" in words else 0
 
 
 def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
@@ -87,17 +78,20 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
 
 
 def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """How far the suite is: a line for each row, each run that is not done, and other jobs that are alike."""
+    """How far the suite is: a line for each row, each run that is not done, and other jobs; some share one."""
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
-    others = [job for job in survey.jobs if job.kind != "train" and job.is_under_way]
-    others += find_lost_jobs(survey, states)
-    shown = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
-    logs = {str(log.parent) for log in map(_find_log, [*(state.job for state in shown), *others]) if log}
+    runs = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
+    others = [job for job in survey.jobs if job.kind != "train" and job.is_under_way] + find_lost_jobs(survey, states)
+    rows: list[Sequence[str]] = [TITLES, *map(_describe_run, runs)]
+    rows += [
+        (job.id, job.kind, job.state, "", *_describe_job(job), "", "", job.detail, _name_log(job)) for job in others
+    ]
+    logs = {str(Path(job.log).parent) for job in [*(run.job for run in runs), *others] if _name_log(job) and job}
     places = [f"logs are in {', '.join(sorted(logs))}"] if logs else []
-    return [head, *_summarise(states), *_rows(shown), *_list_jobs(others), *places, *write_notes(survey, states)]
+    return [head, *summarise(states), *(_align(rows) if rows[1:] else []), *places, *write_notes(survey, states)]
 
 
-def _summarise(states: Sequence[RunState]) -> list[str]:
+def summarise(states: Sequence[RunState]) -> list[str]:
     """A line of titles, and one for each row of the suite: its runs by state, the mean AP of those that are done."""
     rows: dict[str, list[RunState]] = {}
     for run in states:
@@ -113,37 +107,24 @@ def _summarise(states: Sequence[RunState]) -> list[str]:
     return _align(cells)
 
 
-def _rows(states: Sequence[RunState]) -> list[str]:
-    """A line of titles, and one for each run; `ap` is AP after the last domain that a run has finished."""
-    rows = [("run", "state", "job", "starts", "node", "charged", "ap", "", "log")]
-    for run in states:
-        unit = UNITS[run.config.budget.unit]
-        amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
-        charged = duration(amount) if unit.in_seconds else unit.text(amount)
-        ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
-        job, starts, node, log = _describe_job(run.job) if run.job else ("", "", "", "")
-        rows.append((run.config.label, run.state, job, starts, node, charged, ap, run.detail, log))
-    return _align(rows) if states else []
+def _describe_run(run: RunState) -> Sequence[str]:
+    """`ap` is AP after the last domain that the run has finished."""
+    unit, job = UNITS[run.config.budget.unit], run.job
+    amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
+    charged = duration(amount) if unit.in_seconds else unit.text(amount)
+    ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
+    of_job = (job.id if job else "", *_describe_job(job))
+    return (run.config.label, "", run.state, *of_job, charged, ap, run.detail, _name_log(job))
 
 
-def _list_jobs(jobs: Sequence[Job]) -> list[str]:
-    """A line of titles, and one for each job that trains no run."""
-    rows = [("other jobs", "kind", "state", "starts", "node", "", "log")]
-    for job in jobs:
-        id, starts, node, log = _describe_job(job)
-        rows.append((id, job.kind, job.state, starts, node, job.detail, log))
-    return _align(rows) if jobs else []
+def _describe_job(job: Job | None) -> tuple[str, str]:
+    """How often it was started if more than once, and its node."""
+    return (str(job.restarts + 1) if job.restarts else "", job.node) if job else ("", "")
 
 
-def _describe_job(job: Job) -> tuple[str, str, str, str]:
-    """Its id, how often it was started if more than once, its node, and the name of its log."""
-    log = _find_log(job)
-    return job.id, str(job.restarts + 1) if job.restarts else "", job.node, log.name if log else ""
-
-
-def _find_log(job: Job | None) -> Path | None:
-    """The file of what a job said, once there is one."""
-    return Path(job.log) if job and Path(job.log).is_file() else None
+def _name_log(job: Job | None) -> str:
+    """The name of the file of what a job said, once there is one."""
+    return Path(job.log).name if job and Path(job.log).is_file() else ""
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -211,18 +192,16 @@ def trained_share(states: Sequence[RunState]) -> float:
 def seconds_left(states: Sequence[RunState]) -> float | None:
     """Train time that is left at the mean pace of finished stages; None before there is one."""
     missing: dict[str, tuple[str, float]] = {}  # the unit and the amount that is left of each stage
-    paces: dict[str, list[float]] = {}
+    paces: dict[str, list[float]] = defaultdict(list, {unit: [1.0] for unit in UNITS if UNITS[unit].in_seconds})
     for state in states:
         unit = state.config.budget.unit
-        for key, amount, share in _stages(state) if state.state not in OVER else ():
-            left = amount * (1 - share)
-            missing[key] = unit, min(left, missing.get(key, (unit, left))[1])
-        for (_, amount, _), stage in zip(_stages(state), state.finished, strict=False):
-            paces.setdefault(unit, []).append(stage.charged["seconds"] / amount)
-    for unit in UNITS:
-        if UNITS[unit].in_seconds:
-            paces.setdefault(unit, [1.0])
-    if not all(unit in paces for unit, _ in missing.values()):
+        for place, (key, amount, share) in enumerate(_stages(state)):
+            if place < len(state.finished):
+                paces[unit].append(state.stages[place].charged["seconds"] / amount)
+            elif state.state not in OVER:
+                left = amount * (1 - share)
+                missing[key] = unit, min(left, missing.get(key, (unit, left))[1])
+    if not all(paces[unit] for unit, _ in missing.values()):
         return None
     seconds = sum(left * statistics.fmean(paces[unit]) for unit, left in missing.values())
     return seconds / max(1, sum(state.state == "running" for state in states))
@@ -231,40 +210,30 @@ def seconds_left(states: Sequence[RunState]) -> float | None:
 def _stages(state: RunState) -> list[tuple[str, float, float]]:
     """Key, budget and trained share of each stage."""
     count, done = len(state.config.domains), len(state.finished)
-    shares = [*[1.0] * done, state.fraction, *[0.0] * count][:count]
-    return [
-        (key, per_stage(state.config.budget.amount, i), shares[i]) for i, key in enumerate(state.keys or state.planned)
-    ]
+    shares = [*[1.0] * done, state.fraction, *[0.0] * count]
+    return [(key, per_stage(state.config.budget.amount, i), shares[i]) for i, key in enumerate(state.planned)]
 
 
 def describe(plan: Plan, executor: Executor) -> list[str]:
-    """The text of --dry-run: the runs with their budgets and states, what the executor does, and the work left."""
-    lines = [f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}"]
-    for state in plan.states:
-        budget, amounts = UNITS[state.config.budget.unit], _list_budgets(state.config)
-        stages = f"{len(state.finished)} of {len(amounts)} stages done"
-        lines.append(
-            f"  {state.config.row}, seed {state.config.seed}: {budget.text(sum(amounts))}; {state.state}, {stages}"
-        )
+    """The text of --dry-run: the rows' runs by state, what the executor does, and the work left."""
     does = executor.describe(plan)
     units = dict.fromkeys(state.config.budget.unit for state in plan.states)
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
     left = seconds_left(plan.states) if any(state.finished for state in plan.states) else None
     pace = f"; about {duration(left)} at the pace of what has run" if left else ""
-    lines += [*does, f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}"]
     notes = [note for state in plan.states for note in (state.config.start_note, state.config.tokenizer_note)]
     notes += [state.config.passes_note(state.tokens) for state in plan.states]
     if not all(state.prepared for state in plan.wanted):
         notes.append("How often domains are read, and the memory's share of them, is known once text is prepared.")
-    lines += filter(None, dict.fromkeys(notes))
-    if plan.wanted or does:
-        return [*lines, "next: the same command without --dry-run does that, then renders the report"]
-    return [*lines, next_step(plan.survey, plan.states)]
-
-
-def _list_budgets(config: RunConfig) -> list[float]:
-    """The budget of each stage."""
-    return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
+    does_more = "next: the same command without --dry-run does that, then renders the report"
+    return [
+        f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}",
+        *summarise(plan.states),
+        *does,
+        f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}",
+        *filter(None, dict.fromkeys(notes)),
+        does_more if plan.wanted or does else next_step(plan.survey, plan.states),
+    ]
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
@@ -272,8 +241,7 @@ def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
     stages: dict[str, tuple[float, RunConfig]] = {}
     for state in plan.wanted:
         if state.config.budget.unit == unit:
-            amounts = zip(plan.keys[state.config.id], _list_budgets(state.config), strict=True)
-            for key, amount in list(amounts)[len(state.finished) :]:
+            for key, amount, _ in _stages(state)[len(state.finished) :]:
                 stages.setdefault(key, (amount, state.config))
     gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
     return UNITS[unit].text(sum(amount for amount, _ in stages.values()), gpu_seconds)

@@ -29,9 +29,10 @@ from benchmark.jobs.work import (
     Report,
     Score,
     Train,
+    TrainShared,
     Unit,
 )
-from benchmark.settings.suite import Suite
+from benchmark.settings.suite import RunConfig, Suite
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,6 @@ class Plan:
         """The failed runs that are left as they are."""
         return [] if self.retry_failed else [state for state in self.states if state.state == "failed"]
 
-    @cached_property
-    def keys(self) -> dict[str, list[str]]:
-        """A key of each stage of each run by the run's id; they agree where stages are shared."""
-        return {state.config.id: self.survey.keys(state.config) for state in self.states}
-
     @property
     def waves(self) -> list[Wave]:
         """All that is missing but the report, in waves; none of them is empty."""
@@ -103,30 +99,34 @@ class Plan:
 
     def _prepare(self) -> list[Unit]:
         """One for each text that is not tokenised, and one for the tasks where their baselines are missing."""
-        units: dict[str, Unit] = {}
+        configs: dict[str, RunConfig] = {}
         for state in self.wanted:
             if not state.prepared:
-                key = data_key(state.config)
-                units.setdefault(key, Prepare(self.runs, state.config, key))
+                configs.setdefault(data_key(state.config), state.config)
+        units: list[Unit] = [Prepare(self.runs, config, key) for key, config in configs.items()]
         examples, path = self.survey.examples, self.survey.store.scores_file("baselines")
         tasks = [task for task in self.suite.tasks if self.wanted or task.name in examples]  # or no text
         if any(missing_baselines(task, examples.get(task.name), path) for task in tasks):
-            units["tasks"] = PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite)
-        return list(units.values())
+            units.append(PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite, label="tasks"))
+        return units
 
     def _train(self) -> list[Wave]:
-        """Waves of stages that several runs share, what others go on from first, and then all runs."""
-        users = Counter(key for state in self.wanted for key in self.keys[state.config.id])
+        """Waves of stages that several runs share, what others go on from first, and then all runs.
+
+        Of stages that the same runs share only the last has a unit, which trains those before it.
+        """
+        users = Counter(key for state in self.wanted for key in state.planned)
         waves: list[dict[str, Unit]] = []
         for state in self.wanted:
-            keys, depth = self.keys[state.config.id], 0
-            counts = [users[key] for key in keys] + [1]
-            for stage, key in enumerate(keys):
-                if stage < len(state.finished) or counts[stage] == 1 or counts[stage] == counts[stage + 1]:
-                    continue  # done, one run's own, or followed by another that the same runs share
-                waves += [{}] * (depth == len(waves))
-                waves[depth].setdefault(key, Train(self.runs, state.config, key, self.survey.build, stage))
-                depth += 1
+            config, depth = state.config, 0
+            counts = [users[key] for key in state.planned] + [1]
+            for stage, key in enumerate(state.planned):
+                if stage >= len(state.finished) and counts[stage] > counts[stage + 1]:
+                    waves += [{}] * (depth == len(waves))
+                    names = "+".join(domain.name for domain in config.domains[: stage + 1])
+                    given, label = (self.runs, config, key, self.survey.build, stage), f"{names}-of-{config.label}"
+                    waves[depth].setdefault(key, TrainShared(*given, label=label))
+                    depth += 1
         runs = [Train(self.runs, state.config, state.config.id, self.survey.build) for state in self.wanted]
         return [*(Wave("stages", list(wave.values())) for wave in waves), Wave("train", runs)]
 
@@ -139,8 +139,8 @@ class Plan:
                 model, is_trained = models.get(stage), stage < len(state.finished)
                 lacks = model and model.missing and (self.retry_failed or not model.failed)
                 if lacks if is_trained else state not in self.left_out:
-                    key = self.keys[state.config.id][stage]
-                    units.setdefault(key, Score(self.runs, state.config, key, self.suite, stage))
+                    key, label = state.planned[stage], f"{state.config.label}-{state.config.domains[stage].name}"
+                    units.setdefault(key, Score(self.runs, state.config, key, self.suite, stage, label=label))
         return list(units.values())
 
     def _measure(self) -> list[Unit]:
@@ -150,7 +150,7 @@ class Plan:
             trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
             missing = not all(measure.done(store, key) for measure in self.survey.measures for key in trained)
             if missing if state.state in ("done", "failed") and trained else state not in self.left_out:
-                key = self.keys[state.config.id][-1]
+                key = state.planned[-1]
                 units.setdefault(key, MeasureModels(self.runs, state.config, key, self.survey.measures))
         return list(units.values())
 
@@ -159,7 +159,7 @@ def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Pl
     """What `run` with these options does. Raises ConfigError for what could not be done after training."""
     asked = (options.retry_failed, options.parallel, options.processes, options.program)
     plan = Plan(survey, survey.states(), tables, *asked)
-    if any(unit.asks_harness() for unit in plan._score()):
+    if plan.suite.evaluate.tasks and plan._score():
         check_before_training(survey.configs)
     return plan
 

@@ -13,16 +13,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from benchmark import records
-from benchmark.downstream.zero_shot import missing_tasks
 from benchmark.files import BEGUN
 from benchmark.locks import Lease, LeaseLost
 from benchmark.records import FailedLine
-from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
@@ -53,7 +51,6 @@ class Worker:
     world: World
     asked_to_stop: Callable[[], bool] = lambda: False
     waits: bool = True
-    refresh: Callable[[], None] = lambda: None  # called now and then, while nothing is charged
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,7 @@ class Unit:
     runs: Path
     config: RunConfig
     key: str  # of what it makes: units of a kind with equal keys do the same
+    label: str = field(default="", kw_only=True)  # what it is called beside the suite and the kind; the run's, if empty
     kind: ClassVar[Kind]
     polls: ClassVar[bool] = False
 
@@ -84,22 +82,22 @@ class Unit:
     @property
     def name(self) -> str:
         """What it is called where people read it."""
-        return f"{self.config.suite}:{self.kind}-{self.config.label}"
+        return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
-    def hash_kept(self) -> str:
-        """What changes with each step, domain or score of its work that is kept, and with what was begun of a text."""
-        store, kept = self.store, list[str]()
+    def has_kept_since(self, mark: Path) -> bool:
+        """Whether, since a file was written, more was kept of its work: a step, a score, a domain or a part of one."""
+        store, since = self.store, mark.stat().st_mtime_ns
         texts = os.walk(store.data) if self.kind in ("prepare", *TRAINS) else ()  # others make none
         paths = [Path(folder, name) for folder, _, names in texts for name in names]
         for key in store.recorded_stages(self.config):
-            paths += [*store.stage(key).glob("*.pt"), store.scores_file(key), store.measures_file(key)]
+            stage = store.stage(key)
+            paths += [*stage.glob("*.pt"), *stage.glob("model/*"), store.scores_file(key), store.measures_file(key)]
         for path in [*paths, store.scores_file("baselines")]:
             with contextlib.suppress(FileNotFoundError):  # others write there
-                if not any(map(PASSES.fullmatch, path.parts)):
-                    kept.append(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}")
-                elif (path.parent / BEGUN).exists():
-                    kept.append(path.read_text() if path.name == BEGUN else path.name)
-        return digest(sorted(kept))
+                is_kept = path.name == BEGUN or not any(map(PASSES.fullmatch, path.parts))
+                if is_kept and path.stat().st_mtime_ns > since:
+                    return True
+        return False
 
     def find_owning_job(self) -> str:
         """The job that trains its next stage, or makes text before it has stages; empty where none does."""
@@ -131,10 +129,6 @@ class PrepareTasks(Unit):
     suite: Suite
     kind = "prepare"
 
-    @property
-    def name(self) -> str:
-        return f"{self.suite.name}:{self.id}"
-
     def __call__(self, worker: Worker) -> None:
         from benchmark.downstream.tasks import load_tasks, record_baselines
 
@@ -151,22 +145,8 @@ class Train(Unit):
 
     build: Build
     last_stage: int | None = None
-    polls: ClassVar[bool] = True
-
-    @property
-    def kind(self) -> Kind:  # type: ignore[override]
-        return "train" if self.last_stage is None else "stages"
-
-    @property
-    def id(self) -> str:
-        return self.key if self.last_stage is None else super().id
-
-    @property
-    def name(self) -> str:
-        if self.last_stage is None:
-            return f"{self.config.suite}:{self.config.label}"
-        domains = "+".join(domain.name for domain in self.config.domains[: self.last_stage + 1])
-        return f"{self.config.suite}:{domains}-of-{self.config.label}"
+    kind = "train"
+    polls = True
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.training.processes import Stopped, Taken
@@ -176,7 +156,7 @@ class Train(Unit):
         config, store, world, run = self.config, self.store, worker.world, None
         name = f"{config.suite}: {config.row}, seed {config.seed}"
         leads = world.leads  # the first speaks for all
-        line = ProgressLine(name, store.heartbeat(config), refresh=worker.refresh) if leads else None
+        line = ProgressLine(name, store.heartbeat(config)) if leads else None
         say = line.finish if line else lambda text, is_news=True: None
         try:
             method = lambda: self.build(config.method, config.options)  # noqa: E731
@@ -188,13 +168,20 @@ class Train(Unit):
             say("stopped; goes on from what it has kept")
             raise
         except Exception as error:
-            if not run and world.leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
+            if not run and leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
                 failed = FailedLine(stage=0, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
                 with contextlib.suppress(OSError):  # of a full disk, say: the error raised says more
                     records.append(store.run_file(config), failed)
             say(f"failed: {error}")
             raise
         say(f"done{run.outcome()}" if self.last_stage is None else "shared stages done", is_news=False)
+
+
+@dataclass(frozen=True)
+class TrainShared(Train):
+    """Train the stages that several runs begin with."""
+
+    kind = "stages"
 
 
 @dataclass(frozen=True)
@@ -206,15 +193,6 @@ class Score(Unit):
     kind = "score"
     polls = True
 
-    @property
-    def name(self) -> str:
-        return f"{self.suite.name}:score-{self.config.label}-{self.config.domains[self.stage].name}"
-
-    def asks_harness(self) -> bool:
-        """Whether tasks of lm-evaluation-harness are missing, which may not be installed where none are."""
-        lines = records.read(self.store.scores_file(self.id), records.SCORES)
-        return bool(missing_tasks(self.suite.evaluate, self.id, lines))
-
     def __call__(self, worker: Worker) -> None:
         from benchmark.downstream.finetune import NotScored, score_stage
         from benchmark.downstream.tasks import load_tasks, tasks_after
@@ -222,26 +200,19 @@ class Score(Unit):
 
         line = ProgressLine(f"{self.suite.name}: {self.config.row}, seed {self.config.seed}")
         given, final = (self.suite, self.config, self.stage), self.stage == len(self.config.domains) - 1
-
-        def fine_tune() -> str:
+        lost = None
+        if tasks_after(self.suite, final):
             tasks = load_tasks(self.suite, self.store)
-            return score_stage(*given, tasks, self.store, line.passing, worker.asked_to_stop)
-
-        def ask_harness() -> str:
+            try:
+                line.finish(score_stage(*given, tasks, self.store, line.passing, worker.asked_to_stop), is_news=False)
+            except NotScored as error:
+                lost = error
+        if self.suite.evaluate.tasks:
             from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval
 
-            return evaluate_stage(*given, self.store, worker.asked_to_stop)
-
-        lost = []
-        parts = [fine_tune] * bool(tasks_after(self.suite, final)) + [ask_harness] * self.asks_harness()
-        for part in parts:
-            try:
-                line.finish(part(), is_news=False)
-            except NotScored as error:
-                line.finish(f"not all scored after {self.config.domains[self.stage].name}: {error}")
-                lost.append(error)
+            line.finish(evaluate_stage(*given, self.store, worker.asked_to_stop), is_news=False)
         if lost:
-            raise lost[0]
+            raise lost
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,18 +23,13 @@ LINE = 60.0  # likewise between two lines
 
 
 class ProgressLine:
-    """Prints a line a minute, or nothing where a table shows the work under way: `refresh` tells it.
+    """Prints a line a minute, or nothing where a table shows the work under way.
 
     `heartbeat` is a file that always says the same in JSON, every ten seconds, for that table and for `status`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        heartbeat: Path | None = None,
-        refresh: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.name, self._heartbeat, self._refresh = name, heartbeat, refresh
+    def __init__(self, name: str, heartbeat: Path | None = None) -> None:
+        self.name, self._heartbeat = name, heartbeat
         self._watched = WATCHED in os.environ
         self._next, self._next_line = 0.0, time.monotonic() + LINE
 
@@ -67,7 +61,6 @@ class ProgressLine:
             with naming(self._heartbeat):
                 beside.write_bytes(msgspec.json.encode(heartbeat))
                 os.replace(beside, self._heartbeat)
-        self._refresh()
 
     def passing(self, text: str) -> None:
         """Print a text that is soon replaced, once a minute."""

@@ -64,7 +64,7 @@ class FakeSlurm:
             self.end([job for job, ids in of.items() if ids & {*command[1:]}])
         return ""
 
-    def end(self, jobs: Iterable[str], said: str = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 9 ***") -> None:
+    def end(self, jobs: Iterable[str], said: str = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 9 ***") -> None:
         """Jobs end; `said` is the last line of their logs, or DONE what submitit writes of work that is done."""
         for job in jobs:
             self.ended.add(job)

@@ -232,7 +232,7 @@ class SuiteFolder:
 
     def job(self, row: str) -> str:
         """The id of the last job of a row."""
-        return self.ids()[self.config(row).id]
+        return self.ids()[f"train-{self.config(row).id}"]
 
     def log(self, job: str) -> Path:
         return next(self.runs.glob(f"suites/*/jobs/slurm/*/{job}_0_log.out"))

@@ -248,14 +248,14 @@ class Chaos:
 
     def cancel(self, job: Job) -> None:
         """All jobs are ended by `cancel`, which states say; the next `run` goes on."""
-        row = next(config.row for config in self.tiny.configs() if config.id in job.units)
+        row = next(config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units)
         assert self.tiny.call("cancel") == 0
         wait_until(lambda: "was cancelled" in (state := self.tiny.states()[row]).detail or state.state == "done")
         self.left = True
 
     def share(self, job: Job) -> None:
         """Another suite asks for a run's stages, which are trained: its job goes behind the one that does."""
-        rows = [config.row for config in self.tiny.configs() if config.id in job.units]
+        rows = [config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units]
         row = next(row for row in rows if self.tiny.count(row, "evaluation") and not self.tiny.count(row, "done"))
         other = copy.copy(self.tiny)
         other.file, other._configs = self.tiny.file.with_stem(f"other-{row}"), []
@@ -299,7 +299,7 @@ class Chaos:
 
     def suspend(self, job: Job) -> None:
         """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
-        row = next(config.row for config in self.tiny.configs() if config.id in job.units)
+        row = next(config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units)
         evaluations = self.tiny.count(row, "evaluation")
         # it trains next: what stands still between two pieces of training is off the clock anyway
         wait_until(

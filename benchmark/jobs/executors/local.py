@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from rich.text import Text
 
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
-from benchmark.jobs.state import describe_progress, is_timed
+from benchmark.jobs.state import describe_progress
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Unit, Worker
@@ -32,8 +31,7 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import WATCHED, read_heartbeat
 
 Show = Callable[[Sequence[Unit]], None]  # is told which are under way
-PAUSE = 1.0  # seconds between two looks at what is under way, at least
-MACHINE = Path("/tmp/lifelong-pretraining.lock")  # for runs that must not share this one, whoever starts them
+PAUSE = 2.0  # seconds between two looks at what is under way
 
 
 def describe(plan: Plan) -> list[str]:
@@ -47,7 +45,7 @@ def execute(plan: Plan) -> int:
     Several processes, of `--processes` or torchrun, train together, and the first alone does all else.
     """
     from benchmark.models.devices import accelerators
-    from benchmark.training.processes import Stopped, join, launched, polled
+    from benchmark.training.processes import Stopped, join, launched
 
     (rank, together), wanted = launched(), [state.config for state in plan.wanted]
     leads = rank == 0
@@ -64,16 +62,11 @@ def execute(plan: Plan) -> int:
         if wanted and (idle := accelerators()[1] - max(together, len(slots))) > 0:
             trains = "--processes all trains each run on all of them, --parallel N several runs at a time"
             print(f"{idle} GPUs of this machine stand idle: {trains}", file=sys.stderr)
-    lock, waves = Lease(MACHINE), plan.waves
+    failed, waves = list[Unit](), plan.waves
     with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop, Board(plan.suite.name if leads else "") as board:
-        failed: list[Unit] = []
         try:
             with join() as world:
-                worker = Worker(world, asked_to_stop, refresh=board.refresh)
-                if any(map(is_timed, wanted)):
-                    waits = "another run under a budget of wall time has this machine: this one waits"
-                    say = partial(print, waits, file=sys.stderr)
-                    world.acquire(lock, polled(asked_to_stop), say)
+                worker = Worker(world, asked_to_stop)
                 for wave in waves:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them
                     if wave.kind == "prepare":  # a wrong text is wrong for all its runs
@@ -92,7 +85,6 @@ def execute(plan: Plan) -> int:
     if leads:
         [report] = plan.report.units
         report(worker)
-    lock.release()
     return _status(plan, failed)
 
 
@@ -198,16 +190,14 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 
 class Board:
-    """Work in progress: a live table on a terminal; elsewhere each unit prints lines of its own.
-
-    Who does units tells it of them, and calls `refresh` where that is not charged to a run.
-    """
+    """Work in progress: a live table on a terminal; elsewhere each unit prints lines of its own."""
 
     def __init__(self, name: str = "") -> None:
-        console = Console(stderr=True)
-        self.live = Live(console=console, auto_refresh=False, transient=True) if name and console.is_terminal else None
-        self.name, self.ended, self.next = name, 0, 0.0
+        self.name, self.ended = name, 0
         self.under_way: dict[str, Unit] = {}
+        console, look = Console(stderr=True), 1 / PAUSE
+        live = Live(console=console, get_renderable=self._render, refresh_per_second=look, transient=True)
+        self.live = live if name and console.is_terminal else None
         self.said = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Board:
@@ -225,19 +215,15 @@ class Board:
     def show(self, units: Sequence[Unit]) -> None:
         """Show these units from now on; others that were shown have ended."""
         shown = {unit.id: unit for unit in units}
-        if shown.keys() != self.under_way.keys():
-            self.ended += len(self.under_way.keys() - shown.keys())
-            self.under_way, self.next = shown, 0.0
-        self.refresh()
+        self.ended += len(self.under_way.keys() - shown.keys())
+        self.under_way = shown
 
-    def refresh(self) -> None:
-        if self.live and time.monotonic() >= self.next:
-            self.next = time.monotonic() + PAUSE
-            head, table = Text(f"{self.name}: {self.ended} units of work done"), Table(box=None, show_header=False)
-            for unit in self.under_way.values():
-                beat = read_heartbeat(unit.store.heartbeat(unit.config)) if unit.kind in TRAINS else None
-                table.add_row(Text(unit.name), Text(describe_progress(beat, unit.config) if beat else unit.kind))
-            self.live.update(Group(head, table), refresh=True)
+    def _render(self) -> Group:
+        head, table = Text(f"{self.name}: {self.ended} units of work done"), Table(box=None, show_header=False)
+        for unit in self.under_way.values():
+            beat = read_heartbeat(unit.store.heartbeat(unit.config)) if unit.kind in TRAINS else None
+            table.add_row(Text(unit.name), Text(describe_progress(beat, unit.config) if beat else unit.kind))
+        return Group(head, table)
 
 
 EXECUTOR = Executor(describe, execute, examine=examine)

@@ -13,6 +13,7 @@ import getpass
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -43,11 +44,14 @@ NOTES = "waves.jsonl"
 PARTIAL = 3  # exit status
 MOST_TASKS = 1000  # of an array, where the cluster takes so many: MaxArraySize is 1001 if a site does not set it
 LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")  # in what sbatch says of too many
-OF_SLURM = ("srun: ", "slurmstepd: ")  # how lines in a job's log begin that are not its own
+OF_SLURM = ("srun: ", "slurmstepd")  # how lines in a job's log begin that are not its own
 ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of the job
-    "oom_kill": ("failed", "its job needed more memory than it asked for: raise slurm.KIND.mem"),
-    "DUE TO TIME LIMIT": ("interrupted", "its job could not save before its time limit: raise slurm.KIND.time"),
-    "CANCELLED": ("interrupted", "its job was cancelled"),
+    r"oom.kill": ("failed", "its job needed more memory than it asked for: raise slurm.KIND.mem"),
+    r"\*\*\* JOB .* DUE TO TIME LIMIT": (
+        "interrupted",
+        "its job could not save before its time limit: raise slurm.KIND.time",
+    ),
+    r"\*\*\* JOB .* CANCELLED": ("interrupted", "its job was cancelled"),
 }
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
@@ -311,7 +315,7 @@ def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
     restarts, lines = commands.read_log(log)
     by_slurm = "\n".join(line for line in lines if line.startswith(OF_SLURM))
     for sign, (state, said) in ENDINGS.items():
-        if sign in by_slurm:
+        if re.search(sign, by_slurm):
             return Queued(state, said.replace("KIND", find_section(kind)), restarts=restarts)
     own = [line for line in lines if line.strip() and not line.startswith(OF_SLURM)]
     return Queued("failed", ": ".join(["its job failed", *own[-1:]]), restarts=restarts)

@@ -27,8 +27,7 @@ from benchmark.errors import UserError
 from benchmark.files import write_json
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
-from benchmark.jobs.pool import Slot, StopSignals, check_slots, equal_slots, physical_cores, work_through
-from benchmark.jobs.state import is_timed
+from benchmark.jobs.pool import Slot, StopSignals, equal_slots, physical_cores, work_through
 from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import accelerators
@@ -66,10 +65,10 @@ class Task:
         place.export(set_cuda_visible_devices=False, overwrite=True)
         if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
             torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
-        # what was kept when its time was last over, or it began, and how many starts in a row had added nothing then
-        note = job.paths.folder / f"{job.job_id}_kept.json"
+        # how many starts in a row have added nothing; written when it first begins, and whenever its time is over
+        note = job.paths.folder / f"{job.job_id}_in_vain.json"
         if place.rank == 0 and not note.exists():
-            write_json(note, [self._hash_kept(), 0])
+            write_json(note, 0)
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
@@ -102,18 +101,13 @@ class Task:
             _leave_to_owners(self.units, worker.world)
             unit(dataclasses.replace(worker, waits=True))
 
-    def _hash_kept(self) -> list[str]:
-        return [unit.hash_kept() for unit in self.units]
-
     def _slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.
 
         They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
-        A whole node has none. Raises ConfigError where so many cannot be.
+        A whole node has none.
         """
         count, cores, (_, gpus) = self.side_by_side, physical_cores(), accelerators()
-        timed = any(is_timed(unit.config) for unit in self.units)
-        check_slots(count, timed, len(cores), gpus, f"slurm.ntasks_per_node {count}")
         slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
         if given and sum(map(len, cores)) > given and self.exclusive is not True:
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
@@ -124,16 +118,15 @@ class Task:
 
         Raises UserError where its time was over twice, and nothing was added.
         """
-        is_over, kept = signals.came[:1] == [TIME_OVER], self._hash_kept()
-        before, in_vain = json.loads(note.read_text())
-        in_vain = in_vain + 1 if kept == before else 0
+        is_over, has_kept = signals.came[:1] == [TIME_OVER], any(unit.has_kept_since(note) for unit in self.units)
+        in_vain = 0 if has_kept else json.loads(note.read_text()) + 1
         if is_over and not (in_vain and _is_preempted(job)):
             if in_vain == IN_VAIN:
                 raise UserError(
                     f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: raise "
                     f"slurm.{find_section(self.units[0].kind)}.time"
                 )
-            write_json(note, [kept, in_vain])
+            write_json(note, in_vain)
         elif not is_over and not _is_preempted(job):
             print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
             sys.exit(128 + signal.SIGTERM)
