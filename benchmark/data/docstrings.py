@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -12,7 +11,7 @@ import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from benchmark.data.documents import TORN, Document, NotHere, cut, refuse
 
 SHORTEST = 200  # characters
-BATCH = 100  # modules that a process reads at once
+MODULES = 400  # of a package for each process: a small one is read before another process starts
 STDLIB = "stdlib"
 TEST_FOLDERS = {"test", "tests", "idle_test"}
 BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # where statements stand in statements, in their order
@@ -37,41 +36,29 @@ def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]
     import joblib  # a plan of runs waits for nothing
 
     files = list(modules(package))
-    batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
-    processes = max(1, min(joblib.cpu_count(), len(batches) // 4))  # a small package is read before another one starts
-    all_documents: list[Document] = []
-    skipped: Counter[str] = Counter()
-    for documents, problems in joblib.Parallel(n_jobs=processes)(
-        joblib.delayed(_read_modules)(batch) for batch in batches
-    ):
-        all_documents += documents
-        skipped += problems
-    return tuple(all_documents), skipped
+    processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
+    read = joblib.Parallel(n_jobs=processes)(joblib.delayed(_read_module)(*file) for file in files)
+    return tuple(chain.from_iterable(documents for documents, _ in read)), sum((skips for _, skips in read), Counter())
 
 
-def _read_modules(files: Iterable[tuple[Path, str]]) -> tuple[list[Document], Counter[str]]:
-    documents: list[Document] = []
-    skipped: Counter[str] = Counter()
-    gc.disable()  # trees have no cycles, and looking for some takes a third of the time
-    for path, module in files:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # escapes such as "\d", in code that is not ours
-                tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError, RecursionError):
-            skipped["module that does not parse"] += 1
+def _read_module(path: Path, module: str) -> tuple[list[Document], Counter[str]]:
+    documents, skipped = list[Document](), Counter[str]()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # escapes such as "\d", in code that is not ours
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return [], Counter(["module that does not parse"])
+    for name, node in _objects(tree, ""):
+        text = ast.get_docstring(node)
+        if text is None:
             continue
-        for name, node in _objects(tree, ""):
-            text = ast.get_docstring(node)
-            if text is None:
-                continue
-            if len(text) < SHORTEST:
-                skipped[f"docstring under {SHORTEST} characters"] += 1
-            elif TORN.search(text):
-                skipped["docstring with a lone surrogate"] += 1
-            else:
-                documents += [Document(piece, f"{module}:{name}".rstrip(":")) for piece in cut(text)]
-    gc.enable()
+        if len(text) < SHORTEST:
+            skipped[f"docstring under {SHORTEST} characters"] += 1
+        elif TORN.search(text):
+            skipped["docstring with a lone surrogate"] += 1
+        else:
+            documents += [Document(piece, f"{module}:{name}".rstrip(":")) for piece in cut(text)]
     return documents, skipped
 
 
