@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 import methods
-from benchmark.data import ids, tokens
+from benchmark.data import tokenizer, tokens
 from benchmark.data.documents import DataError, Row
 from benchmark.data.tokenizer import ids_of
 from benchmark.data.tokens import prepare
@@ -122,8 +122,8 @@ def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, 
     A text that changes after what was tokenised is that text, one that changes before is begun anew.
     """
     monkeypatch.setattr(tokens, "REPORT_EVERY", 1000)
-    monkeypatch.setattr(ids, "BATCH", 10)
-    monkeypatch.setattr(ids, "THREADS", 1)
+    monkeypatch.setattr(tokenizer, "BATCH", 10)
+    monkeypatch.setattr(tokenizer, "THREADS", 1)
     texts = [f"{number} of the other documents, which the model reads" for number in range(300)]
     ends, tokenised = 170, 0
 
@@ -138,7 +138,7 @@ def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, 
         return ids_of(bpe, asked)
 
     monkeypatch.setattr("benchmark.data.corpus._rows", rows)
-    monkeypatch.setattr("benchmark.data.ids.ids_of", counted)
+    monkeypatch.setattr("benchmark.data.tokenizer.ids_of", counted)
     domains = (Domain(name="hub", datasets=(HubDataset(path="hub"),)),)
     folder, bpe = tmp_path / "data", Tokenizer(folder=str(gpt2_files(tmp_path / "bpe")))
     for _ in range(2):  # what is lost again and again stays, too

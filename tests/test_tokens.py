@@ -16,7 +16,7 @@ import pytest
 import tokenizers
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast  # type: ignore[attr-defined]
 
-from benchmark.data import corpus, ids, tokens
+from benchmark.data import corpus, tokens
 from benchmark.data.documents import DataError
 from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.mark.parametrize("loaded", [False, True])
 def test_text_comes_back_byte_for_byte(tmp_path, monkeypatch, loaded: bool) -> None:
     """Oracle: the documents themselves, in their order, none in both halves; several batches in several threads."""
-    monkeypatch.setattr(ids, "BATCH", 3)
+    monkeypatch.setattr("benchmark.data.tokenizer.BATCH", 3)
     tokenizer = Tokenizer(folder=str(gpt2_files(tmp_path / "bpe"))) if loaded else SMALL
     corpus = prepare(two_domains(tmp_path), tokenizer, DATA, tmp_path / "data")
     texts = [text for text in sentences(1) + ODD if text.strip()]

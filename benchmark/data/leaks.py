@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
-from benchmark.data.ids import Ids
-from benchmark.data.tokens import Corpus, Place, Poll, cure, make_once
+from benchmark.data.tokenizer import Ids
+from benchmark.data.tokens import Corpus, Place, Poll, cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain
@@ -53,7 +53,7 @@ def find_leaks(
             write_json(unfinished / "copies.json", {"copies": copies})
 
         identity = digest([FORMAT, key, [key for key, _ in asked.values()]])
-        made = make_once("copies", identity, Place(folder, lambda line: None, poll=poll), make)
+        made = Place(folder, poll=poll).make_once("copies", identity, make)
         found[name] = dict(zip(asked, read_json(made / "copies.json", cure(made))["copies"], strict=True))
     return found
 

@@ -8,20 +8,30 @@ number of parameters.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from benchmark.data.documents import DataError, NotHere
+from benchmark.data.documents import DataError, Document, NotHere
 from benchmark.settings.base import digest
 
 BOS, PAD, EOS, MASK = 0, 1, 2, 3
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<mask>")
 """Token of each special id."""
+BATCH = 128  # documents that a thread tokenises at once
+THREADS = min(os.cpu_count() or 1, 8)
+# threads of the library's own stay, and a process that is forked later hangs or warns
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,31 @@ def ids_of(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     for text in texts if len(texts) > 1 else ():
         ids_of(bpe, [text])
     raise DataError(f"the tokenizer gives up ({told:.80}) on the text {texts[0]!r:.60}: leave it out, or take another")
+
+
+def encode_documents(
+    made_with: TextTokenizer, documents: Iterable[Document], written: int = 0
+) -> Iterator[tuple[Document, Ids]]:
+    """Documents in their order, with their ids and `</s>`. The library holds no lock while it works in a thread.
+
+    Of the first ones, so many as were `written`, those for training get no ids.
+    """
+
+    def encode(batch: list[tuple[int, Document]]) -> list[tuple[Document, Ids]]:
+        asked = [document for number, document in batch if number >= written or document.split == "valid"]
+        cut = ids_of(made_with.bpe, [document.text for document in asked])
+        ids = {id(document): [*text, made_with.special.eos] for document, text in zip(asked, cut, strict=True)}
+        return [(document, np.array(ids.get(id(document), []), made_with.dtype)) for _, document in batch]
+
+    numbered = enumerate(documents)
+    pending: deque[Future[list[tuple[Document, Ids]]]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        while batch := list(islice(numbered, BATCH)):
+            pending.append(pool.submit(encode, batch))
+            if len(pending) > 2 * THREADS:
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
 
 
 def content_key(bpe: Tokenizer) -> str:

@@ -27,14 +27,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from benchmark.data import corpus, docstrings
 from benchmark.data.documents import DataError, NotHere, Sample
-from benchmark.data.ids import Ids, counts_and_hash, encode_documents, open_ids, unigram_perplexity
-from benchmark.data.tokenizer import Special, TextTokenizer, Vocabulary, load_bpe, load_tokenizer, train_bpe
+from benchmark.data.tokenizer import (
+    Ids,
+    Special,
+    TextTokenizer,
+    Vocabulary,
+    encode_documents,
+    load_bpe,
+    load_tokenizer,
+    train_bpe,
+)
 from benchmark.files import BEGUN, check_checksums, read_json, take_over, whole_folder, write_checksums, write_json
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
@@ -123,9 +133,35 @@ class Place:
     """A folder of prepared data, who is told of its making, who may end that, and whether anything is made."""
 
     folder: Path
-    report: Say
+    report: Say = lambda line: None
     makes: bool = True
     poll: Poll = lambda waits: None
+
+    def make_once(self, kind: str, identity: str, make: Callable[[Path], None]) -> Path:
+        """A folder, filled by `make` if it is not there: by one process while others wait, all of it or nothing."""
+        folder = self.folder / kind / identity
+        if folder.exists():
+            return folder
+        if not self.makes:
+            raise Unprepared
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lease = Lease(folder.with_name(f"{folder.name}.lock"))
+        say = lambda: self.report(f"waiting for {lease.owner()}, which prepares {folder}")  # noqa: E731
+        lease.acquire(say, lambda: self.poll(True))
+        try:
+            if not folder.exists():
+                with whole_folder(folder) as unfinished:
+                    take_over(folder, unfinished)
+                    make(unfinished)
+                    write_checksums(unfinished)
+                    lease.check()
+        finally:
+            lease.release()
+        return folder
+
+
+def cure(folder: Path) -> str:
+    return f"remove {folder}, and it is made from the text again"
 
 
 def prepare(
@@ -133,7 +169,7 @@ def prepare(
     tokenizer: TokenizerConfig,
     data: Data,
     folder: Path,
-    progress: Say | None = None,
+    progress: Say = lambda line: None,
     probes: Sequence[Domain] = (),
     start: Path | None = None,
     *,
@@ -146,7 +182,7 @@ def prepare(
     `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll` raises, after which another call goes on;
     Unprepared, with nothing made, if something is not there and `makes` is false.
     """
-    into = Place(folder, progress or (lambda line: None), makes, poll)
+    into = Place(folder, progress, makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
     sources = {text.name: corpus.identity(text, data.valid_share, notes, makes) for text in (*domains, *probes)}
@@ -169,41 +205,40 @@ def _tokenizer(
 ) -> TextTokenizer:
     """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
     if config.folder:
-        bpe = load_bpe(Path(os.path.expanduser(config.folder)))
-    else:
-        by_name = {domain.name: domain for domain in domains}
-        sampled = [by_name[name] for name in config.domains or by_name]
-        given = [sources[domain.name] for domain in sampled]
-        identity = digest([FORMAT, config.vocabulary, config.sample_bytes, given])
-
-        def make(unfinished: Path) -> None:
-            into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
-            # what a killed process has sampled stays: of the Hub it may be hours of reading
-            files = [unfinished / f"sample_{domain.name}.json" for domain in sampled]
-            for domain, file in zip(sampled, files, strict=True):
-                if not file.exists():
-                    size = config.sample_bytes // len(domain.parts)
-                    texts = [text for part in domain.parts for text in _sample(part, data.valid_share, size, into.poll)]
-                    write_json(file, {"texts": texts})
-                    write_json(unfinished / BEGUN, {})
-            samples = (read_json(file, f"remove {unfinished}")["texts"] for file in files)
-            trained = train_bpe([text for texts in samples for text in texts], config.vocabulary)
-            for file in files:
-                file.unlink()
-            if (size := trained.get_vocab_size()) < config.vocabulary:
-                into.report(
-                    f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
-                    "give more text or raise tokenizer.sample_bytes"
-                )
-            trained.save(str(unfinished / "tokenizer.json"))
-
-        return _trained(make_once("tokenizers", identity, into, make))
-    return TextTokenizer.of(bpe)
+        return TextTokenizer.of(load_bpe(Path(os.path.expanduser(config.folder))))
+    by_name = {domain.name: domain for domain in domains}
+    sampled = [by_name[name] for name in config.domains or by_name]
+    given = [sources[domain.name] for domain in sampled]
+    identity = digest([FORMAT, config.vocabulary, config.sample_bytes, given])
+    return _trained(into.make_once("tokenizers", identity, partial(_train, sampled, config, data, into)))
 
 
 def _trained(folder: Path) -> TextTokenizer:
     check_checksums(folder, cure(folder))
     return TextTokenizer.of(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+
+def _train(sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into: Place, folder: Path) -> None:
+    """Write tokenizer.json. What a killed process has sampled stays: of the Hub it may be hours of reading."""
+    into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
+    files = [folder / f"sample_{domain.name}.json" for domain in sampled]
+    texts: list[str] = []
+    for domain, file in zip(sampled, files, strict=True):
+        if not file.exists():
+            size = config.sample_bytes // len(domain.parts)
+            sample = [text for part in domain.parts for text in _sample(part, data.valid_share, size, into.poll)]
+            write_json(file, {"texts": sample})
+            write_json(folder / BEGUN, {})
+        texts += read_json(file, f"remove {folder}")["texts"]
+    trained = train_bpe(texts, config.vocabulary)
+    for file in files:
+        file.unlink()
+    if (size := trained.get_vocab_size()) < config.vocabulary:
+        into.report(
+            f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
+            "give more text or raise tokenizer.sample_bytes"
+        )
+    trained.save(str(folder / "tokenizer.json"))
 
 
 def _sample(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[str]:
@@ -228,10 +263,14 @@ def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, i
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit, *early])
-    made = make_once("domains", identity, into, partial(_tokenise, domain, made_with, data, into))
+    made = into.make_once("domains", identity, partial(_tokenise, domain, made_with, data, into))
     check_checksums(made, cure(made), sizes_alone=("train.bin", "valid.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
-    train, valid = (open_ids(made / f"{split}.bin", made_with.dtype) for split in ("train", "valid"))
+    paths = (made / f"{split}.bin" for split in ("train", "valid"))
+    train, valid = (
+        np.memmap(path, made_with.dtype, mode="r") if path.stat().st_size else np.empty(0, made_with.dtype)
+        for path in paths  # an empty file cannot be mapped
+    )
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
             raise DataError(
@@ -252,12 +291,12 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place,
         if not domain.datasets:  # their text is wrong, and will be another
             (folder / BEGUN).unlink(missing_ok=True)
         raise
-    train, train_hash = counts_and_hash(folder / "train.bin", made_with)
-    valid, valid_hash = counts_and_hash(folder / "valid.bin", made_with)
+    train, train_hash = _count_and_hash(folder / "train.bin", made_with)
+    valid, valid_hash = _count_and_hash(folder / "valid.bin", made_with)
     key = digest([made_with.key, train_hash, valid_hash, *info.get("parts", [])])
     info |= {
         "tokens": int(train.sum() + valid.sum()),
-        "unigram_perplexity": unigram_perplexity(train, valid),
+        "unigram_perplexity": _unigram_perplexity(train, valid),
         "versions": docstrings.read_versions([name for part in domain.parts for name in part.packages]),
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets", "sources"}),
     }
@@ -300,20 +339,17 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
     for validation up to where no tokenizer has so many, with a token a byte, and two a document: the same for each.
     """
     begun = read_json(folder / BEGUN, cure(folder)) if (folder / BEGUN).exists() else NOTHING
-    train = folder / "train.bin"
-    train.touch()
-    os.truncate(train, begun["bytes"])
     early_end = data.max_train_tokens or sys.maxsize
     room = early_end - begun["bytes"] // made_with.dtype.itemsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
     skipped, text_hash = Counter[str](), hashlib.sha256()
     count = read = train_documents = train_bytes = 0
-    is_same = not begun["documents"]
-    with train.open("ab") as file:
+    with (folder / "train.bin").open("ab") as file:
+        file.truncate(begun["bytes"])
         documents = corpus.read(domain, data.valid_share, skipped)
         for document, ids in encode_documents(made_with, documents, begun["documents"]):
             into.poll(False)
-            if document.split == "train" and is_same and not room:
+            if document.split == "train" and count >= begun["documents"] and not room:
                 break
             count += 1
             text = document.text.encode()
@@ -325,18 +361,19 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
             else:
                 train_documents += 1
                 train_bytes += len(text)
-                if is_same:
-                    file.write(ids[:room].tobytes())
-                    room -= min(room, len(ids))
-            is_same = is_same or (count == begun["documents"] and text_hash.hexdigest() == begun["sha256"])
-            if count >= begun["documents"] and not is_same:
+                file.write(ids[:room].tobytes())  # none of a document that was written before
+                room -= min(room, len(ids))
+            if count == begun["documents"] and text_hash.hexdigest() != begun["sha256"]:
                 break
             before, read = read, read + len(text)
             if before // REPORT_EVERY < read // REPORT_EVERY:
                 if count > begun["documents"]:
-                    _leave(folder, count, text_hash.hexdigest(), file)
+                    file.flush()
+                    os.fsync(file.fileno())  # all that is told of is on the disk
+                    state = {"documents": count, "sha256": text_hash.hexdigest(), "bytes": file.tell()}
+                    write_json(folder / BEGUN, state)
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
-    if not is_same:
+    if count <= begun["documents"] and text_hash.hexdigest() != begun["sha256"] and begun["documents"]:
         (folder / BEGUN).unlink()
         return _write_ids(domain, made_with, data, into, folder)
     skipped[BEYOND] += valid.dropped
@@ -348,13 +385,6 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted((+skipped).items())),
     }
-
-
-def _leave(folder: Path, count: int, sha256: str, file: IO[bytes]) -> None:
-    """Write down how far a domain is, once all of that is on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-    write_json(folder / BEGUN, {"documents": count, "sha256": sha256, "bytes": file.tell()})
 
 
 def _write_valid(kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most: int | None, folder: Path) -> int:
@@ -371,33 +401,23 @@ def _write_valid(kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most
     return valid_bytes
 
 
-# Disk
+def _count_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.int64], str]:
+    """How often each id occurs in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32 bits.
+
+    The file is read in parts: pages of a mapped one would count as our memory.
+    """
+    counts, hashed = np.zeros(made_with.vocabulary, np.int64), hashlib.sha256()
+    with path.open("rb") as file:
+        while (part := np.fromfile(file, made_with.dtype, 2**20)).size:
+            counts += np.bincount(part, minlength=made_with.vocabulary)
+            hashed.update(part.astype("<u4").tobytes())
+    return counts, hashed.hexdigest()
 
 
-def cure(folder: Path) -> str:
-    return f"remove {folder}, and it is made from the text again"
-
-
-def make_once(kind: str, identity: str, into: Place, make: Callable[[Path], None]) -> Path:
-    """A folder, filled by `make` if it is not there: by one process while others wait, and all of it or nothing."""
-    folder = into.folder / kind / identity
-    if not folder.exists():
-        if not into.makes:
-            raise Unprepared
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lease = Lease(folder.with_name(f"{folder.name}.lock"))
-        say = lambda: into.report(f"waiting for {lease.owner()}, which prepares {folder}")  # noqa: E731
-        lease.acquire(say, lambda: into.poll(True))
-        try:
-            if not folder.exists():
-                with whole_folder(folder) as unfinished:
-                    take_over(folder, unfinished)
-                    make(unfinished)
-                    write_checksums(unfinished)
-                    lease.check()
-        finally:
-            lease.release()
-    return folder
+def _unigram_perplexity(train: Ids, valid: Ids) -> float:
+    """Perplexity of `valid` under the frequencies of `train`, one added to each; both are token counts (V_text,)."""
+    log_probabilities = np.log((train + 1) / (train.sum() + len(train)))
+    return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
 
 
 # The corpus of a run, as its settings say
@@ -406,7 +426,7 @@ def make_once(kind: str, identity: str, into: Place, make: Callable[[Path], None
 def corpus_of(
     config: RunConfig,
     store: Store,
-    progress: Callable[[str], None] | None = None,
+    progress: Say = lambda line: None,
     check: bool = True,
     makes: bool = True,
     poll: Poll = lambda waits: None,
@@ -436,15 +456,14 @@ def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
 
     A source of a mixed text is a text, too. One of the Hub that is not prepared is not here.
     """
-    into, here = Place(store.data, lambda line: None, makes=False), dict[str, set[str]]()
+    into, here = Place(store.data, makes=False), dict[str, set[str]]()
     try:
         if config.start:
             made = [load_tokenizer(Path(config.start.folder))]
         elif config.tokenizer.folder:
             made = [_tokenizer((), config.tokenizer, config.data, {}, into)]
         else:
-            folders = sorted(path for path in store.data.glob("tokenizers/*") if path.is_dir() and not path.suffix)
-            made = [_trained(folder) for folder in folders]
+            made = [_trained(file.parent) for file in sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))]
     except DataError:
         made = []  # without its tokenizer nobody can tell whether a text that is here is the one that was trained on
     whole = (*config.domains, *config.probes)

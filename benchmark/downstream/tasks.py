@@ -28,9 +28,8 @@ from benchmark.data.documents import (
     parse_line,
     read_lines,
 )
-from benchmark.data.ids import Ids
 from benchmark.data.leaks import Found, find_leaks, list_learned
-from benchmark.data.tokenizer import EOS, ids_of, train_bpe
+from benchmark.data.tokenizer import EOS, Ids, ids_of, train_bpe
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.passages import Example, load_docstrings, load_domains
 from benchmark.files import read_json, write_json

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from benchmark.data.ids import Ids
 from benchmark.data.leaks import Found
 from benchmark.data.sampling import DomainBlocks, Integers, draw_in_epochs, random_bits, uniform
+from benchmark.data.tokenizer import Ids
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
