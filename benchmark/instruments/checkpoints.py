@@ -9,9 +9,8 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ from benchmark.training.evaluate import bits_per_byte, measure_loss
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
+Read = tuple[LanguageModel, Stream]  # a model, and a text that it can read
 NONE = "none"  # the domain of a published model
 LONGEST_ROW = 1024  # columns; published models have positions for rows that no machine here holds
 
@@ -57,65 +57,47 @@ def _lines(facts: Mapping[str, object]) -> str:
     return "\n".join(f"{key}: {value}" for key, value in facts.items())
 
 
-class TextEvaluation(TypedDict):
-    """How well a model predicts a text."""
-
-    perplexity: float  # per token
-    bits_per_byte: float  # whatever the tokenizer
-    domain: str  # whose prompt or column read it, "none" for a published model
-    documents: int
-    tokens: int
-    skipped: dict[str, int]  # documents that are no text, by the reason
-
-
-@dataclass(frozen=True)
-class ModelOnText:
-    """A model and a text that it can read: `stream` has the text as validation text, of each domain of the model."""
-
-    model: LanguageModel
-    stream: Stream
-    documents: int
-    skipped: dict[str, int]
-
-    @property
-    def newest(self) -> int:
-        """The index of the model's last domain; 0 where it has met none."""
-        return max(0, len(self.model.vocabulary.domains) - 1)
-
-    def perplexity(self, domain: int) -> float:
-        """What `evaluate` says. Raises ConfigError where it is no number."""
-        alone, text = World(0, 1, own_device()), self.stream.evaluated[domain].title
-        value = measure_loss(self.model.to(alone.device), self.stream, domain, alone).perplexity
-        if not math.isfinite(value):
-            raise ConfigError(
-                f"the model's perplexity on {text} is {value}: its weights or its config.json are damaged; take another"
-            )
-        return value
-
-
-def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> TextEvaluation:
-    """Perplexity of a model on the documents of a file (JSON Lines or text, .gz and .zst too).
+def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
+    """How well a model predicts the documents of a file (JSON Lines or text, .gz and .zst too).
 
     `domain`: whose prompt or column reads it; by default the last domain's.
 
-    Raises ConfigError, DataError.
+    Returns the perplexity per token, the bits per byte, whatever the tokenizer, whose prompt or column read it ("none"
+    for a published model), and how much text there is. Raises ConfigError, DataError.
     """
     model, tokenizer = open_folder(checkpoint)
     names = model.vocabulary.domains
     if domain not in (None, *names):
         known = ", ".join(names) or "no domain: leave --domain out"
         raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
-    read = open_text(model, tokenizer, text)
-    index = names.index(domain) if domain else read.newest
-    value, measured = read.perplexity(index), read.stream.evaluated[index]
-    return TextEvaluation(
-        perplexity=value,
-        bits_per_byte=bits_per_byte(value, measured),
-        domain=names[index] if names else NONE,
-        documents=read.documents,
-        tokens=len(measured.valid),
-        skipped=read.skipped,
-    )
+    stream = open_text(model, tokenizer, text)
+    index = names.index(domain) if domain else newest(model)
+    value, measured = perplexity(model, stream, index), stream.evaluated[index]
+    return {
+        "perplexity": value,
+        "bits_per_byte": bits_per_byte(value, measured),
+        "domain": names[index] if names else NONE,
+        "documents": measured.info["documents"],
+        "tokens": len(measured.valid),
+        "skipped": measured.info["skipped"],
+    }
+
+
+def newest(model: LanguageModel) -> int:
+    """The index of the model's last domain; 0 where it has met none."""
+    return max(0, len(model.vocabulary.domains) - 1)
+
+
+def perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
+    """That of a text as of a domain of the model. Raises ConfigError where it is no number."""
+    alone = World(0, 1, own_device())
+    value = measure_loss(model.to(alone.device), stream, domain, alone).perplexity
+    if not math.isfinite(value):
+        raise ConfigError(
+            f"the model's perplexity on {stream.evaluated[domain].title} is {value}: its weights or its config.json "
+            "are damaged; take another"
+        )
+    return value
 
 
 def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
@@ -141,8 +123,8 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
     return model, TextTokenizer(bpe, model.vocabulary.text, model.vocabulary.special, "")
 
 
-def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> ModelOnText:
-    """The documents of a file in rows that are as long as the model can read, each document followed by `</s>`.
+def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Stream:
+    """The documents of a file as validation text of each domain of a model, in rows as long as it can read.
 
     Raises ConfigError for a text shorter than a row, DataError.
     """
@@ -152,9 +134,10 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Mod
     read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
     documents = [document.text for document in read]
     ids = np.array([token for document in ids_of(bpe, documents) for token in (*document, special.eos)])
-    info: DomainInfo = {"valid_bytes": sum(len(document.encode()) for document in documents)}
+    size = sum(len(document.encode()) for document in documents)
+    info: DomainInfo = {"documents": len(documents), "valid_bytes": size, "skipped": dict(skipped)}
     tokens = DomainTokens("text", str(text), "", ids, ids, info)
-    stream = Stream(
+    return Stream(
         Corpus(bpe, model.vocabulary.text, (tokens,) * max(1, len(model.vocabulary.domains)), special=special),
         Data(
             sequence_length=min(model.sequence_length, LONGEST_ROW),
@@ -163,7 +146,6 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Mod
         masked=model.masked,
         seed=0,
     )
-    return ModelOnText(model, stream, len(documents), dict(skipped))
 
 
 ROWS = 64  # of the text, at most, that calibrate
@@ -195,12 +177,15 @@ def grow_checkpoint(
         raise ConfigError(f"--out {out} exists already: name a new folder")
     if kind := kind_name(checkpoint):
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
-    opened = open_text(*open_folder(checkpoint), text) if text else None
-    network = opened.model.network if opened else load_network(checkpoint)
-    rows = _rows(network, opened, seed)
-    before = _measure(network, rows, opened)
+    read: Read | None = None
+    if text:
+        model, tokenizer = open_folder(checkpoint)
+        read = model, open_text(model, tokenizer, text)
+    network = read[0].network if read else load_network(checkpoint)
+    rows = _rows(network, read, seed)
+    before = _measure(network, rows, read)
     with whole_folder(out) as folder:
-        fit, noise = rows if opened else None, 0.0 if mode == "exact" else 0.01
+        fit, noise = rows if read else None, 0.0 if mode == "exact" else 0.01
         grown, record = growth.grow(
             network.cpu(), layers, hidden_size, mode=mode, noise=noise, seed=seed, calibration=fit
         )
@@ -210,26 +195,27 @@ def grow_checkpoint(
                 shutil.copy2(path, folder)
         write_checksums(folder)
         del network
-        if opened:
-            opened.model.set_network(grown)
-        after = _measure(grown, rows, opened)
+        if read:
+            read[0].set_network(grown)
+        after = _measure(grown, rows, read)
     moved = [(new.float() - old.float()).abs().max().item() for old, new in zip(before[0], after[0], strict=True)]
     facts = {**structs.asdict(record), "max_logit_difference": max(moved)}
-    return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if opened else {})
+    return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if read else {})
 
 
-def _rows(network: PreTrainedModel, opened: ModelOnText | None, seed: int) -> Tensor:
+def _rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
     """The first rows of the text, masked as in training, with the prompt that `evaluate` reads with; or random ones."""
-    if opened:
-        batch = next(opened.stream.validation(opened.newest, ROWS))
-        return opened.model.insert_prompts(batch.tokens, batch.domains)
+    if read:
+        model, stream = read
+        batch = next(stream.validation(newest(model), ROWS))
+        return model.insert_prompts(batch.tokens, batch.domains)
     generator = torch.Generator().manual_seed(seed)
     columns = min(COLUMNS, network.config.max_position_embeddings // 2)
     return torch.randint(network.config.vocab_size, (COMPARED, columns), generator=generator)
 
 
 @torch.no_grad()
-def _measure(network: PreTrainedModel, rows: Tensor, opened: ModelOnText | None) -> tuple[list[Tensor], float]:
+def _measure(network: PreTrainedModel, rows: Tensor, read: Read | None) -> tuple[list[Tensor], float]:
     """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
     logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
-    return logits, opened.perplexity(opened.newest) if opened else 0.0
+    return logits, perplexity(*read, newest(read[0])) if read else 0.0
