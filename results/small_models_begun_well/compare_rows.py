@@ -7,10 +7,13 @@ losses of validation documents are recorded, the interval holds the choice of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 import run_all
 from analysis.inference import ERRORS, holm, interval, one_sided
@@ -18,19 +21,13 @@ from analysis.study import Study
 from benchmark.jobs.study import open_records
 
 HERE = Path(__file__).parent
-TABLES = {  # corrected together: suites, and what they are called
-    "The map": {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C", "map_four": "4C"},
-    "One million parameters": {"million": "1e14 FLOPs"},
-    "Muon": {"muon_quarter": "C/4"},
-    "The main table": {"main_quarter": "C/4"},
-    "The main table, another order for each seed": {"main_orders": "C/4"},
-}
 SIZES = ("57k", "113k", "237k", "1M")  # parameters of the last model
-PAIRS = (
+LARGE = (
     ("ELLE (exact), to {}", "ER, {} from the start"),
     ("ELLE, to {}", "ER, {} from the start"),
     ("ELLE (exact), to {}", "ELLE, to {}"),
 )
+SMALL = (("ELLE, to {}", "ER, 13k"), ("ELLE (exact), to {}", "ER, 13k"))
 OF_57K = (  # rows of the main table
     ("ELLE", "ER"),
     ("ELLE (exact)", "ER"),
@@ -41,44 +38,72 @@ OF_57K = (  # rows of the main table
     ("EWC", "Naive"),
     ("A-GEM", "Naive"),
 )
+MAP = {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C", "map_four": "4C"}  # suites, as they are called
+TABLES = {  # what is compared in which suites; each table is corrected by itself
+    "The map": (LARGE, MAP),
+    "The map, growing or staying small": (SMALL, MAP),
+    "One million parameters": (LARGE, {"million": "1e14 FLOPs"}),
+    "Muon": (LARGE, {"muon_quarter": "C/4"}),
+    "The main table, C": (OF_57K, {"main_full": "C"}),
+    "The main table, C/4": (OF_57K, {"main_quarter": "C/4"}),
+    "The main table, another order for each seed": (OF_57K, {"main_orders": "C/4"}),
+}
 HEADS = "Budget", "Last size", "Compared", "AP of both", "Change (95% interval)", "Seeds", "p", "p < 0.05"
 
 
-def compare_rows(studies: Mapping[str, Study]) -> list[list[str]]:
-    """The cells of a table's lines: a line for each pair of rows that at least two seeds of a suite have."""
+@dataclass(frozen=True)
+class Change:
+    """AP after the last domain of one row over that of another, over the seeds that both have."""
+
+    ap: pd.DataFrame  # of both rows, a line a seed
+    ratios: np.ndarray  # logarithms, one a seed
+    mean: float  # of the ratio, less 1; `low` and `high` too
+    low: float
+    high: float
+
+
+def compare(study: Study, first: str, second: str) -> Change | None:
+    """None before two seeds have both rows."""
+    last = study.ends["stage"].max()
+    ap = study.ends[study.ends["stage"] == last].pivot(index="seed", columns="row", values="ap")
+    both = ap.reindex(columns=[first, second]).dropna()
+    if len(both) < 2:
+        return None
+    ratios = np.log((both[first] / both[second]).to_numpy())
+    shared = study.text_variance(study.suites[0], first, second, last)
+    mean, low, high = np.expm1([ratios.mean(), *interval(ratios, shared)])
+    return Change(both, ratios, mean, low, high)
+
+
+def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study]) -> list[list[str]]:
+    """The cells of a table's lines: a line for each pair of rows, and size, that at least two seeds of a suite have."""
     lines, p_values = [], []
-    for budget, study in studies.items():
-        last = study.ends["stage"].max()
-        ap = study.ends[study.ends["stage"] == last].pivot(index="seed", columns="row", values="ap")
-        of_sizes = [(size, *(row.format(size) for row in pair)) for size in SIZES for pair in PAIRS]
-        for size, first, second in (*of_sizes, *(("57k", *pair) for pair in OF_57K)):
-            both = ap.reindex(columns=[first, second]).dropna()
-            if len(both) < 2:
-                continue
-            ratio = np.log((both[first] / both[second]).to_numpy())
-            above, below = one_sided(ratio[:, None])
-            p_values.append(2 * min(above[0], below[0]))
-            shared = study.text_variance(study.suites[0], first, second, last)
-            mean, low, high = np.expm1([ratio.mean(), *interval(ratio, shared)])
-            values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(both).mean()))
-            change = f"{mean:+.1%} ({low:+.1%} to {high:+.1%})".replace("-", "−")
-            lines.append([budget, size, f"{first} / {second}", values, change, str(len(both))])
+    sizes = SIZES if pairs is not OF_57K else SIZES[:1]
+    for (budget, study), size, pair in itertools.product(studies.items(), sizes, pairs):
+        first, second = (row.format(size) for row in pair)
+        change = compare(study, first, second)
+        if change is None:
+            continue
+        above, below = one_sided(change.ratios[:, None])
+        p_values.append(2 * min(above[0], below[0]))
+        values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(change.ap).mean()))
+        shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
+        lines.append([budget, size, f"{first} / {second}", values, shown, str(len(change.ap))])
     corrected = holm(np.array(p_values))
     return [[*line, f"{p:.2g}", "yes" if p < ERRORS else ""] for line, p in zip(lines, corrected, strict=True)]
 
 
+def open_suites(records: Path, suites: Iterable[str]) -> dict[str, Study]:
+    """The suites that have records, as studies, by name."""
+    there = [suite for suite in suites if (records / "suites" / suite).is_dir()]
+    return {suite: run_all.open_study(str(HERE / f"{suite}.toml"), str(records)) for suite in there}
+
+
 def main() -> None:
     with open_records(str(HERE)) as records:
-        for title, suites in TABLES.items():
-            there = {budget: suite for suite, budget in suites.items() if (records / "suites" / suite).is_dir()}
-            opened = {
-                budget: run_all.open_study(str(HERE / f"{suite}.toml"), str(records)) for budget, suite in there.items()
-            }
-            rows = [
-                HEADS,
-                [":--"] * 3 + ["--:"] * 4 + [":--"],
-                *compare_rows(opened),
-            ]
+        for title, (pairs, suites) in TABLES.items():
+            studies = {suites[suite]: study for suite, study in open_suites(records, suites).items()}
+            rows = [HEADS, [":--"] * 3 + ["--:"] * 4 + [":--"], *compare_rows(pairs, studies)]
             print(f"\n{title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 

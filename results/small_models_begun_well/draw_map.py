@@ -1,0 +1,84 @@
+"""Draw docs/study.md's figure from the records: `PYTHONPATH=. python results/small_models_begun_well/draw_map.py`.
+
+Left growth over ER that is as large from the start, right over ER that stays small, each against the tokens that the
+budget buys a parameter of the model that does not grow. Bars are the 95% intervals of `compare_rows.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from compare_rows import HERE, MAP, SIZES, Change, compare, open_suites
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
+
+from analysis.figures import COLOURS, style, to_files
+from analysis.study import Study
+from benchmark.jobs.study import open_records
+
+HOFFMANN = 20  # tokens a parameter of the best size for a budget (Hoffmann et al. 2022)
+METHODS = {"ELLE, to {}": "ELLE", "ELLE (exact), to {}": "exact growth"}
+MARKERS = dict(zip(SIZES, ("o", "s", "^", "D"), strict=True))
+
+
+def main() -> None:
+    with open_records(str(HERE)) as records, style():
+        studies = open_suites(records, (*MAP, "million"))
+        figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
+        draw_changes(axes[0], studies, "ER, {} from the start")
+        draw_changes(axes[1], studies, "ER, 13k")
+        axes[0].set_title("Growing, over large from the start")
+        axes[1].set_title("Growing, over staying small (13k)")
+        axes[0].axvline(HOFFMANN, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+        axes[0].legend(*name_lines(), ncols=2, loc="lower right")
+        (HERE / "map.png").write_bytes(to_files(figure)["png"])
+
+
+def draw_changes(axis: Axes, studies: Mapping[str, Study], beside: str) -> None:
+    """The change of AP against tokens a parameter of the row `beside`, a line for each method and last size."""
+    for (row, _), colour in zip(METHODS.items(), COLOURS, strict=False):
+        for size in SIZES:
+            points = [
+                (count_tokens(study, change.ap.index, beside.format(size)), change)
+                for study in studies.values()
+                if (change := compare(study, row.format(size), beside.format(size)))
+            ]
+            if points:
+                draw_line(axis, points, colour, MARKERS[size])
+    axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.set_xlabel("tokens a parameter of the model that does not grow")
+    axis.set_ylabel("change of AP after CS (lower: growing pays)")
+
+
+def draw_line(axis: Axes, points: list[tuple[float, Change]], colour: str, marker: str) -> None:
+    points = sorted(points, key=lambda point: point[0])
+    means = [change.mean for _, change in points]
+    ends = [[change.mean - change.low for _, change in points], [change.high - change.mean for _, change in points]]
+    tokens = [count for count, _ in points]
+    axis.errorbar(tokens, means, ends, color=colour, marker=marker, markersize=4, linewidth=1, elinewidth=0.8)
+
+
+def count_tokens(study: Study, seeds: pd.Index, row: str) -> float:
+    """The tokens that a run of this row is trained with, over the parameters that it ends with."""
+    runs = study.ends[(study.ends["row"] == row) & study.ends["seed"].isin(seeds)]
+    parameters = study.stages.loc[study.stages["row"] == row, "parameters"].max()
+    return float(runs.groupby("seed")["tokens"].max().mean() / parameters)
+
+
+def name_lines() -> tuple[list[Line2D], list[str]]:
+    """Handles and names of the legend: a colour a method, a mark a size."""
+    methods = [Line2D([], [], color=colour) for colour, _ in zip(COLOURS, METHODS, strict=False)]
+    sizes = [Line2D([], [], color="0.3", marker=marker, linestyle="") for marker in MARKERS.values()]
+    return [*methods, *sizes], [*METHODS.values(), *(f"to {size}" for size in SIZES)]
+
+
+if __name__ == "__main__":
+    main()
