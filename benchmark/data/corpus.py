@@ -22,6 +22,7 @@ from benchmark.data.documents import (
     PIECE,
     DataError,
     Document,
+    Half,
     Row,
     cut,
     find_files,
@@ -135,14 +136,12 @@ def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
         documents, problems = docstrings.read_package(name)
         skipped.update(problems)
         yield from documents
-    for spec in domain.valid:
-        for path in find_files(spec, skipped):
+    of_training: Half = "train" if domain.valid else ""
+    halves: list[tuple[tuple[str, ...], Half]] = [(domain.valid, "valid"), (domain.train, of_training)]
+    for specs, split in halves:
+        for path in (path for spec in specs for path in find_files(spec, skipped)):
             for document in read_file(path, domain, skipped):
-                yield replace(document, split="valid")
-    for spec in domain.train:
-        for path in find_files(spec, skipped):
-            for document in read_file(path, domain, skipped):
-                yield replace(document, split="train") if domain.valid else document
+                yield replace(document, split=split)
     for dataset in domain.datasets:
         rows = _rows(dataset)
         yield from parse_rows(rows, dataset.text_field, domain.on_error, skipped)

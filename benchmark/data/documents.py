@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Generic, Literal, NoReturn, TypeVar, cast
+from typing import IO, Any, Generic, Literal, NoReturn, TypeVar
 
 from benchmark.errors import UserError
 from benchmark.settings.texts import Domain, OnError, TextField
@@ -75,6 +75,9 @@ def naming_source(what: str) -> Iterator[None]:
         ) from error
 
 
+Half = Literal["train", "valid", ""]  # of a domain's text; "" is not known yet
+
+
 @dataclass(frozen=True)
 class Document:
     """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW".
@@ -84,7 +87,7 @@ class Document:
 
     text: str
     source: str
-    split: Literal["train", "valid", ""] = ""
+    split: Half = ""
     decides: int = 0
 
 
@@ -109,25 +112,22 @@ def cut(text: str, longest: int = 0) -> list[str]:
 
 def text_of(record: Any, text_field: TextField, place: str) -> str:
     """The text of a record, that of several fields with a blank line between; null is none, and counts as blank."""
-    fields = (text_field,) if isinstance(text_field, str) else text_field
-    if not isinstance(record, Mapping):
-        what = f"not an object with a field {fields[0]!r}: write one on each line"
-        raise BrokenText(place, f"a {type(record).__name__}, {what}")
-    return "\n\n".join(filter(None, (_find_field(record, field, place) for field in fields)))
-
-
-def _find_field(record: Mapping[str, Any], field: str, place: str) -> str | None:
-    value: Any = record
-    for part in [field] if field in record else field.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            fields = ", ".join(map(str, record)) or "none"
-            raise BrokenText(place, f"no field {field!r}; there are {fields}: name the right one in text_field")
-        value = value[part]
-        if value is None:
-            return None
-    if not isinstance(value, str):
-        raise BrokenText(place, f"field {field!r} is a {type(value).__name__}, not text: name another in text_field")
-    return value
+    texts = []
+    for field in (text_field,) if isinstance(text_field, str) else text_field:
+        if not isinstance(record, Mapping):
+            what = f"not an object with a field {field!r}: write one on each line"
+            raise BrokenText(place, f"a {type(record).__name__}, {what}")
+        value: Any = record
+        for part in [field] if field in record else field.split("."):
+            if value is not None and (not isinstance(value, Mapping) or part not in value):
+                fields = ", ".join(map(str, record)) or "none"
+                raise BrokenText(place, f"no field {field!r}; there are {fields}: name the right one in text_field")
+            value = value and value[part]
+        if not isinstance(value, str | None):
+            what = f"field {field!r} is a {type(value).__name__}, not text: name another in text_field"
+            raise BrokenText(place, what)
+        texts.append(value)
+    return "\n\n".join(filter(None, texts))
 
 
 Item = TypeVar("Item")
@@ -262,30 +262,36 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
 def read_rows(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
     """The rows of a file, each with its place. Raises DataError."""
     kind = find_kind(path)
-    if kind == ".txt":
-        return _read_plain_text(path)
-    if kind == ".csv":
-        return _read_csv(path)
     if kind == ".parquet":
-        return _read_parquet(path, text_field)
-    if kind == ".json" and _is_array(path):
-        return _read_array(path)
-    return ((f"{path}:{number}", line) for number, line in enumerate(read_lines(path), 1))
+        yield from _read_parquet(path, text_field)
+        return
+    with unpacked(path) as file:
+        if kind == ".txt":
+            yield from ((str(path), piece) for piece in _cut_file(path, file))
+        elif kind == ".csv":
+            yield from _read_csv(path, file)
+        elif kind == ".json" and file.peek(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            yield from _read_array(path, file)
+        else:
+            yield from ((f"{path}:{number}", line.removesuffix(b"\n")) for number, line in enumerate(file, 1))
 
 
-def _read_plain_text(path: Path) -> Iterator[tuple[str, Row]]:
+def _cut_file(path: Path, file: IO[bytes]) -> Iterator[str]:
     """A file is one document, or several where it is long: it is never in memory as a whole."""
     rest = ""
-    with _open_text(path) as text:
-        while part := text.read(CHUNK):
-            *whole, rest = cut(rest + part)
-            yield from ((str(path), piece) for piece in whole)
+    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        try:
+            while part := text.read(CHUNK):
+                *whole, rest = cut(rest + part)
+                yield from whole
+        except UnicodeDecodeError as error:
+            raise BrokenText(str(path), _not_utf8(error)) from None
     if rest:
-        yield str(path), rest
+        yield rest
 
 
-def _read_csv(path: Path) -> Iterator[tuple[str, Row]]:
-    with _open_text(path) as text:
+def _read_csv(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
+    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         rows = csv.DictReader(text, strict=True)
         try:
             yield from ((f"{path}:{rows.line_num}", row) for row in rows)
@@ -295,18 +301,12 @@ def _read_csv(path: Path) -> Iterator[tuple[str, Row]]:
             raise DataError(f"{path}: {_not_utf8(error)}") from None
 
 
-def _is_array(path: Path) -> bool:
-    with unpacked(path) as file:
-        return file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
-
-
-def _read_array(path: Path) -> Iterator[tuple[str, Row]]:
+def _read_array(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
     """A file of JSON that is one array, of which each item is a record; it is in memory as a whole."""
-    with unpacked(path) as file:
-        try:
-            items = parse_line(file.read(), str(path), '{"text": ...}')
-        except BrokenText as error:
-            raise DataError(str(error)) from None
+    try:
+        items = parse_line(file.read(), str(path), '{"text": ...}')
+    except BrokenText as error:
+        raise DataError(str(error)) from None
     yield from ((f"{path}:{number}", item) for number, item in enumerate(items, 1))
 
 
@@ -351,45 +351,26 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def _open_text(path: Path) -> Iterator[io.TextIOWrapper]:
-    """A file to read as text. Bytes that are no UTF-8 end it, with BrokenText."""
-    with unpacked(path) as file:
+def unpacked(path: Path) -> Iterator[Any]:
+    """A file of bytes to read, decompressed. Raises DataError if it is damaged, or its gzip is cut short."""
+    damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
+    with path.open("rb") as file:
+        content: Any = file
+        if path.suffix.lower() == ".gz":
+            content = gzip.GzipFile(fileobj=file)
+        elif path.suffix.lower() == ".zst":
+            try:
+                import zstandard
+            except ImportError:
+                raise DataError(f"{path}: to read .zst files, `pip install -e .[zstd]`") from None
+            damage = (zstandard.ZstdError,)
+            content = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
         try:
-            yield io.TextIOWrapper(file, "utf-8-sig", newline="")
-        except UnicodeDecodeError as error:
-            raise BrokenText(str(path), _not_utf8(error)) from None
-
-
-@contextmanager
-def unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """A file to read, decompressed. Raises DataError if it is damaged, or its gzip is cut short."""
-    try:
-        with path.open("rb") as file:
             if path.suffix.lower() == ".gz" and path.stat().st_size == 0:
                 raise EOFError("the file is empty")
-            elif path.suffix.lower() == ".gz":
-                with gzip.GzipFile(fileobj=file) as content:
-                    yield cast(IO[bytes], content)
-            elif path.suffix.lower() == ".zst":
-                with _zstd(file) as content:
-                    yield content
-            else:
-                yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: truncated or damaged ({error}): make or fetch it again") from None
-
-
-@contextmanager
-def _zstd(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    try:
-        import zstandard
-    except ImportError:
-        raise DataError(f"{file.name}: to read .zst files, `pip install -e .[zstd]`") from None
-    stream: Any = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-    try:
-        yield io.BufferedReader(stream)
-    except zstandard.ZstdError as error:
-        raise zlib.error(str(error)) from None
+            yield content
+        except damage as error:
+            raise DataError(f"{path}: truncated or damaged ({error}): make or fetch it again") from None
 
 
 def _not_utf8(error: UnicodeDecodeError) -> str:
