@@ -44,7 +44,6 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         )
     record_baselines(tasks, store.scores_file("baselines"))
     problems += chain.from_iterable(warn_of_tests_in_stream(*of, tasks, store.data) for of in corpora)
-    yield from filter(None, dict.fromkeys(config.start_note for config in configs))
     yield from (f"! {warning}" for warning in dict.fromkeys(problems))
     yield (
         f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which runs there are, and "

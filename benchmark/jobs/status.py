@@ -221,7 +221,7 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
     left = seconds_left(plan.states) if any(state.finished for state in plan.states) else None
     pace = f"; about {duration(left)} at the pace of what has run" if left else ""
-    notes = [note for state in plan.states for note in (state.config.start_note, state.config.tokenizer_note)]
+    notes = [state.config.tokenizer_note for state in plan.states]
     notes += [state.config.passes_note(state.tokens) for state in plan.states]
     if not all(state.prepared for state in plan.wanted):
         notes.append("How often domains are read, and the memory's share of them, is known once text is prepared.")

@@ -379,18 +379,6 @@ class RunConfig(Settings):
         """What has to be said of a tokenizer that the stream decides; nothing of a start model's own."""
         return "" if self.model.start else self.tokenizer.note(self.domains)
 
-    @property
-    def start_note(self) -> str:
-        """What has to be said of a run that begins with a published model: its own parts, and how it grows."""
-        if not self.start:
-            return ""
-        first, *later = map(str, self.model.ladder)
-        grows = f"methods that grow go on with {', '.join(later)}" if set(later) - {first} else "nothing grows"
-        return (
-            f"The stream begins with {self.model.start}, {self.model.architecture} {first}; {grows}. Architecture, "
-            "head size, dropout and tokenizer are its own, whatever the suite says of them."
-        )
-
     def passes_note(self, tokens: Sequence[int]) -> str:
         """Passes over the text, as far as known before training, by the tokens of each domain."""
         columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
