@@ -14,7 +14,6 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 # is larger than 32 MiB, goes back to the system at once, which must clear it again for the next step: a fifth of the
 # time of the demo's steps, and a twentieth where logits or embeddings are large.
 _libc = ctypes.CDLL(None)
-if hasattr(_libc, "mallopt"):
-    M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
-    _libc.mallopt(M_TRIM_THRESHOLD, -1)  # never
-    _libc.mallopt(M_MMAP_MAX, 0)  # nothing outside the heap
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+_libc.mallopt(M_TRIM_THRESHOLD, -1)  # never
+_libc.mallopt(M_MMAP_MAX, 0)  # nothing outside the heap

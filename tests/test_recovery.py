@@ -145,7 +145,7 @@ def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
     """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has no word."""
     tiny = tiny_runs_of(TooLarge, folder)
     run = tiny.run(tiny.config(), "no-row")
-    with pytest.raises(ConfigError, match=r"model of stage 0 and one row .*: take a smaller model"):
+    with pytest.raises(ConfigError, match=r"1 rows .* stage 0: take a smaller model"):
         run.train()
     failed = last_line(run.store.run_file(run.config), "failed")
     assert failed and "take a smaller model" in failed["error"]

@@ -174,7 +174,7 @@ class Train(Unit):
                     records.append(store.run_file(config), failed)
             say(f"failed: {error}")
             raise
-        say(f"done{run.outcome()}" if self.last_stage is None else "shared stages done", is_news=False)
+        say("done" if self.last_stage is None else "shared stages done", is_news=False)
 
 
 @dataclass(frozen=True)

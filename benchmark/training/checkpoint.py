@@ -35,8 +35,8 @@ def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
 
     It is the same in all processes: on a network file system one may see an older file than the others, or none.
     """
-    saved: dict[str, Any] | None
-    saved = load(path, world.device, f"remove {path}, and its stage begins again from the model before it")
+    cure = f"remove {path}, and its stage begins again from the model before it"
+    saved = load(path, cure, world.device) if path.exists() else None
     mine = (saved["position"]["phase"], saved["position"]["step"]) if saved else None
     first = world.agree(mine)
     if mine != first:
@@ -53,14 +53,12 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
         torch.save(dict(content), file)
 
 
-def load(path: Path, device: torch.device | str = "cpu", cure: str = "restore it from a copy") -> Any:
-    """What `save` wrote, or None if there is nothing. Only plain data is read back, never code.
+def load(path: Path, cure: str = "restore it from a copy", device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What `save` wrote. Only plain data is read back, never code.
 
     torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads; it is held against
-    the tensors here. Raises DamagedFile, which ends with the cure.
+    the tensors here. Raises DamagedFile, which ends with the cure; so it does where there is no such file.
     """
-    if not path.exists():
-        return None
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()

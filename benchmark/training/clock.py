@@ -139,7 +139,7 @@ def contention(mine: CoreTime, world: World) -> CoreShare:
     uses = world.gather(CoreUse(node(), tuple(own_cores()), torch.get_num_threads(), mine))
     wall, cpu = max(use.time.wall for use in uses), sum(use.time.cpu for use in uses)
     others = share = None
-    if wall >= MEASURABLE and STAT.exists():
+    if wall >= MEASURABLE:
         places = {(use.machine, use.cores) for use in uses}
         each = [measure_contention([use for use in uses if (use.machine, use.cores) == place]) for place in places]
         others, share = max(others for others, _ in each), min(share for _, share in each)
@@ -158,8 +158,7 @@ def measure_contention(uses: Sequence[CoreUse]) -> tuple[float, float]:
 
 def core_time() -> CoreTime:
     """What the clocks say now; only differences mean anything."""
-    busy = _busy(own_cores()) if STAT.exists() else 0.0
-    return CoreTime(time.perf_counter(), time.process_time(), busy)
+    return CoreTime(time.perf_counter(), time.process_time(), _busy(own_cores()))
 
 
 def _busy(numbers: Sequence[int]) -> float:

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -158,10 +159,8 @@ class World:
 
 
 def own_cores() -> list[int]:
-    """The cores that this process may run on; all, where the system does not pin processes."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    """The cores that this process may run on."""
+    return sorted(os.sched_getaffinity(0))
 
 
 def node() -> str:
@@ -189,12 +188,8 @@ def join() -> Iterator[World]:
 
 
 def _cpu_model() -> str:
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    named = re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return named[1].strip() if named else platform.machine()
 
 
 ROOT = Path(__file__).parents[2]

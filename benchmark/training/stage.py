@@ -6,15 +6,16 @@ Charged or free: each line says it, by `clock.start()` and `clock.pause()`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmark.models import LanguageModel
-from benchmark.records import EvaluationLine, MetricsLine, ResumedLine, StageBudget, StageLine
+from benchmark import records
+from benchmark.locks import Lease
+from benchmark.models import weights_hash
+from benchmark.records import DoneLine, EvaluationLine, Line, MetricsLine, ResumedLine, StageBudget, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule, schedule_of
 from benchmark.settings.suite import per_stage
@@ -22,13 +23,18 @@ from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Position, load_for_all, save
 from benchmark.training.clock import Clock, CoreTime, contention, count_flops
 from benchmark.training.evaluate import bits_per_byte, measure_losses
+from benchmark.training.keys import code_of
 from benchmark.training.learner import Learner, elapsed
-from benchmark.training.method import Phase, get_state, set_state
+from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
-from benchmark.training.processes import Stopped
-from benchmark.training.progress import ProgressLine
+from benchmark.training.processes import Stopped, provenance
 from benchmark.training.step import StageInputs, Stepper
+from benchmark.training.step_times import stage_times
 
+if TYPE_CHECKING:
+    from benchmark.training.run import Run
+
+CHECKPOINT = "checkpoint.pt"  # in a stage's folder, while it is trained
 ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
 
 
@@ -37,37 +43,29 @@ class NonFiniteLoss(ArithmeticError):
 
 
 class StageRun:
-    """Trains one stage of one run; `run()` does it."""
+    """Trains one stage of a run; `train()` does it. `lease` is that of the stage's folder."""
 
-    def __init__(
-        self,
-        inputs: StageInputs,
-        checkpoint_file: Path,
-        record: Callable[..., None],
-        asked_to_stop: Callable[[], bool],
-        progress: ProgressLine | None,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.inputs, self.checkpoint_file, self.record, self.check = inputs, checkpoint_file, record, check
-        self.asked_to_stop, self.progress = asked_to_stop, progress
+    def __init__(self, run: Run, inputs: StageInputs, folder: Path, lease: Lease) -> None:
+        self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
+        # a table of step times knows the run's own settings
+        self.times = stage_times(run.config, self.stage.index) if run.config.budget.reference else None
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
-        self.times = inputs.times
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
         self.trunk: dict[str, Any] | None = None  # the model and what was carried where a branch began
         self._saved_at = 0.0
 
-    def run(self) -> LanguageModel:
-        """Train to the end of the stage's budget, from its checkpoint if there is one. Returns the model to save.
+    def train(self) -> None:
+        """Train to the end of the stage's budget, from its checkpoint if there is one, and write what the stage leaves.
 
         Raises Stopped, after a checkpoint, when asked to, and NonFiniteLoss with phase, step and learning rate.
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
-        saved = load_for_all(self.checkpoint_file, self.world)
+        saved = load_for_all(self.folder / CHECKPOINT, self.world)
         if saved:
             self._restore(saved, phases)
         else:
@@ -91,26 +89,7 @@ class StageRun:
         if phases:
             self._check_weights()
             self._evaluate(phases[-1].name)
-        return self.inputs.evaluated
-
-    def trained(self) -> LanguageModel | None:
-        """The model that the next stage goes on from, once the evaluated one is saved; None where it is that one.
-
-        `carried` goes back to the beginning of a branch too.
-        """
-        if self.trunk:
-            self.inputs.model.load_state_dict(self.trunk["model"])
-            self.carried = self.trunk["carried"]
-        return self.inputs.model if self.trunk or self.method.evaluated is not None else None
-
-    def summary(self) -> dict[str, Any]:
-        """What the record of a finished stage says. All processes must ask for it at once."""
-        return {
-            "charged": self.clock.charged,
-            "phases": self.position.phases,
-            "growth": self.method.growth,
-            "cores": contention(self.clock.cores, self.world),
-        }
+        self._keep(phases)
 
     def _begin(self) -> list[Phase]:
         """Let the method make the stage's model and say its phases. Both are charged."""
@@ -158,7 +137,7 @@ class StageRun:
         earlier = sum(per_stage(self.inputs.config.budget.amount, index) for index in range(self.stage.index))
         phase = position.before[clock.unit.name], end
         stage, stream = (0.0, clock.limit * clock.share), (-earlier, self.stage.outlook.budget - earlier)
-        loss, learning_rate = torch.zeros(()), 0.0
+        loss, learning_rate, progress = torch.zeros(()), 0.0, self.run.progress
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
             if clock.unit.cost and not position.step_cost and clock.spent < end * (1 - 1e-9):
@@ -174,19 +153,19 @@ class StageRun:
             loss = stepper.step(position.step, learning_rate, over)
             # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
             # that the clock charges work and not its queueing.
-            alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.asked_to_stop()
+            alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.run.asked_to_stop()
             alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
             evaluate = clock.passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
-            show = self.progress is not None and self.progress.due()
+            show = progress is not None and progress.due()
             if evaluate or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
                 if evaluate or save or alarm:  # all processes are here, as they may not be for a progress line
                     clock.count(Work())  # what the device still had to do, before anything is written down
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
-                if self.progress:
-                    self.progress.show(self.stage, stepper.phase, clock, loss)
+                if progress:
+                    progress.show(self.stage, stepper.phase, clock, loss)
                 with stepper.whole(evaluate or save):
                     if evaluate:
                         self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
@@ -230,38 +209,84 @@ class StageRun:
                     without[name] = left.perplexity
         if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
             raise self._make_divergence(f"the perplexity of {gone[0]} is more than a number holds")
-        self.record(
-            EvaluationLine,
-            phase=phase,
-            step=self.position.step,
-            fraction=min(1.0, self.clock.fraction),
-            charged=self.clock.charged,
-            perplexity=perplexity,
-            bits_per_byte={text.name: bits_per_byte(perplexity[text.name], text) for text in inputs.stream.evaluated},
-            without_copies=without,
-            documents=documents,
-            tokens_per_second=self.clock.tokens_per_second,
-            **values,
+        self._record(
+            EvaluationLine(
+                phase=phase,
+                step=self.position.step,
+                fraction=min(1.0, self.clock.fraction),
+                charged=self.clock.charged,
+                perplexity=perplexity,
+                bits_per_byte={
+                    text.name: bits_per_byte(perplexity[text.name], text) for text in inputs.stream.evaluated
+                },
+                without_copies=without,
+                documents=documents,
+                tokens_per_second=self.clock.tokens_per_second,
+                **values,
+            )
         )
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:
-            self.record(MetricsLine, phase=phase, step=self.position.step, values=learner.metrics)
+            self._record(MetricsLine(phase=phase, step=self.position.step, values=learner.metrics))
 
     def _record_start(self, phases: list[Phase]) -> None:
-        model = self.inputs.model
-        self.record(
-            StageLine,
-            index=self.stage.index,
-            domain=self.stage.domains[self.stage.index],
-            parameters=model.parameters_count,
-            trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
-            layers=model.layers,
-            hidden_size=model.hidden_size,
-            phases=[asdict(phase) for phase in phases],
-            budget=StageBudget(self.clock.unit.name, self.clock.limit),
-            precision=self.training.precision,
+        model, stream, config = self.inputs.model, self.inputs.stream, self.inputs.config
+        self._record(
+            StageLine(
+                key=self.folder.name,
+                index=self.stage.index,
+                domain=self.stage.domains[self.stage.index],
+                parameters=model.parameters_count,
+                trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+                layers=model.layers,
+                hidden_size=model.hidden_size,
+                phases=[asdict(phase) for phase in phases],
+                budget=StageBudget(self.clock.unit.name, self.clock.limit),
+                provenance=provenance(self.world, self.training.precision),
+                data=stream.describe(),
+                texts=stream.validation_keys,
+                method=config.method,
+                method_code=code_of(type(self.method).__module__),
+            )
         )
+
+    def _record(self, line: Line) -> None:
+        if self.world.leads:
+            self.lease.check()
+            records.append(self.folder / records.STAGE_FILE, line)
+
+    def _keep(self, phases: list[Phase]) -> None:
+        """Write what the stage leaves, and at the end that it is done."""
+        cores = contention(self.clock.cores, self.world)
+        if not self.world.leads:
+            return
+        self.lease.check()
+        inputs, folder, tokenizer = self.inputs, self.folder, self.inputs.stream.corpus.tokenizer
+        inputs.evaluated.save(folder / "model", tokenizer)
+        weights, trained = weights_hash(inputs.evaluated), None
+        if self.trunk:  # the next stage goes on from where the branch began
+            inputs.model.load_state_dict(self.trunk["model"])
+            self.carried = self.trunk["carried"]
+        if self.trunk or self.method.evaluated is not None:
+            inputs.model.save(folder / "trained", tokenizer)
+            trained = weights_hash(inputs.model)
+        save(folder / "method.pt", get_state(self.method))
+        if keeps_optimizer(phases):
+            save(folder / "optimizer.pt", self.carried)
+        rows = self.training.micro_batch_size
+        self._record(
+            DoneLine(
+                charged=self.clock.charged,
+                phases=self.position.phases,
+                growth=self.method.growth,
+                cores=cores,
+                weights=weights,
+                trained=trained,
+                micro_batch_size=None if rows == self.run.config.training.micro_batch_size else rows,
+            )
+        )
+        (folder / CHECKPOINT).unlink(missing_ok=True)
 
     def _save(self, stepper: Stepper) -> None:
         self._check_weights()
@@ -283,8 +308,8 @@ class StageRun:
                 "cores": vars(self.clock.cores),
                 "trunk": self.trunk,
             }
-            self.check()
-            save(self.checkpoint_file, content)
+            self.lease.check()
+            save(self.folder / CHECKPOINT, content)
         self.world.barrier()
 
     def _restore(self, saved: dict[str, Any], phases: list[Phase]) -> None:
@@ -297,6 +322,5 @@ class StageRun:
         set_state(self.method, saved["state"])
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved["carried"]
-        self.record(
-            ResumedLine, phase=phases[self.position.phase].name, step=self.position.step, charged=self.clock.charged
-        )
+        phase = phases[self.position.phase].name
+        self._record(ResumedLine(phase=phase, step=self.position.step, charged=self.clock.charged))

@@ -27,7 +27,6 @@ from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_
 from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
 from benchmark.training.processes import World
 from benchmark.training.shards import Shards, local
-from benchmark.training.step_times import StageTimes
 from benchmark.training.stream import Stream
 
 
@@ -81,7 +80,6 @@ class StageInputs:
     model: LanguageModel
     world: World
     moments: Moments = field(default_factory=dict)  # what the stage before has kept of its optimizer
-    times: StageTimes | None = field(default=None, init=False)  # on the machine that a run's budget names, if it does
 
     @property
     def evaluated(self) -> LanguageModel:

@@ -79,13 +79,24 @@ class Stream:
         own = [seed] if data.memory_seed == "run" else []
         each = zip(corpus.domains, self.memory_blocks, self._places, strict=True)
         self._domains = [DomainBlocks(text, self.length, kept, (4000, place, *own)) for text, kept, place in each]
-        self.copied: dict[str, set[int]] = {}  # by text: see `mark_leaks`
+        self.leaks: Found = {}  # which validation documents nearly stand in training text
+        self.copied: dict[str, set[int]] = {}  # the same by text alone
 
     def mark_leaks(self, found: Found) -> None:
         """Know which validation documents nearly stand in training text."""
+        self.leaks = found
         for text in self.evaluated:
             if numbers := {number for of in found.values() for number in of[text.name]}:
                 self.copied[text.name] = numbers
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """For the records: what each text's tokens were made of, and how many of its documents nearly stand where."""
+        described = {}
+        for text in self.evaluated:
+            counts = {domain: len(of[text.name]) for domain, of in self.leaks.items() if of[text.name]}
+            own = counts.pop(text.name, 0)
+            described[text.name] = {**text.info, "near_copies": own, **({"near_copies_in": counts} if counts else {})}
+        return described
 
     def validation_documents(self, domain: int) -> NDArray[np.int64]:
         """The number of the document that each token of a validation text is of, (blocks, N)."""
