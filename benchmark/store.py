@@ -179,61 +179,55 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
 
     Raises RecordsError for damaged files, and for records that do not belong together.
     """
-    store = Store(runs)
-    stage_lines = functools.cache(store.stage_lines)
-    baselines = records.read(store.scores_file("baselines"), records.BASELINES)
-    unique = {(line.task, line.task_key, line.metric, line.window, line.name): line for line in baselines}
-    loaded, bits = [], dict[str, tuple[float, Path]]()
+    store, loaded, sizes = Store(runs), list[RunRecords](), dict[str, tuple[float, Path]]()
+    read_stage = functools.cache(store.stage_lines)
+    every = records.read(store.scores_file("baselines"), records.BASELINES)
+    baselines = [*{(line.task, line.task_key, line.metric, line.window, line.name): line for line in every}.values()]
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = records.read(path, records.RUN)
-        run = last(lines, RunLine)
-        if run is None:
+        line = last(lines, RunLine)
+        if line is None:
             continue
-        failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
-        stages = [stage_lines(key) for key in run.stages]
-        _check_places(path, run, stages, failure)
-        stages = [_select_texts(run, stage) for stage in stages]
-        scored = [records.read(store.scores_file(key), records.SCORES) for key in run.stages]
-        if start := _measure_start(store, run):
-            _check_bits(store.start_file(run.start), run, start, bits)
-        for key, stage in zip(run.stages, stages, strict=True):
-            for line in select_kind(stage, EvaluationLine):
-                _check_bits(store.stage_file(key), run, line, bits)
-        loaded.append(
-            RunRecords(
-                line=run,
-                lines=lines,
-                stages=stages,
-                scores=list(map(_scores, scored)),
-                zero_shot=[select_kind(scores, records.ZeroShotLine) for scores in scored],
-                similarities=[_similarities(store, key) for key in run.stages],
-                baselines=[*unique.values()],
-                start=start,
-                failure=failure,
-            )
-        )
+        run = RunRecords(line=line, lines=lines, baselines=baselines)
+        run.failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
+        if line.start:
+            file = store.start_file(line.start)
+            untouched = _select_measured(line, select_kind(records.read(file, records.STAGE), records.LaterLine))
+            _check_bits(file, line, untouched, sizes)
+            run.start = untouched if untouched.perplexity else None
+        for key in line.stages:
+            stage = _select_texts(line, read_stage(key))
+            for evaluation in select_kind(stage, EvaluationLine):
+                _check_bits(store.stage_file(key), line, evaluation, sizes)
+            scored = records.read(store.scores_file(key), records.SCORES)
+            scores = select_kind(scored, records.ScoreLine)
+            measured = records.read(store.measures_file(key), records.MEASURES)
+            run.stages.append(stage)
+            newest = {(score.task, score.prompt, score.seed, score.key): score for score in scores}
+            run.scores.append([*newest.values()])
+            run.zero_shot.append(select_kind(scored, records.ZeroShotLine))
+            run.similarities.append([*{type(measure): measure for measure in measured}.values()])
+        _check_places(path, run)
+        loaded.append(run)
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
 
 
-def _check_places(
-    path: Path, run: RunLine, stages: Sequence[list[LineOfStage]], failure: records.FailedLine | None
-) -> None:
+def _check_places(path: Path, run: RunRecords) -> None:
     """Raises RecordsError for a run with another's seed, stages, or failure."""
+    wrong, domains = "", [domain.name for domain in run.domains]
     seed = re.search(r"-s(\d+)-[0-9a-f]{12}\Z", run.id)
     if seed and int(seed[1]) != run.seed:
-        raise records.RecordsError(f"{path}: seed {run.seed} of run {run.id}; {records.CURE}")
-    for index, (key, stage) in enumerate(zip(run.stages, stages, strict=True)):
+        wrong = f"seed {run.seed} of run {run.id}"
+    for index, (key, stage) in enumerate(zip(run.line.stages, run.stages, strict=True)):
         begun = last(stage, records.StageLine)
         recorded = (begun.key, begun.index, begun.domain) if begun else None
-        expected = (key, index, run.domains[index].name) if index < len(run.domains) else None
+        expected = (key, index, *domains[index : index + 1])
         if recorded and recorded != expected:
-            raise records.RecordsError(
-                f"{path}: stage {index} is recorded as {recorded}, not {expected}; {records.CURE}"
-            )
-    if failure and failure.stage >= len(run.domains):
-        raise records.RecordsError(
-            f"{path}: failed in stage {failure.stage}, of stages 0 to {len(run.domains) - 1}; {records.CURE}"
-        )
+            wrong = wrong or f"stage {index} is recorded as {recorded}, not {expected}"
+    if run.failure and run.failure.stage >= len(domains):
+        wrong = f"failed in stage {run.failure.stage}, of stages 0 to {len(domains) - 1}"
+    if wrong:
+        raise records.RecordsError(f"{path}: {wrong}; {records.CURE}")
 
 
 def _check_bits(
@@ -281,16 +275,6 @@ def find_older_texts(lines: Sequence[RunLine]) -> dict[str, str]:
     return dict.fromkeys(older, "its records are of another text than a newer run of the row")
 
 
-def _scores(scored: Sequence[records.LineOfScores]) -> list[records.ScoreLine]:
-    lines = select_kind(scored, records.ScoreLine)
-    return list({(line.task, line.prompt, line.seed, line.key): line for line in lines}.values())
-
-
-def _similarities(store: Store, key: str) -> list[records.SimilarityLine | records.AttentionLine]:
-    lines = records.read(store.measures_file(key), records.MEASURES)
-    return list({type(line): line for line in lines}.values())
-
-
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
     later, begun = select_kind(stage, records.LaterLine), last(stage, records.StageLine)
@@ -308,12 +292,6 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
                 | (more.bits_per_byte if line is end else {}),
             )
     return lines
-
-
-def _measure_start(store: Store, run: RunLine) -> Measured | None:
-    lines = records.read(store.start_file(run.start), records.STAGE) if run.start else []
-    measured = _select_measured(run, select_kind(lines, records.LaterLine))
-    return measured if measured.perplexity else None
 
 
 def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
