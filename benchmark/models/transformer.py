@@ -237,12 +237,8 @@ def wrap_tokenizer(
     Args:
         columns: the longest row that the model has positions for.
         prompt: the id of a domain prompt that begins each text.
-
-    Raises ValueError when the tokenizer lacks a special token.
     """
     names = {name: tokenizer.id_to_token(i) for name, i in vars(special).items() if i >= 0}
-    if None in names.values():
-        raise ValueError(f"the tokenizer does not fit the model: special tokens are {names}")
     ids = {"begin": special.bos, "end": special.eos} | ({} if prompt is None else {"prompt": prompt})
     begin = [name for name in ("begin", "prompt") if name in ids]
     end = ["end"] * masked

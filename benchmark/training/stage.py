@@ -134,9 +134,9 @@ class StageRun:
     def take_steps(self, stepper: Stepper, work: Work, schedule: Schedule, end: float) -> None:
         """The loop, until `end` is spent. Each step is charged as `work`, and the time that it takes."""
         clock, position = self.clock, self.position
-        earlier = sum(per_stage(self.inputs.config.budget.amount, index) for index in range(self.stage.index))
         phase = position.before[clock.unit.name], end
-        stage, stream = (0.0, clock.limit * clock.share), (-earlier, self.stage.outlook.budget - earlier)
+        stage = 0.0, clock.limit * clock.share
+        stream = -self.stage.spent, self.stage.outlook.budget - self.stage.spent
         loss, learning_rate, progress = torch.zeros(()), 0.0, self.run.progress
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0

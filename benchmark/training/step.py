@@ -58,8 +58,7 @@ def trainable_stage(
         )
 
     def previous() -> LanguageModel:
-        if load_previous is None:
-            raise ValueError("the first stage has no model before it: copy the one that start_stage is given")
+        assert load_previous, "the first stage has no model before it: copy the one that start_stage is given"
         before = load_previous()
         before.add_domains(stage.domains, stage.seed)
         return before.eval()
@@ -110,21 +109,18 @@ class Loader:
 
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
         training, stage, stream, world = inputs.config.training, inputs.stage, inputs.stream, inputs.world
-        if training.batch_size % world.size:
-            raise ConfigError(
-                f"training.batch_size {training.batch_size} cannot be split over {world.size} processes: change one of "
-                "them"
-            )
         self._stream, self._stage, self._index = stream, stage, phase_index
         self._world, self._method = world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
         self._draws, self._memory = stream.draws(phase, phase_index, stage.index, training.batch_size)
         draws = (*self._draws, self._memory)
         for draw in draws:
-            if 0 < draw.rows < world.size or (training.shard and draw.rows % world.size):  # equally many passes of each
+            # where weights are spread, all processes go through the model equally often
+            uneven = draw.rows % world.size if training.shard else 0 < draw.rows < world.size
+            if uneven or training.batch_size % world.size:
                 raise ConfigError(
-                    f"{draw.rows} rows of {draw.domain!r} cannot be split over {world.size} processes: give more of "
-                    "them, or fewer processes"
+                    f"{draw.rows} rows of {draw.domain!r} in a batch of {training.batch_size} cannot be split over "
+                    f"{world.size} processes: change one of them"
                 )
         self.tokens = sum(draw.rows for draw in draws) * stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")

@@ -83,17 +83,13 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes:
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     if not path.exists():
         raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")
-    rows = _read(path, path.stat().st_mtime_ns).rows
-    same = [row for row in rows if row.method == config.method and row.options == config.options]
-    if not same:
-        raise ConfigError(f"{path} has no step times of {config.method} with options {config.options}; {cure}")
-    settings = settings_of(config)
-    for row in same:
+    asked = config.method, config.options, settings_of(config)
+    for row in _read(path, path.stat().st_mtime_ns).rows:
         # what has its default is left out of either
-        if all(row.settings.get(key) == value for key, value in settings.items()) and stage < len(row.stages):
+        given = row.method, row.options, {key: row.settings.get(key) for key in asked[2]}
+        if given == asked and stage < len(row.stages):
             return row.stages[stage]
-    measured = same[0].settings
-    other = [
-        f"{key} = {measured.get(key)} (here {value})" for key, value in settings.items() if measured.get(key) != value
-    ] or [f"{len(same[0].stages)} stages (here {len(config.domains)})"]
-    raise ConfigError(f"{path} has step times of {config.method} for other settings: {', '.join(other)[:300]}; {cure}")
+    raise ConfigError(
+        f"{path} has no step times of {config.method} with options {config.options} and the other settings of row "
+        f"{config.row!r}; {cure}"
+    )
