@@ -207,11 +207,8 @@ class GrowthRecord(Struct):
 class CoreShare(Struct, kw_only=True):
     """What a stage had of its cores while the clock ran."""
 
-    wall: float  # seconds, the longest of its processes
-    cpu: float  # seconds, of all its processes
-    others: float | None  # cores that other programs or a quota kept, on average, where most; None: cannot be told
-    share: float | None  # of the cores that its processes wanted, that others left them, where least
-    stood_still: float = 0.0  # seconds beside `wall`, and off the clock, in which it was stopped
+    share: float | None  # of the cores that its processes wanted, that others left them, where least; None: too short
+    stood_still: float = 0.0  # seconds, off the clock, in which it was stopped
 
 
 class DoneLine(Line, tag="done", kw_only=True):

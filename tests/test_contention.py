@@ -14,7 +14,7 @@ from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget
 from benchmark.training import clock as contention
 from benchmark.training import stage
-from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_contention
+from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_share
 from benchmark.training.processes import Stopped, World, polled
 from tests.support.record_lines import read_lines
 
@@ -26,17 +26,17 @@ def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
 @pytest.mark.parametrize(
     ("uses", "expected"),
     [
-        ([use(2, 18.0, 18.0)], (0.0, 1.0)),  # alone, and not always busy
-        ([use(2, 10.0, 20.0)], (1.0, 0.5)),  # another program has one of the two cores
-        ([use(1, 9.0, 19.0)], (1.0, 1.0)),  # one thread, and a core is left for it
-        ([use(4, 30.0, 35.0, cores=8)], (0.5, 1.0)),
-        ([use(2, 9.0, 20.0), use(2, 9.0, 19.9)], (0.2, 0.9)),  # two processes of the run on the same two cores
-        ([use(2, 18.0, 17.9)], (0.0, 1.0)),  # the counters tick every 10 ms
+        ([use(2, 18.0, 18.0)], 1.0),  # alone, and not always busy
+        ([use(2, 10.0, 20.0)], 0.5),  # another program has one of the two cores
+        ([use(1, 9.0, 19.0)], 1.0),  # one thread, and a core is left for it
+        ([use(4, 30.0, 35.0, cores=8)], 1.0),
+        ([use(2, 9.0, 20.0), use(2, 9.0, 19.9)], 0.9),  # two processes of the run on the same two cores
+        ([use(2, 18.0, 17.9)], 1.0),  # the counters tick every 10 ms
     ],
 )
-def test_what_others_leave(uses: list[CoreUse], expected: tuple[float, float]) -> None:
+def test_what_others_leave(uses: list[CoreUse], expected: float) -> None:
     """Oracle: by hand: the cores less what others keep busy on average, over the threads that want one."""
-    assert measure_contention(uses) == pytest.approx(expected)
+    assert measure_share(uses) == pytest.approx(expected)
 
 
 def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
@@ -66,7 +66,7 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
 
     def note(cores: CoreTime, world: World) -> CoreShare:
         totals.append(cores.wall)
-        return CoreShare(wall=10.0, cpu=5.0, others=0.4, share=0.8)
+        return CoreShare(share=0.8)
 
     monkeypatch.setattr(stage, "contention", note)
     tiny = TinyRuns("naive", methods.build, tmp_path)
@@ -79,7 +79,7 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
     run.train(last_stage=0)
     assert 0 < saved["cores"]["wall"] < totals[0]
     [done] = [line for line in read_lines(run.store.stage(run.keys[0]) / "records.jsonl") if line["kind"] == "done"]
-    assert done["cores"] == {"wall": 10.0, "cpu": 5.0, "others": 0.4, "share": 0.8, "stood_still": 0.0}
+    assert done["cores"] == {"share": 0.8, "stood_still": 0.0}
 
 
 def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:

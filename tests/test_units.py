@@ -77,7 +77,7 @@ def test_runs_are_ranked_by_every_unit(tmp_path):
 
 
 def cores(share: float) -> CoreShare:
-    return CoreShare(wall=10.0, cpu=10.0, others=0.0, share=share)
+    return CoreShare(share=share)
 
 
 def last_stage(run: RunRecords) -> Any:  # its lines are not all of one type

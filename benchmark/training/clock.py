@@ -137,23 +137,20 @@ class CoreUse:
 def contention(mine: CoreTime, world: World) -> CoreShare:
     """What the processes of the run had of their cores. All of them must call this at once."""
     uses = world.gather(CoreUse(node(), tuple(own_cores()), torch.get_num_threads(), mine))
-    wall, cpu = max(use.time.wall for use in uses), sum(use.time.cpu for use in uses)
-    others = share = None
-    if wall >= MEASURABLE:
-        places = {(use.machine, use.cores) for use in uses}
-        each = [measure_contention([use for use in uses if (use.machine, use.cores) == place]) for place in places]
-        others, share = max(others for others, _ in each), min(share for _, share in each)
+    places = {(use.machine, use.cores) for use in uses}
+    shares = [measure_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
+    can_tell = max(use.time.wall for use in uses) >= MEASURABLE
     still = max(use.time.stood_still for use in uses)
-    return CoreShare(wall=wall, cpu=cpu, others=others, share=share, stood_still=still)
+    return CoreShare(share=min(shares) if can_tell else None, stood_still=still)
 
 
-def measure_contention(uses: Sequence[CoreUse]) -> tuple[float, float]:
-    """The cores that others kept busy, and the share of the wanted cores that they left, for processes on one set."""
-    wall = max(use.time.wall for use in uses)
+def measure_share(uses: Sequence[CoreUse]) -> float:
+    """The share of the wanted cores that others left, for processes on one set of cores."""
+    wall = max(use.time.wall for use in uses) or 1.0  # of a stage without a step
     available = len(uses[0].cores)
     wanted = min(available, sum(use.threads for use in uses))
     others = max(0.0, max(use.time.busy for use in uses) - sum(use.time.cpu for use in uses)) / wall
-    return others, min(1.0, max(0.0, available - others) / wanted)
+    return min(1.0, max(0.0, available - others) / wanted)
 
 
 def core_time() -> CoreTime:

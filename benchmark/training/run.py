@@ -75,7 +75,7 @@ class Run:
         self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = stream_of(config, self.corpus)
         # all runs need these, so they are waited for
-        self.stream.mark_leaks(find_validation_leaks(self.corpus, config.learned, store.data, polled(asked_to_stop)))
+        self.stream.leaks = find_validation_leaks(self.corpus, config.learned, store.data, polled(asked_to_stop))
         method = new_method()
         check_method(config, method)
         if method.decoders_only and self.stream.masked:

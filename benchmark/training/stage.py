@@ -198,14 +198,14 @@ class StageRun:
         )
 
     def _evaluate(self, phase: str, **values: float) -> None:
-        inputs = self.inputs
-        given = inputs.evaluated, inputs.stream, self.world, self.training.precision
-        losses = measure_losses(*given)
+        stream = self.inputs.stream
+        losses = measure_losses(self.inputs.evaluated, stream, self.world, self.training.precision)
         perplexity, without, documents = {name: loss.perplexity for name, loss in losses.items()}, {}, {}
         if self.clock.fraction >= 1:  # at the end of a stage alone, which is what tables show
-            documents = {name: loss.by_document() for name, loss in losses.items()}
-            for name, copied in inputs.stream.copied.items():
-                if left := losses[name].without(copied):
+            for name, loss in losses.items():
+                documents[name] = loss.by_document()
+                copied = {number for of in stream.leaks.values() for number in of[name]}
+                if copied and (left := loss.without(copied)):
                     without[name] = left.perplexity
         if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
             raise self._make_divergence(f"the perplexity of {gone[0]} is more than a number holds")
@@ -216,9 +216,7 @@ class StageRun:
                 fraction=min(1.0, self.clock.fraction),
                 charged=self.clock.charged,
                 perplexity=perplexity,
-                bits_per_byte={
-                    text.name: bits_per_byte(perplexity[text.name], text) for text in inputs.stream.evaluated
-                },
+                bits_per_byte={text.name: bits_per_byte(perplexity[text.name], text) for text in stream.evaluated},
                 without_copies=without,
                 documents=documents,
                 tokens_per_second=self.clock.tokens_per_second,

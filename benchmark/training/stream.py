@@ -79,15 +79,7 @@ class Stream:
         own = [seed] if data.memory_seed == "run" else []
         each = zip(corpus.domains, self.memory_blocks, self._places, strict=True)
         self._domains = [DomainBlocks(text, self.length, kept, (4000, place, *own)) for text, kept, place in each]
-        self.leaks: Found = {}  # which validation documents nearly stand in training text
-        self.copied: dict[str, set[int]] = {}  # the same by text alone
-
-    def mark_leaks(self, found: Found) -> None:
-        """Know which validation documents nearly stand in training text."""
-        self.leaks = found
-        for text in self.evaluated:
-            if numbers := {number for of in found.values() for number in of[text.name]}:
-                self.copied[text.name] = numbers
+        self.leaks: Found = {}  # by a training text's name and each of `evaluated`, which documents nearly stand in it
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """For the records: what each text's tokens were made of, and how many of its documents nearly stand where."""
