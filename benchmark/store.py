@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from benchmark import records
@@ -26,29 +25,6 @@ class NamedRun(Protocol):
 
     @property
     def id(self) -> str: ...
-
-
-class Heartbeat(msgspec.Struct):
-    """How far a run in progress is, in a file that always says the last; other processes read it."""
-
-    stage: int
-    domain: str
-    phase: str
-    fraction: float  # of the stage's budget, 0 to 1
-    seconds: float  # charged in this stage
-    tokens_per_second: float
-    time: float  # when this was written, in seconds since 1970
-
-
-WATCHED = "BENCHMARK_WATCHED"  # set where a table shows heartbeats: the folder for what processes have to say besides
-
-
-def read_heartbeat(path: Path) -> Heartbeat | None:
-    """What a run in progress said last; None if nothing, or a half: that of a machine that went down meanwhile."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
-    except (OSError, msgspec.DecodeError, ValueError):
-        return None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 import methods
 from benchmark.jobs.executors import local
 from benchmark.jobs.work import Train
-from benchmark.store import WATCHED, Heartbeat
+from benchmark.training.progress import WATCHED, Heartbeat
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 
@@ -21,7 +21,7 @@ def test_a_terminal_shows_what_is_under_way(tmp_path, monkeypatch) -> None:
     write_texts(tmp_path)
     [config] = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }').configs()
     unit, out = Train(tmp_path, config, config.id, methods.build), io.StringIO()
-    beat = Heartbeat(0, "wood", "adapt", fraction=0.25, seconds=1, tokens_per_second=9000, time=time.time())
+    beat = Heartbeat(0, 2, "wood", "adapt", fraction=0.25, tokens_per_second=9000, time=time.time())
     file = unit.store.heartbeat(config)
     file.parent.mkdir(parents=True)
     file.write_bytes(msgspec.json.encode(beat))

@@ -16,9 +16,10 @@ from benchmark.instruments.conformance import STEPS, TinyRuns
 from benchmark.locks import NOBODY
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
-from benchmark.store import load_runs, read_heartbeat
+from benchmark.store import load_runs
 from benchmark.training.method import LifelongMethod
 from benchmark.training.processes import Stopped
+from benchmark.training.progress import read_heartbeat
 from benchmark.training.stage import NonFiniteLoss
 from methods.naive import Naive
 from tests.support.record_lines import last_line, read_lines

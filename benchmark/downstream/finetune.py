@@ -34,7 +34,6 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
 from benchmark.store import Store
 from benchmark.training.processes import Stopped
-from benchmark.training.progress import IN_PROGRESS
 from benchmark.training.run import stream_of
 
 POOL = 8  # batches at most whose rows are sorted by length together
@@ -332,7 +331,7 @@ def score_stage(
 
     def say(line: ScoreLine, left: int) -> None:
         score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
-        progress(f"scoring after {place}  {score}  {left} scores {IN_PROGRESS}")
+        progress(f"scoring after {place}  {score}  {left} scores left of the stage")
 
     checkpoint = SavedModel(store.stage(key) / "model", final)
 

@@ -24,7 +24,7 @@ from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
-from benchmark.store import WATCHED
+from benchmark.training.progress import WATCHED
 
 CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]

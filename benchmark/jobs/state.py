@@ -36,11 +36,12 @@ from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.settings.units import UNITS
-from benchmark.store import Heartbeat, Store, read_heartbeat
+from benchmark.store import Store
 from benchmark.training.draws import check_method
 from benchmark.training.identity import Identities, Identity
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build
+from benchmark.training.progress import read_heartbeat
 
 FRESH = 60.0  # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
 
@@ -161,7 +162,7 @@ class Survey:
         beat = read_heartbeat(self.store.heartbeat(run.config)) if lines else None
         # what another clock says is to come was not said by a run in progress
         is_fresh = beat and 0 <= time.time() - beat.time <= FRESH and beat.stage == len(run.finished)
-        fraction, said = (beat.fraction, describe_progress(beat, run.config)) if beat and is_fresh else (0.0, so_far)
+        fraction, said = (beat.fraction, str(beat)) if beat and is_fresh else (0.0, so_far)
         if job and job.state == "running" and not (is_fresh or is_taken) and len(job.units) > 1:
             return dataclasses.replace(run, state="waiting", detail=_join("its job has not come to it yet", so_far))
         if lines and is_taken and not (job and job.is_under_way):
@@ -229,13 +230,6 @@ def _has_prompts(store: Store, key: str) -> bool:
     """Whether a stage ended with a model that has domain prompts."""
     path = store.stage(key) / "model" / "config.json"
     return path.exists() and bool(json.loads(path.read_bytes()).get("prompts"))
-
-
-def describe_progress(beat: Heartbeat, config: RunConfig) -> str:
-    return (
-        f"stage {beat.stage + 1} of {len(config.domains)}: {beat.domain}, {beat.phase}, {beat.fraction:.0%}, "
-        f"{beat.tokens_per_second:,.0f} tokens/s"
-    )
 
 
 def is_timed(config: RunConfig) -> bool:

@@ -1,4 +1,4 @@
-"""One line a run: stage, phase, fraction of the budget, tokens/s, loss, time left."""
+"""How far a run is: stage, phase, fraction of the budget, tokens/s, loss, time left. No torch here."""
 
 from __future__ import annotations
 
@@ -6,26 +6,58 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from torch import Tensor
 
 from benchmark.files import naming
 from benchmark.settings.units import duration
-from benchmark.store import WATCHED, Heartbeat
-from benchmark.training.clock import Clock
 from benchmark.training.method import Phase, Stage
 
-IN_PROGRESS = "left of the stage"  # how a line ends that is soon replaced
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from benchmark.training.clock import Clock
+
+WATCHED = "BENCHMARK_WATCHED"  # set where a table shows heartbeats: the folder for what processes have to say besides
 HEARTBEAT = 10.0  # seconds, between two at most
 SHOWN = 1.0  # likewise where a table on a terminal shows them
 LINE = 60.0  # likewise between two lines
 
 
+class Heartbeat(msgspec.Struct):
+    """How far a run in progress is, in a file that always says the last; other processes read it."""
+
+    stage: int
+    stages: int
+    domain: str
+    phase: str
+    fraction: float  # of the stage's budget, 0 to 1
+    tokens_per_second: float
+    time: float  # when this was written, in seconds since 1970
+    left: float = 0.0  # seconds, of the stage
+    loss: float | None = None  # of the last step, all that the method adds included
+
+    def __str__(self) -> str:
+        """In words."""
+        place = f"stage {self.stage + 1} of {self.stages}: {self.domain}, {self.phase}, {self.fraction:.0%}"
+        loss = "" if self.loss is None else f", loss {self.loss:,.3f}"
+        left = f", {duration(self.left)} left" if self.left else ""
+        return f"{place}, {self.tokens_per_second:,.0f} tokens/s{loss}{left}"
+
+
+def read_heartbeat(path: Path) -> Heartbeat | None:
+    """What a run in progress said last; None if nothing, or a half: that of a machine that went down meanwhile."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
+    except (OSError, msgspec.DecodeError, ValueError):
+        return None
+
+
 class ProgressLine:
     """Prints a line a minute, or nothing where a table shows the work under way.
 
-    `heartbeat` is a file that always says the same in JSON, every ten seconds, for that table and for `status`.
+    `heartbeat` is the file of the run's Heartbeat, every ten seconds, for that table and for `status`.
     """
 
     def __init__(self, name: str, heartbeat: Path | None = None) -> None:
@@ -37,26 +69,20 @@ class ProgressLine:
         return time.monotonic() >= self._next
 
     def show(self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor) -> None:
-        """`loss`: of the last step, all that the method adds included."""
         self._next = time.monotonic() + (SHOWN if self._watched else HEARTBEAT)
-        rate, fraction = clock.tokens_per_second, clock.fraction
-        left = max(0.0, clock.seconds * (1 - fraction) / fraction) if fraction else 0.0
-        self.passing(
-            f"stage {stage.index + 1}/{stage.outlook.stages} {stage.domains[stage.index]}  {phase.name}  "
-            f"{fraction:4.0%}  {rate:,.0f} tokens/s  "
-            + (f"loss {loss.item():,.3f}  " if phase.trains else "")
-            + f"{duration(left)} {IN_PROGRESS}"
+        heartbeat = Heartbeat(
+            stage=stage.index,
+            stages=stage.outlook.stages,
+            domain=stage.domains[stage.index],
+            phase=phase.name,
+            fraction=clock.fraction,
+            tokens_per_second=clock.tokens_per_second,
+            time=time.time(),
+            left=max(0.0, clock.seconds * (1 / clock.fraction - 1)) if clock.fraction else 0.0,
+            loss=loss.item() if phase.trains else None,
         )
+        self.passing(str(heartbeat))
         if self._heartbeat:
-            heartbeat = Heartbeat(
-                stage=stage.index,
-                domain=stage.domains[stage.index],
-                phase=phase.name,
-                fraction=fraction,
-                seconds=clock.seconds,
-                tokens_per_second=rate,
-                time=time.time(),
-            )
             beside = self._heartbeat.with_suffix(".part")
             with naming(self._heartbeat):
                 beside.write_bytes(msgspec.json.encode(heartbeat))

@@ -21,14 +21,13 @@ from rich.text import Text
 
 from benchmark.jobs.executors import Executor
 from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
-from benchmark.jobs.state import describe_progress
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.store import WATCHED, read_heartbeat
+from benchmark.training.progress import WATCHED, read_heartbeat
 
 Show = Callable[[Sequence[Unit]], None]  # is told which are under way
 PAUSE = 2.0  # seconds between two looks at what is under way
@@ -222,7 +221,7 @@ class Board:
         head, table = Text(f"{self.name}: {self.ended} units of work done"), Table(box=None, show_header=False)
         for unit in self.under_way.values():
             beat = read_heartbeat(unit.store.heartbeat(unit.config)) if unit.kind in TRAINS else None
-            table.add_row(Text(unit.name), Text(describe_progress(beat, unit.config) if beat else unit.kind))
+            table.add_row(Text(unit.name), Text(str(beat or unit.kind)))
         return Group(head, table)
 
 
