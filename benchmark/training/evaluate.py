@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,15 +49,25 @@ class TextLoss:
         return TextLoss(self.tokens[left], self.nats[left]) if self.tokens[left].any() else None
 
 
-def measure_losses(model: LanguageModel, stream: Stream, world: World, precision: str = "fp32") -> dict[str, TextLoss]:
-    """The loss on each domain, with its own prompt or column, and on each probe."""
-    return {
-        text.name: measure_loss(model, stream, index, world, precision) for index, text in enumerate(stream.evaluated)
+def evaluate(
+    model: LanguageModel, stream: Stream, world: World, precision: str, at_end: bool = False
+) -> dict[str, dict[str, Any]]:
+    """What an evaluation records of each domain, read with its own prompt or column, and of each probe.
+
+    `at_end` of a stage, which is what tables show, of each document too.
+    """
+    texts = stream.evaluated
+    losses = {text.name: measure_loss(model, stream, index, world, precision) for index, text in enumerate(texts)}
+    measured: dict[str, dict[str, Any]] = {
+        "perplexity": {name: loss.perplexity for name, loss in losses.items()},
+        "bits_per_byte": {text.name: bits_per_byte(losses[text.name].perplexity, text) for text in texts},
     }
-
-
-def perplexities(model: LanguageModel, stream: Stream, world: World) -> dict[str, float]:
-    return {name: loss.perplexity for name, loss in measure_losses(model, stream, world).items()}
+    if at_end:
+        copied = {name: {number for of in stream.leaks.values() for number in of[name]} for name in losses}
+        others = {name: losses[name].without(numbers) for name, numbers in copied.items() if numbers}
+        measured["without_copies"] = {name: loss.perplexity for name, loss in others.items() if loss}
+        measured["documents"] = {name: loss.by_document() for name, loss in losses.items()}
+    return measured
 
 
 def bits_per_byte(perplexity: float, text: DomainTokens) -> float:

@@ -22,14 +22,14 @@ from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Position, load_for_all, save
 from benchmark.training.clock import Clock, CoreTime, contention, count_flops
-from benchmark.training.evaluate import bits_per_byte, measure_losses
+from benchmark.training.evaluate import evaluate
 from benchmark.training.keys import code_of
 from benchmark.training.learner import Learner, elapsed
 from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import Stopped, provenance
 from benchmark.training.step import StageInputs, Stepper
-from benchmark.training.step_times import stage_times
+from benchmark.training.step_times import StageTimes, stage_times
 
 if TYPE_CHECKING:
     from benchmark.training.run import Run
@@ -49,8 +49,8 @@ class StageRun:
         self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
-        # a table of step times knows the run's own settings
-        self.times = stage_times(run.config, self.stage.index) if run.config.budget.reference else None
+        timed = run.config.budget.reference  # its table knows the run's own settings
+        self.times = stage_times(run.config, self.stage.index) if timed else StageTimes(0.0, {})
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
         self.carries = False  # whether any phase goes on with what an earlier one has left
@@ -98,7 +98,7 @@ class StageRun:
         flops = count_flops(self.inputs.begin)
         phases = list(method.phases(self.stage))
         clock.pause()
-        clock.count(Work(flops=flops, machine_seconds=self.times.set_up if self.times else 0.0))
+        clock.count(Work(flops=flops, machine_seconds=self.times.set_up))
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
         growth = method.growth
@@ -118,7 +118,7 @@ class StageRun:
             if stepper.optimizer and saved["optimizer"]:
                 stepper.optimizer.carry_on(saved["optimizer"], self.inputs.model.vocabulary.size)
         schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
-        seconds = self.times.phases[phase.name] if self.times else 0.0
+        seconds = self.times.phases.get(phase.name, 0.0)
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
         self.take_steps(stepper, work, schedule, end)
         stepper.close()
@@ -156,18 +156,18 @@ class StageRun:
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.run.asked_to_stop()
             alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
-            evaluate = clock.passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
+            look = clock.passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
             show = progress is not None and progress.due()
-            if evaluate or save or alarm or show:
+            if look or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
-                if evaluate or save or alarm:  # all processes are here, as they may not be for a progress line
+                if look or save or alarm:  # all processes are here, as they may not be for a progress line
                     clock.count(Work())  # what the device still had to do, before anything is written down
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
                     progress.show(self.stage, stepper.phase, clock, loss)
-                with stepper.whole(evaluate or save):
-                    if evaluate:
+                with stepper.whole(look or save):
+                    if look:
                         self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
                         self._record_metrics(stepper.phase.name, stepper.learner)
                     if save:
@@ -181,9 +181,8 @@ class StageRun:
 
     def _check_finite(self, loss: torch.Tensor, phase: Phase, rate: float, alarm: int = 0) -> None:
         if alarm == NOT_FINITE or not math.isfinite(loss):
-            raise self._make_divergence(
-                "the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}"
-            )
+            where = f" of phase {phase.name}, at learning rate {rate:.3g}"
+            raise self._make_divergence("the loss is not finite", where)
 
     def _check_weights(self) -> None:
         """Look at what the last step did to the weights, which no loss has seen yet, before they are kept."""
@@ -198,31 +197,14 @@ class StageRun:
         )
 
     def _evaluate(self, phase: str, **values: float) -> None:
-        stream = self.inputs.stream
-        losses = measure_losses(self.inputs.evaluated, stream, self.world, self.training.precision)
-        perplexity, without, documents = {name: loss.perplexity for name, loss in losses.items()}, {}, {}
-        if self.clock.fraction >= 1:  # at the end of a stage alone, which is what tables show
-            for name, loss in losses.items():
-                documents[name] = loss.by_document()
-                copied = {number for of in stream.leaks.values() for number in of[name]}
-                if copied and (left := loss.without(copied)):
-                    without[name] = left.perplexity
-        if gone := [name for name, value in perplexity.items() if not math.isfinite(value)]:
+        clock, inputs = self.clock, self.inputs
+        given = inputs.evaluated, inputs.stream, self.world, self.training.precision
+        measured = evaluate(*given, at_end=clock.fraction >= 1)
+        if gone := [name for name, value in measured["perplexity"].items() if not math.isfinite(value)]:
             raise self._make_divergence(f"the perplexity of {gone[0]} is more than a number holds")
-        self._record(
-            EvaluationLine(
-                phase=phase,
-                step=self.position.step,
-                fraction=min(1.0, self.clock.fraction),
-                charged=self.clock.charged,
-                perplexity=perplexity,
-                bits_per_byte={text.name: bits_per_byte(perplexity[text.name], text) for text in stream.evaluated},
-                without_copies=without,
-                documents=documents,
-                tokens_per_second=self.clock.tokens_per_second,
-                **values,
-            )
-        )
+        place = {"phase": phase, "step": self.position.step, "fraction": min(1.0, clock.fraction)}
+        spent = {"charged": clock.charged, "tokens_per_second": clock.tokens_per_second}
+        self._record(EvaluationLine(**place, **spent, **measured, **values))
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:
@@ -290,9 +272,8 @@ class StageRun:
         self._check_weights()
         self._saved_at = self.clock.seconds
         optimizer = stepper.optimizer.moments() if stepper.optimizer else None
+        evaluated, goes_on = self.method.evaluated, stepper.phase.optimizer == "carry" or not stepper.phase.trains
         if self.world.leads:
-            goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
-            evaluated = self.method.evaluated
             content = {
                 "position": vars(self.position),
                 "charged": self.clock.charged,
