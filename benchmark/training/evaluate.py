@@ -70,6 +70,10 @@ def evaluate(
     return measured
 
 
+def perplexities(model: LanguageModel, stream: Stream, world: World) -> dict[str, float]:
+    return evaluate(model, stream, world, "fp32")["perplexity"]
+
+
 def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
     """What a byte of a domain's validation text costs at this perplexity per token, whatever the tokenizer.
 

@@ -196,19 +196,19 @@ class StageRun:
             "lower training.learning_rate, lengthen training.warmup, or set training.clip"
         )
 
-    def _evaluate(self, phase: str, **values: float) -> None:
+    def _evaluate(self, phase: str, **values: Any) -> None:
         clock, inputs = self.clock, self.inputs
         given = inputs.evaluated, inputs.stream, self.world, self.training.precision
         measured = evaluate(*given, at_end=clock.fraction >= 1)
         if gone := [name for name, value in measured["perplexity"].items() if not math.isfinite(value)]:
             raise self._make_divergence(f"the perplexity of {gone[0]} is more than a number holds")
-        place = {"phase": phase, "step": self.position.step, "fraction": min(1.0, clock.fraction)}
-        spent = {"charged": clock.charged, "tokens_per_second": clock.tokens_per_second}
-        self._record(EvaluationLine(**place, **spent, **measured, **values))
+        values |= {"charged": clock.charged, "tokens_per_second": clock.tokens_per_second, **measured}
+        fraction = min(1.0, clock.fraction)
+        self._record(EvaluationLine(phase=phase, step=self.position.step, fraction=fraction, **values))
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:
-            self._record(MetricsLine(phase=phase, step=self.position.step, values=learner.metrics))
+            self._record(MetricsLine(phase=phase, step=self.position.step, values={**learner.metrics}))
 
     def _record_start(self, phases: list[Phase]) -> None:
         model, stream, config = self.inputs.model, self.inputs.stream, self.inputs.config

@@ -86,8 +86,8 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes:
     asked = config.method, config.options, settings_of(config)
     for row in _read(path, path.stat().st_mtime_ns).rows:
         # what has its default is left out of either
-        given = row.method, row.options, {key: row.settings.get(key) for key in asked[2]}
-        if given == asked and stage < len(row.stages):
+        measured = row.method, row.options, {key: row.settings.get(key) for key in asked[2]}
+        if measured == asked and stage < len(row.stages):
             return row.stages[stage]
     raise ConfigError(
         f"{path} has no step times of {config.method} with options {config.options} and the other settings of row "
