@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from benchmark.settings.base import Settings
 from benchmark.settings.units import UNITS
@@ -64,6 +64,11 @@ class JobKind(Settings):
     python: str | None = Field(
         None, description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'"
     )
+
+    @model_serializer
+    def _list_given(self) -> dict[str, Any]:
+        """What somebody has given: a section that says what is the default means it."""
+        return {key: value for key, value in self if key in self.model_fields_set}
 
 
 class Slurm(JobKind):
@@ -129,7 +134,7 @@ class Slurm(JobKind):
 
         `score` and `measure` have one GPU, of the kind that training has, if their section does not name others.
         """
-        base, own = self, getattr(self, find_section(kind)).model_dump(exclude_unset=True)
+        base, own = self, getattr(self, find_section(kind)).model_dump()
         if kind in ("score", "measure"):
             train = self.of("train")
             single = f"{str(train.gpus_per_node).rpartition(':')[0]}:1".lstrip(":")
@@ -159,7 +164,7 @@ class Slurm(JobKind):
         return self.model_copy(update={"ntasks_per_node": 1, "cpus_per_task": cores and cores * count})
 
     def _list_given_keys(self) -> dict[str, Any]:
-        given = self.model_dump(exclude_none=True, exclude={*NOT_OF_SBATCH, *KINDS})
+        given = {key: value for key, value in self if value is not None and key not in (*NOT_OF_SBATCH, *KINDS)}
         given["ntasks_per_node"] = self.processes_per_node
         if self.gpus_on_node:
             given["gres"] = f"gpu:{self.gpus_per_node}"  # all versions know it, gpus_per_node only those with cons_tres
