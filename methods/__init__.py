@@ -6,16 +6,13 @@ See docs/adding_a_method.md.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-from benchmark.settings.base import ConfigError, validate, validation_message
+from benchmark.settings.base import ConfigError, validate
 from benchmark.settings.load import expand, load_study
 from benchmark.settings.names import same_labels
 from benchmark.settings.suite import Row, RunConfig, Suite
@@ -46,20 +43,7 @@ def find(name: str) -> type[LifelongMethod]:
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
     """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
-    method = find(name)
-    try:
-        built: LifelongMethod = validate(_adapter(method), dict(options or {}))  # type: ignore[arg-type]
-        return built
-    except ValidationError as error:
-        raise ConfigError(validation_message(error, f"options of method {name!r}", method)) from None
-    except ValueError as error:  # of a __post_init__
-        raise ConfigError(f"options of method {name!r}: {error}") from None
-
-
-@functools.cache
-def _adapter(method: Any) -> TypeAdapter[LifelongMethod]:
-    method.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    return TypeAdapter(method)
+    return validate(find(name), options or {}, f"options of method {name!r}")
 
 
 def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:

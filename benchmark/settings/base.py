@@ -8,7 +8,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -26,17 +27,31 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def validate(adapter: TypeAdapter[Any], content: Mapping[str, Any]) -> Any:
+Kind = TypeVar("Kind")
+
+
+def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
     """What a user wrote, as settings or as a method: a number is no text, a switch no number, a list no table.
 
-    Raises ValidationError.
+    Raises ConfigError, which says of each problem at this place where it is, what, and the choices.
     """
-    # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
-    return adapter.validate_json(json.dumps(content, default=str), strict=True)
+    try:
+        # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
+        return _adapter(kind).validate_json(json.dumps(content, default=str), strict=True)
+    except ValidationError as error:
+        raise ConfigError(_message(error, place, kind)) from None
+    except ValueError as error:  # of a __post_init__
+        raise ConfigError(f"{place}: {error}") from None
 
 
-def validation_message(error: ValidationError, place: str, model: type) -> str:
-    """One line: of each problem where it is, what, the choices."""
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if dataclasses.is_dataclass(kind):  # a method
+        kind.__pydantic_config__ = Settings.model_config
+    return TypeAdapter(kind)
+
+
+def _message(error: ValidationError, place: str, model: type) -> str:
     told: dict[str, list[str]] = {}
     got: dict[str, str] = {}
     for problem in error.errors():

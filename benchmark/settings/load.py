@@ -13,11 +13,11 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from benchmark.settings.base import ConfigError, Settings, digest, validate, validation_message
+from benchmark.settings.base import ConfigError, Settings, digest, validate
 from benchmark.settings.names import ROOT, SUITES, suite_names
 from benchmark.settings.slurm import OF_ALL_ROWS
 from benchmark.settings.suite import Row, RunConfig, Size, Suite
@@ -27,7 +27,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SettingsKind = TypeVar("SettingsKind", bound=Settings)
 SITE = ROOT / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 # of a suite by each of its runs
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
@@ -55,7 +54,7 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Se
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
-    suite = _build(Suite, list_rungs(_expand(content, place), place), place)
+    suite = validate(Suite, list_rungs(_expand(content, place), place), place)
     suite._called, suite._built_in = shlex.join(called), tuple(built_in)
     return suite
 
@@ -83,7 +82,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
         content = json.loads(json.dumps(shared))
         asks = any(key.startswith("slurm.") for key in row.set)
         if asks:
-            content["slurm"] = suite.slurm.model_dump(mode="json", exclude_unset=True)
+            content["slurm"] = suite.slurm.model_dump(mode="json")
         for key, value in row.set.items():
             section, *inner = key.split(".")
             if section not in (*SHARED, "slurm") or (section == "slurm" and (not inner or inner[0] in OF_ALL_ROWS)):
@@ -95,7 +94,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
         # through Suite, so that a row's overrides are held against the same rules
         content |= {"name": suite.name, "title": suite.title}
         place = f"suite {suite.name!r}, row {row.name!r}"
-        checked = _build(Suite, list_rungs(content, place), place)
+        checked = validate(Suite, list_rungs(content, place), place)
         for seed in seeds:
             resolved = {key: getattr(checked, key) for key in SHARED}
             if suite.order == "permute":
@@ -139,10 +138,7 @@ def list_rungs(content: dict[str, Any], place: str) -> dict[str, Any]:
     model = content.get("model")
     if not isinstance(model, dict) or not isinstance(rule := model.get("ladder"), dict):
         return content
-    try:
-        rungs = validate(TypeAdapter(LadderRule), rule).rungs(len(content.get("domains", ())))
-    except ValidationError as error:
-        raise ConfigError(validation_message(error, f"{place}: model.ladder", LadderRule)) from None
+    rungs = validate(LadderRule, rule, f"{place}: model.ladder").rungs(len(content.get("domains", ())))
     return {**content, "model": {**model, "ladder": rungs[1:] if model.get("start") else rungs}}
 
 
@@ -173,13 +169,6 @@ def parse_set(assignment: str) -> tuple[str, Any]:
 
 
 # Files
-
-
-def _build(model: type[SettingsKind], content: Mapping[str, Any], place: str) -> SettingsKind:
-    try:
-        return validate(TypeAdapter(model), content)  # type: ignore[no-any-return]
-    except ValidationError as error:
-        raise ConfigError(validation_message(error, place, model)) from None
 
 
 def _read(name: str) -> tuple[dict[str, Any], list[str]]:
