@@ -308,7 +308,7 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     notes = into.folder / "texts"
     parts = [
         _domain(source, corpus.identity(source, data.valid_share, notes), made_with, data, into)
-        for source in _name_sources(domain)
+        for source in domain.parts
     ]
     for name in ("train.bin", "valid.bin"):
         with (folder / name).open("wb") as file:
@@ -324,12 +324,6 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
         "keys": {part.name: part.key for part in parts},
     }
     return cast(DomainInfo, joined)
-
-
-def _name_sources(domain: Domain) -> list[Domain]:
-    """The sources of a mixed domain, by names of their own."""
-    parts = enumerate(domain.parts, 1) if domain.sources else ()
-    return [part.model_copy(update={"name": f"{domain.name}, source {number}"}) for number, part in parts]
 
 
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
@@ -467,7 +461,7 @@ def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
     except DataError:
         made = []  # without its tokenizer nobody can tell whether a text that is here is the one that was trained on
     whole = (*config.domains, *config.probes)
-    for text in (*whole, *(source for domain in whole for source in _name_sources(domain))):
+    for text in (*whole, *(source for domain in whole if domain.sources for source in domain.parts)):
         with contextlib.suppress(NotHere):
             source, keys = corpus.identity(text, config.data.valid_share, store.data / "texts", makes=False), set[str]()
             for tokenizer in made:

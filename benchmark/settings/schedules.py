@@ -83,16 +83,12 @@ class Schedule:
         return level
 
 
-def _put_warmup_before(warmup: float, *pieces: Piece) -> Schedule:
-    return Schedule((Piece(warmup, 1.0), *pieces))
-
-
-SCHEDULES: dict[ScheduleName, Callable[[float], Schedule]] = {  # of the share that warms up
-    "linear": lambda warmup: _put_warmup_before(warmup, Piece(1.0, 0.0)),  # to 0 (the paper's BERT)
-    "inverse_sqrt": lambda warmup: _put_warmup_before(warmup, Piece(1.0, None, "inverse_sqrt")),  # the paper's GPT
-    "cosine": lambda warmup: _put_warmup_before(warmup, Piece(1.0, FLOOR, "cosine")),
-    "wsd": lambda warmup: _put_warmup_before(warmup, Piece(max(warmup, 1 - DECAY), 1.0), Piece(1.0, 0.0)),
-    "constant": lambda warmup: _put_warmup_before(warmup, Piece(1.0, 1.0)),
+SCHEDULES: dict[ScheduleName, Callable[[float], tuple[Piece, ...]]] = {  # after the share that warms up
+    "linear": lambda warmup: (Piece(1.0, 0.0),),  # to 0 (the paper's BERT)
+    "inverse_sqrt": lambda warmup: (Piece(1.0, None, "inverse_sqrt"),),  # the paper's GPT
+    "cosine": lambda warmup: (Piece(1.0, FLOOR, "cosine"),),
+    "wsd": lambda warmup: (Piece(max(warmup, 1 - DECAY), 1.0), Piece(1.0, 0.0)),
+    "constant": lambda warmup: (Piece(1.0, 1.0),),
 }
 
 
@@ -102,4 +98,4 @@ def schedule_of(asked: Schedule | ScheduleName, warmup: float) -> Schedule:
         return asked
     if asked not in SCHEDULES:
         raise UserError(f"no schedule {asked!r}: choose from {', '.join(SCHEDULES)}, or give a Schedule")
-    return SCHEDULES[asked](warmup)
+    return Schedule((Piece(warmup, 1.0), *SCHEDULES[asked](warmup)))

@@ -212,7 +212,9 @@ class Budget(Settings):
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
     amount: tuple[Amount, ...] | Amount = Field(description="what a stage may spend")
-    reference: str | None = Field(None, description="for unit reference: step times that `run_all.py speed` wrote")
+    reference: str | None = Field(
+        None, validate_default=True, description="for unit reference: step times that `run_all.py speed` wrote"
+    )
 
     @field_validator("unit")
     @classmethod
@@ -223,15 +225,13 @@ class Budget(Settings):
 
     @field_validator("reference")
     @classmethod
-    def _drop_table(cls, reference: str | None, info: ValidationInfo) -> str | None:
+    def _check_reference(cls, reference: str | None, info: ValidationInfo) -> str | None:
         """Another unit, as of `--set budget.unit=seconds`, has no use for the table of the suite's own."""
-        return reference if UNITS[info.data.get("unit", "reference")].by_table else None
-
-    @model_validator(mode="after")
-    def _need_table(self) -> Budget:
-        if UNITS[self.unit].by_table and self.reference is None:
+        if info.data.get("unit") not in UNITS or not UNITS[info.data["unit"]].by_table:
+            return None
+        if reference is None:
             raise ValueError("unit 'reference' needs a table: reference = 'FILE', made by `run_all.py speed`")
-        return self
+        return reference
 
 
 class Row(Settings):

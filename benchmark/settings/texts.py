@@ -111,10 +111,11 @@ class Domain(Text):
 
     @property
     def parts(self) -> tuple[Domain, ...]:
-        """Its sources, each as a domain; itself, where it is not mixed."""
+        """Its sources, each as a domain with a name of its own; itself, where it is not mixed."""
         own = {"name": self.name, "title": self.title, "hold_out": self.hold_out}
-        given = [source.model_dump(exclude={"weight"}) for source in self.sources]
-        return tuple(Domain.model_validate({**source, **own}) for source in given) or (self,)
+        parts = [Domain.model_validate({**text.model_dump(exclude={"weight"}), **own}) for text in self.sources]
+        names = (f"{self.name}, source {number}" for number in range(1, len(parts) + 1))
+        return tuple(part.model_copy(update={"name": name}) for part, name in zip(parts, names, strict=True)) or (self,)
 
     @property
     def label(self) -> str:
