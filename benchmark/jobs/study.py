@@ -26,7 +26,7 @@ from typing import IO, cast
 from benchmark import records
 from benchmark.downstream.tasks import examples_here
 from benchmark.errors import UserError
-from benchmark.files import naming, whole_file
+from benchmark.files import whole_file
 from benchmark.jobs.work import RenderReport, Train, Worker
 from benchmark.records import (
     DoneLine,
@@ -65,11 +65,10 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
         held = _members(archive) if archive.exists() else {}
         members = dict(held)
         for config in configs:
-            lines = store.run_lines(config) if config.seed == seed else []
-            if lines and select_kind(identities.of(config, lines).lines, EndedLine):
-                for path in _files(config, store, held):
+            if config.seed == seed and select_kind(identities.of(config).lines, EndedLine):
+                for path in _files(config, store):
                     name = path.relative_to(store.root).as_posix()
-                    members[name] = _append(archive, path, members.get(name, b""), path.read_bytes())
+                    members[name] = _append(archive, path, members.get(name, b""))
         if members and examples:
             name = store.examples_file(suite.name).relative_to(store.root).as_posix()
             members[name] = json.dumps(examples, sort_keys=True).encode()
@@ -77,11 +76,27 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
             _write(archive, members)
 
 
-def _append(archive: Path, path: Path, held: bytes, content: bytes) -> bytes:
+def _files(config: RunConfig, store: Store) -> Iterator[Path]:
+    """All that is recorded of a finished run here."""
+    run = records.last(store.run_lines(config), RunLine)
+    keys = [key for key in (run.stages if run else []) if store.stage_done(key)]
+    places = [
+        store.run_file(config),
+        *map(store.stage_file, keys),
+        *map(store.scores_file, keys),
+        *map(store.measures_file, keys),
+        store.scores_file("baselines"),
+        *([store.start_file(run.start)] if run and run.start else []),
+    ]
+    return (path for path in places if path.exists())
+
+
+def _append(archive: Path, path: Path, held: bytes) -> bytes:
     """What an archive holds of a file, with what came later. Raises ResultsError where that is of another stage or run.
 
     Of a run the archive's stays, and of a stage that was trained again elsewhere to the same weights.
     """
+    content = path.read_bytes()
     was, now = (_result(path, part) for part in (held or content, content))
     if was != now:
         raise ResultsError(
@@ -114,23 +129,19 @@ def _result(path: Path, content: bytes) -> str:
 
 def unpack(folder: Path, into: Path) -> Store:
     """The records of a study as a folder of `--runs`. Raises ResultsError for an archive that cannot be read."""
-    into.mkdir(parents=True, exist_ok=True)
+    members: dict[str, bytes] = {}
     for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
-        tar = _read(archive)
-        # suites that share models share their files, to which each adds what it measures
-        names = [name for name in tar.getnames() if name.endswith(".jsonl")]
-        held = {path: path.read_bytes() for path in map(into.joinpath, names) if path.is_file()}
-        try:
-            with naming(into):
-                tar.extractall(into, filter="data")
-                for path, content in held.items():
-                    two = [content, path.read_bytes()]
-                    if path.name == records.STAGE_FILE:  # of one that was trained twice the last archive's counts
-                        two.reverse()
-                    path.write_bytes(_join(path, *two))
-        except (tarfile.TarError, ValueError) as error:  # the latter for a name with NUL
-            raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
+        for name, content in _members(archive).items():
+            # suites that share models share their files, to which each adds what it measures
+            both = [members.get(name, b""), content] if name.endswith(".jsonl") else [b"", content]
+            if Path(name).name == records.STAGE_FILE:  # of one that was trained twice the last archive's counts
+                both.reverse()
+            members[name] = _join(Path(name), *both)
+    for name, content in members.items():
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        (into / name).write_bytes(content)
     store = Store(into)
+    into.mkdir(parents=True, exist_ok=True)
     store.archive_mark.touch()
     return store
 
@@ -326,27 +337,6 @@ def describe_machine(stage: StageLine) -> str:
     return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
 
 
-# Archives
-
-
-def _files(config: RunConfig, store: Store, held: dict[str, bytes]) -> Iterator[Path]:
-    """All that is recorded of a finished run. Raises ResultsError where a stage's records are neither here nor held."""
-    run = records.last(store.run_lines(config), RunLine)
-    keys = run.stages if run else []
-    for index, key in enumerate(keys):
-        if not store.stage_done(key) and f"stages/{key}/records.jsonl" not in held:
-            raise ResultsError(f"{config.id}: its stage {index} did not end: collect finished runs alone")
-    ended = [key for key in keys if store.stage_done(key)]
-    places = [
-        store.run_file(config),
-        *(store.stage(key) / "records.jsonl" for key in ended),
-        *(store.root / kind / f"{key}.jsonl" for kind in ("scores", "similarity") for key in ended),
-        store.root / "scores" / "baselines.jsonl",
-        *([store.start_file(run.start)] if run and run.start else []),
-    ]
-    return (path for path in places if path.exists())
-
-
 def _compare(committed: Path, rendered: Path) -> int:
     """Raises ResultsError for the first table that differs; returns how many there are."""
     ours, theirs = (
@@ -375,17 +365,20 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
 
 
 def _members(archive: Path) -> dict[str, bytes]:
-    """The content of each file in an archive, by name."""
-    tar = _read(archive)
-    return {member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in tar if member.isreg()}
-
-
-def _read(archive: Path) -> tarfile.TarFile:
+    """The content of each file in an archive, by name. Raises ResultsError for one that is damaged, or not ours."""
     try:
         plain = gzip.decompress(archive.read_bytes())  # as a whole, which is held against its checksum
-        return tarfile.open(fileobj=io.BytesIO(plain), mode="r:")
-    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as error:
-        raise ResultsError(f"{archive} is no archive of records ({error}): restore it from a copy") from None
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
+            safe = [tarfile.data_filter(member, str(archive.parent)) for member in tar]
+            return {member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in safe if member.isreg()}
+    except (
+        gzip.BadGzipFile,
+        EOFError,
+        zlib.error,
+        tarfile.TarError,
+        ValueError,
+    ) as error:  # the last of a name with NUL
+        raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
 
 
 def _write(archive: Path, members: dict[str, bytes]) -> None:
