@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from benchmark.errors import status_of
 from benchmark.jobs import executors
-from benchmark.settings.command_line import command_line, no_command, repeat_options
+from benchmark.settings.command_line import parse, repeat_options
 
 if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.study import Study
@@ -33,10 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or (given[0].startswith("-") and given[0] not in ASKS):
         given.insert(0, "run")
-    if given[0] not in (*COMMANDS, *ASKS):
-        print(f"error: {no_command(given[0], list(COMMANDS))}", file=sys.stderr)
-        return 2
-    options = command_line(__doc__ or "", executors.names()).parse_args(given)
+    options = parse(given, __doc__ or "")
     options.program = (__file__, *given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     return status_of(partial(COMMANDS[options.command], options))
@@ -121,9 +118,7 @@ def status(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     survey = survey_of(options)
     suite, store = survey.suite, survey.store
-    ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store, options.dry_run)]
-    if options.dry_run:
-        return say([f"{len(ended)} jobs would be ended: {', '.join(ended)}"])
+    ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store)]
     again = f"`python run_all.py run {suite.called}` goes on from their checkpoints"
     return say([f"ended {len(ended)} jobs; {again}" if ended else "no jobs to end; Ctrl-C ends what runs here"])
 
@@ -171,19 +166,19 @@ def verify(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     import methods
     from analysis import comparison
-    from benchmark.jobs.study import open_records, runs_by_suite
+    from benchmark.jobs.study import load_all_runs, open_records
     from benchmark.settings.load import parse_set
-
-    def is_asked(run: RunRecords) -> bool:
-        of_methods = not options.methods or run.line.method in options.methods
-        return of_methods and (not options.seeds or run.seed in options.seeds)
 
     sides = []
     for place in (options.a, options.b):
+        suites: dict[str, list[RunRecords]] = {}
         with open_records(place) as folder:
-            suites = {name: list(filter(is_asked, runs)) for name, runs in runs_by_suite(folder, methods.build).items()}
-        sides.append(comparison.Side(place, {name: runs for name, runs in suites.items() if runs}))
-    return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
+            for run in load_all_runs(folder, methods.build):
+                of_methods = not options.methods or run.line.method in options.methods
+                if of_methods and (not options.seeds or run.seed in options.seeds):
+                    suites.setdefault(run.suite, []).append(run)
+        sides.append(comparison.Side(place, suites))
+    return say(comparison.compare(*sides, dict(map(parse_set, options.set))))
 
 
 def list_names(options: argparse.Namespace) -> int:

@@ -49,7 +49,7 @@ def test_whoever_only_asks_makes_nothing(cli, place, begun: str | None) -> None:
     if begun is not None:
         (runs / begun).mkdir(parents=True)
     before = sorted(runs.rglob("*"))
-    asked = [("status",), ("run", "--dry-run"), ("cancel", "--dry-run"), ("report",)]
+    asked = [("status",), ("run", "--dry-run"), ("report",)]
     for command, *options in asked:
         assert cli(command, *options, "--runs", runs)[0] == 0
         assert sorted(runs.rglob("*")) == before and runs.exists() == (begun is not None), command

@@ -124,6 +124,6 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:
     """Oracle: the message, which says what is in each."""
     with study.open_records(str(sides[0])) as before:
-        runs = study.runs_by_suite(before, methods.build)
+        runs = {"demo": list(study.load_all_runs(before, methods.build))}
     with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
         list(compare(Side("x", runs), Side("y", {})))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis import tables
-from benchmark.settings.command_line import command_line
+from benchmark.settings.command_line import parse
 from benchmark.settings.load import load_suite
 from benchmark.settings.texts import Replay, weigh
 
@@ -28,7 +28,7 @@ WALK = (ROOT / "docs" / "starting_from_a_model.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_commands_are_understood(page: str, line: str) -> None:
     """Oracle: the parser of the command line."""
-    command_line("", ["local", "slurm"]).parse_args(shlex.split(line, comments=True))
+    parse(shlex.split(line, comments=True), "")
 
 
 @pytest.mark.parametrize("page", ["docs/study.md"])

@@ -158,12 +158,11 @@ def open_records(place: str) -> Iterator[Path]:
         yield folder
 
 
-def runs_by_suite(folder: Path, build: Build) -> dict[str, list[RunRecords]]:
-    """All runs in a folder of `--runs`, without suites that have none; empty ones where records are not of them."""
+def load_all_runs(folder: Path, build: Build) -> Iterator[RunRecords]:
+    """All runs in a folder of `--runs`, by suite; empty ones where records are not of them."""
     identities = Identities(Store(folder), build)
-    names = sorted(path.name for path in (folder / "suites").glob("*") if path.is_dir())
-    loaded = {name: runs for name in names if (runs := load_runs(folder, name))}
-    return {name: list(map(identities.leave_out, runs)) for name, runs in loaded.items()}
+    for path in sorted((folder / "suites").glob("*/")):
+        yield from map(identities.leave_out, load_runs(folder, path.name))
 
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:

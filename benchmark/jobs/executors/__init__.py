@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from benchmark.errors import UserError
+
 if TYPE_CHECKING:
     from benchmark.jobs.waves import Plan
     from benchmark.settings.suite import RunConfig, Suite
@@ -52,8 +54,7 @@ class Executor:
     execute: Callable[[Plan], int]  # returns an exit status
     gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
     jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
-    # ends all, but in a dry run; returns their ids
-    cancel: Callable[[Suite, Store, bool], list[str]] = lambda suite, store, dry_run: []
+    cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []  # ends all; returns their ids
     # what `doctor` prints: lines that begin with `ok`, or with `wrong` and name a cure
     examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[str]] = lambda suite, runs, folder: ()
 
@@ -64,7 +65,9 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Executor:
-    """The record in `executors/NAME`."""
+    """The record in `executors/NAME`. Raises UserError where there is none."""
+    if name not in names():
+        raise UserError(f"no executor {name!r}: there are {', '.join(names())}")
     executor: Executor = importlib.import_module(f"{__name__}.{name}").EXECUTOR
     return executor
 

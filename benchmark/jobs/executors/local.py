@@ -194,9 +194,10 @@ class Board:
     def __init__(self, name: str = "") -> None:
         self.name, self.ended = name, 0
         self.under_way: dict[str, Unit] = {}
-        console, look = Console(stderr=True), 1 / PAUSE
-        live = Live(console=console, get_renderable=self._render, refresh_per_second=look, transient=True)
-        self.live = live if name and console.is_terminal else None
+        self.live: Live | None = None
+        if name and (console := Console(stderr=True)).is_terminal:
+            settings = {"refresh_per_second": 1 / PAUSE, "transient": True}
+            self.live = Live(console=console, get_renderable=self._render, **settings)
         self.said = tempfile.TemporaryDirectory()
 
     def __enter__(self) -> Board:

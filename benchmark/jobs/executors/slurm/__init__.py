@@ -321,12 +321,11 @@ def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
     return Queued("failed", ": ".join(["its job failed", *own[-1:]]), restarts=restarts)
 
 
-def cancel(suite: Suite, store: Store, dry_run: bool) -> list[str]:
+def cancel(suite: Suite, store: Store) -> list[str]:
     """End all jobs of the suite that this user has submitted; their ids. Raises SlurmError where Slurm is silent."""
     known = [job for job in jobs(suite, store, patient=False) if job.is_under_way]
     mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
-    if not dry_run:
-        commands.cancel(dict.fromkeys(id.partition("_")[0] for id in mine))
+    commands.cancel(dict.fromkeys(id.partition("_")[0] for id in mine))
     return mine
 
 
