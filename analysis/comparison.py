@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.inference import interval
-from analysis.metrics import AP, AP_PLUS, Floats
-from analysis.notes import note_left_out_runs, note_probes
+from analysis.metrics import PERPLEXITIES
+from analysis.notes import note_left_out_runs
 from analysis.study import Study, describe_hardware, header, other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
@@ -55,14 +55,10 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
     yield f"A is {a.called}, B is {b.called}.\n"
     for left, right in pairs:
         ours, theirs = one_trial(a, left, settings or {}), one_trial(b, right, settings or {})
-        table = comparison(left, ours, theirs)
-        yield to_text(table)
-        changes = list(differences(ours, theirs))
-        lines = (
-            ["What differs:", *(f"- {line}" for line in changes)] if changes else ["Settings, code and hardware agree."]
-        )
-        yield "\n".join(lines) + "\n"
-        yield furthest_apart(left, table)
+        yield to_text(comparison(left, ours, theirs))
+        changes = [f"- {line}" for line in differences(ours, theirs)]
+        yield "\n".join(["What differs:", *changes] if changes else ["Settings, code and hardware agree."]) + "\n"
+        yield furthest_apart(left, ours, theirs)
 
 
 # settings that runs of a row may have otherwise: those of a seed and of a machine
@@ -113,14 +109,9 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     AP by a share in percent, whose interval is of the logarithm of the ratio; AP⁺, which may be 0 or below, by a
     difference of perplexities. Intervals are Student's over seeds that both have; seeds of one side do not count.
     """
-    studies = [Study(name, runs) for runs in (a, b)]
-    ends = [study.ends.set_index(["row", "seed", "stage"])[["ap", "ap_plus"]] for study in studies]
-    both = ends[0].merge(ends[1], left_index=True, right_index=True, suffixes=(" of A", " of B"))
-    titles = studies[0].stage_titles(a[0].suite)
+    ends, apart, titles = _pair_ends(a, b), _find_other_texts(a, b), Study(name, a).stage_titles(a[0].suite)
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
-    last = [{run.row: run for run in runs if run.line.texts} for runs in (a, b)]
-    apart = {row for row in rows if row in last[0] and row in last[1] and other_texts(last[0][row], last[1][row])}
-    lines = tuple(TableRow((row,), _cells(both.query("row == @row"), titles, row in apart)) for row in rows)
+    lines = tuple(TableRow((row,), _cells(ends[ends["row"] == row], titles, row in apart)) for row in rows)
     notes = []
     for other, runs in (("B", a), ("A", b)):
         if missing := [row for row in rows if row not in {run.row for run in runs}]:
@@ -129,57 +120,54 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
         "B against A: below 0 is a lower AP in B. B less A: below 0 is less forgetting in B, in perplexity. Mean of "
         "the seeds that both have; one seed has no interval."
     )
-    notes += [
-        f"On other texts in A and B, so nothing is compared: {', '.join(filter(apart.__contains__, rows))}."
-    ] * bool(apart)
-    notes += [
-        f"{side}: {note}"
-        for side, study in zip("AB", studies, strict=True)
-        for note in (*note_probes(study, study.suites), *note_left_out_runs(study.runs))
-    ]
-    columns = tuple(map(Column, COLUMNS))
-    return Table("comparison", "", f"Suite {name}", ("Row",), columns, (Block("", lines),), tuple(notes))
+    if apart:
+        notes.append(f"On other texts in A and B, so nothing is compared: {', '.join(apart)}.")
+    notes += [f"{side}: {note}" for side, runs in (("A", a), ("B", b)) for note in note_left_out_runs(runs)]
+    return Table(
+        "comparison", "", f"Suite {name}", ("Row",), tuple(map(Column, COLUMNS)), (Block("", lines),), tuple(notes)
+    )
 
 
-def furthest_apart(name: str, table: Table) -> str:
+def furthest_apart(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> str:
     """The row of a comparison whose AP differs most between A and B, in a sentence."""
-    of_rows = {row.stub[0]: row.cells for row in table.blocks[0].rows if row.cells[COLUMNS.index("B against A")].text}
-    apart = {
-        row: abs(math.log(np.mean(cells[3].values) / np.mean(cells[2].values)))
-        for row, cells in of_rows.items()
-        if cells[3].values
-    }
-    if not apart:
-        why = (note for note in table.notes if note.startswith("On other texts"))
-        return f"{name}: {next(why, 'no AP of A and B can be compared')}"
-    row = max(apart, key=apart.__getitem__)
-    return f"{name}: AP of A and B is at most {100 * math.expm1(apart[row]):.1f}% apart ({row})"
+    ends = _pair_ends(a, b)
+    means = ends[~ends["row"].isin(_find_other_texts(a, b))].groupby("row", sort=False)[["ap of A", "ap of B"]].mean()
+    if means.empty:
+        return f"{name}: no AP of A and B can be compared"
+    ratios = np.log(means["ap of B"] / means["ap of A"]).abs()
+    return f"{name}: AP of A and B is at most {100 * math.expm1(ratios.max()):.1f}% apart ({ratios.idxmax()})"
+
+
+def _pair_ends(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> pd.DataFrame:
+    """What both sides measured of each row and seed after the last stage that both have of the row."""
+    measured = [metric.column for metric in PERPLEXITIES]
+    ends = [Study("", runs).ends[["row", "seed", "stage", *measured]] for runs in (a, b)]
+    both = ends[0].merge(ends[1], on=["row", "seed", "stage"], suffixes=(" of A", " of B"))
+    return both[both["stage"] == both.groupby("row")["stage"].transform("max")].sort_values("seed")
+
+
+def _find_other_texts(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> list[str]:
+    """The rows whose texts are others in B."""
+    ours, theirs = ({run.row: run for run in runs if run.line.texts} for runs in (a, b))
+    return [row for row in ours if row in theirs and other_texts(ours[row], theirs[row])]
 
 
 def _cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:
     """Of a row, whose ends both sides have; nothing is compared where texts are `apart`."""
     if ends.empty:
         return tuple(Cell(text="--") for _ in COLUMNS)
-    stages = ends.index.get_level_values("stage")
-    stage, ends = stages.max(), ends[stages == stages.max()].sort_index()
-    compared = ends[:0] if apart else ends
-    changes = np.log((compared["ap of B"] / compared["ap of A"]).to_numpy(float))
-    more = (compared["ap_plus of B"] - compared["ap_plus of A"]).dropna().to_numpy(float)
-    measured = {name: Cell(values=tuple(ends[name].dropna()), few_seeds=int(len(ends) == 1)) for name in ends}
-    return (
-        *(Cell(text=titles[stage]), Cell(text=str(len(ends)))),
-        *(measured["ap of A"], measured["ap of B"], *_change(changes, AP.show)),
-        *(measured["ap_plus of A"], measured["ap_plus of B"], *_change(more, AP_PLUS.show)),
-    )
-
-
-def _change(changes: Floats, written: Callable[[float], str]) -> tuple[Cell, Cell]:
-    """The mean over seeds, and its interval; nothing where there is none."""
-    if not len(changes):
-        return Cell(), Cell()
-    low, high = interval(changes)
-    between = "" if math.isnan(low) else f"{written(low)} to {written(high)}"
-    return Cell(text=written(float(changes.mean()))), Cell(text=between)
+    cells = [Cell(text=titles[ends["stage"].iloc[0]]), Cell(text=str(len(ends)))]
+    for metric in PERPLEXITIES:
+        ours, theirs = ends[[f"{metric.column} of {side}" for side in "AB"]].dropna().to_numpy(float).T
+        cells += [Cell(tuple(values), few_seeds=int(len(ends) == 1)) for values in (ours, theirs)]
+        if apart or not len(ours):
+            cells += [Cell(), Cell()]
+            continue
+        changes = metric.change(theirs, ours)
+        low, high = interval(changes)
+        between = "" if math.isnan(low) else f"{metric.show(low)} to {metric.show(high)}"
+        cells += [Cell(text=metric.show(float(changes.mean()))), Cell(text=between)]
+    return tuple(cells)
 
 
 def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
