@@ -109,12 +109,12 @@ OF_PROBE, SINCE_START = "Probe perplexity", "Nats above the start model"  # grou
 COLUMNS = (
     Column("AP", lower=True),
     Column("AP⁺", lower=True),
-    Column("log AP⁺", lower=True),
-    Column("Bits per byte", lower=True),
-    Column("Forward transfer", lower=False),
+    Column("log AP⁺", lower=True, digits=3),
+    Column("Bits per byte", lower=True, digits=3),
+    Column("Forward transfer", lower=False, digits=3),
     Column("Mean AP", lower=True),
     Column(f"Seconds to {TARGET}'s AP", lower=True),
-    Column(f"Tokens to {TARGET}'s AP", lower=True),
+    Column(f"Tokens to {TARGET}'s AP", lower=True, digits=0),
 )
 
 
@@ -126,8 +126,11 @@ class LifelongTable(TableExhibit):
         suites = self.suites(study)
         runs = [run for suite in suites for run in study.of(suite)]
         probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
-        groups = [OF_PROBE, *[SINCE_START] * any(run.start for run in runs)]
-        columns = (*COLUMNS, *(Column(title, group, lower=True) for group in groups for title in probes.values()))
+        groups = {OF_PROBE: 2} | ({SINCE_START: 3} if any(run.start for run in runs) else {})
+        columns = (
+            *COLUMNS,
+            *(Column(title, group, True, digits) for group, digits in groups.items() for title in probes.values()),
+        )
         blocks = [self._block(study, suite, columns, probes) for suite in suites]
         about = (
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
@@ -159,7 +162,7 @@ class LifelongTable(TableExhibit):
             TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
             for row, lines in measured.items()
         ]
-        return Block(self.heading(study, suite), (*rows, *_make_start_rows(study, suite, columns, probes)), suite)
+        return Block(self.heading(study, suite), tuple(rows), suite)
 
 
 def _measure(run: RunRecords, curve: Curve, target: float, probes: Sequence[str], slowed: bool) -> tuple[float, ...]:
@@ -188,28 +191,10 @@ def is_timed(run: RunRecords) -> bool:
     return UNITS[run.line.config["budget"]["unit"]].is_wall_time
 
 
-def _make_start_rows(
-    study: Study, suite: str, columns: Sequence[Column], probes: Mapping[str, str]
-) -> Iterator[TableRow]:
-    """What each start model measures, untouched; the order of the domains is nothing to these numbers."""
-    for name, runs in study.starts(suite).items():
-        start, domains = runs[0].start, [domain.name for domain in runs[0].domains]
-        perplexities = [select_measure(start, domain) for domain in domains]
-        values = {
-            ("", "AP"): float(metrics.average_perplexity(perplexities, len(domains) - 1)),
-            ("", "Bits per byte"): float(np.mean([select_measure(start, of, "bits_per_byte") for of in domains])),
-            **{(OF_PROBE, title): select_measure(start, probe) for probe, title in probes.items()},
-        }
-        cells = (_cell((values.get((column.group, column.name), np.nan),), column) for column in columns)
-        yield TableRow((name + UNTOUCHED,), tuple(cells), competes=False)
-
-
 def _cell(values: tuple[float, ...], column: Column) -> Cell:
     known = [value for value in values if not np.isnan(value)]
     numbers = tuple(value for value in known if value != NEVER)
-    in_nats_or_bits = column.group == SINCE_START or any(word in column.name for word in ("log", "transfer", "Bits"))
-    digits = 3 if in_nats_or_bits else 0 if "Tokens" in column.name else 2
-    return Cell(numbers, digits, text="never" if known and not numbers else "")
+    return Cell(numbers, column.digits, text="never" if known and not numbers else "")
 
 
 def loss_matrix(run: RunRecords) -> Floats:

@@ -96,12 +96,13 @@ class Block:
 class Column:
     """`group` spans neighbouring columns of the same group; `lower` says which end is best, None: neither.
 
-    `in_csv_alone`: of a stream so long that no page has room for it.
+    `digits` are those of its numbers. `in_csv_alone`: of a stream so long that no page has room for it.
     """
 
     name: str
     group: str = ""
     lower: bool | None = None
+    digits: int = 2
     in_csv_alone: bool = False
 
 
