@@ -36,6 +36,7 @@ from benchmark.training.stream import Stream
 
 MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
 Texts = Sequence[Sequence[int]]  # ids
+Asked = Callable[[], bool]  # whether to stop
 Pick = Callable[[Texts], list[int]]  # the domain of each of R texts without `<s>`, as an index of the stream
 
 
@@ -51,12 +52,12 @@ class Rows:
 class SavedModel:
     """A pre-trained model in its folder, to be fine-tuned any number of times; each time starts from the folder."""
 
-    def __init__(self, folder: Path, final: bool = True) -> None:
+    def __init__(self, folder: Path, final: bool = True, asked_to_stop: Asked = lambda: False) -> None:
         """`final`: whether it has met the whole stream, which is in `domains` as far as it has met it.
 
-        Raises ConfigError when `folder` holds no model of this benchmark.
+        `asked_to_stop` is for who scores it. Raises ConfigError when `folder` holds no model of this benchmark.
         """
-        self.folder = Path(folder)
+        self.folder, self.asked_to_stop = Path(folder), asked_to_stop
         check_files(self.folder)
         configuration(self.folder)
         self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)

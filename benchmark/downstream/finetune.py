@@ -9,7 +9,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -22,13 +22,13 @@ from torch import Tensor, nn
 
 from benchmark import records
 from benchmark.data.tokens import corpus_if_prepared, corpus_of
-from benchmark.downstream.classifier import Pick, Rows, SavedModel, fit_discriminator, prompt_domains, rows_of
+from benchmark.downstream.classifier import Asked, Pick, Rows, SavedModel, fit_discriminator, prompt_domains, rows_of
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_baselines, result_of, score_key
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models.devices import autocast, is_out_of_memory, keep_random_numbers, own_device, precision_of
-from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, select_kind
+from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, ZeroShotLine, select_kind
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
@@ -39,14 +39,9 @@ from benchmark.training.run import stream_of
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
 
-Asked = Callable[[], bool]
+Computation = Callable[[], Sequence[ScoreLine | ZeroShotLine]]
 
 _log = logging.getLogger(__name__)
-
-
-def never_stop() -> bool:
-    """Whether to stop, where nobody asks for it."""
-    return False
 
 
 class NotScored(ArithmeticError):
@@ -74,7 +69,7 @@ class Trainer:
     """Fine-tunes one classifier on one task."""
 
     def __init__(
-        self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = never_stop
+        self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = lambda: False
     ) -> None:
         self.asked_to_stop = asked_to_stop
         self.device = own_device()
@@ -168,18 +163,12 @@ class Trainer:
 
 
 def score(
-    checkpoint: SavedModel,
-    task: Task,
-    data: TaskData,
-    prompt: Prompt,
-    seed: int,
-    settings: Finetuning,
-    asked_to_stop: Asked = never_stop,
+    checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, seed: int, settings: Finetuning
 ) -> ScoreLine:
     """Fine-tune once and score. Everything random is a function of the seed.
 
     Where memory does not hold the columns of a forward pass, it begins anew with half as many. Raises DataError,
-    ConfigError, NotScored, and Stopped before the next step when `asked_to_stop` says so.
+    ConfigError, NotScored, and Stopped before the next step when asked to.
     """
     began = time.monotonic()
     domains = prompt_domains(checkpoint, task, data, prompt, seed)
@@ -188,7 +177,7 @@ def score(
     columns = settings.forward_tokens
     while True:
         try:
-            trainer, best, predictions = _fine_tune(checkpoint, task, data, rows, seed, settings, asked_to_stop)
+            trainer, best, predictions = _fine_tune(checkpoint, task, data, rows, seed, settings)
             break
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -216,19 +205,13 @@ def score(
 
 
 def _fine_tune(
-    checkpoint: SavedModel,
-    task: Task,
-    data: TaskData,
-    rows: Mapping[Split, Rows],
-    seed: int,
-    settings: Finetuning,
-    asked_to_stop: Asked = never_stop,
+    checkpoint: SavedModel, task: Task, data: TaskData, rows: Mapping[Split, Rows], seed: int, settings: Finetuning
 ) -> tuple[Trainer, float, list[int]]:
     """A fine-tuned model, its score on dev, and what it predicts of test."""
     with keep_random_numbers(own_device()):
         torch.manual_seed(seed)
         network = checkpoint.classifier(data.labels, task.domain)
-        trainer = Trainer(network, task, settings, seed, asked_to_stop)
+        trainer = Trainer(network, task, settings, seed, checkpoint.asked_to_stop)
         dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
         return trainer, trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
 
@@ -250,12 +233,42 @@ def find_missing(
     return [cell for cell in cells if cell[0].key not in done]
 
 
-def record_unscored(path: Path, error: Exception, *missing: UnscoredLine) -> NotScored:
-    """Append to the records in `path` why these scores could not be computed, and return what says so."""
-    why = str(error) if isinstance(error, NotScored) else f"task {missing[0].task!r}: {error!r:.500}"
-    for line in missing:
-        records.append(path, structs.replace(line, error=why, traceback="".join(traceback.format_exception(error))))
-    return NotScored(why)
+def record_missing(
+    path: Path,
+    find_missing: Callable[[], Sequence[tuple[Sequence[UnscoredLine], Computation]]],
+    progress: Callable[[Sequence[ScoreLine | ZeroShotLine], int], None] = lambda scored, left: None,
+) -> bool:
+    """Append to `path` the scores that it lacks; return whether it lacked any.
+
+    `find_missing` gives what computes them, each with the lines that are recorded where it fails. Whoever wants the
+    same scores at the same time waits and finds them, and a killed process loses one computation. `progress` gets what
+    was scored and how many are still to come. Raises UserError and Stopped at once, NotScored for the last failure
+    after all others were tried.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lost: NotScored | None = None
+    with Lease(path.with_suffix(".lock")) as lease:
+        computations = find_missing()
+        for number, (missing, compute) in enumerate(computations, start=1):
+            try:
+                lines = compute()
+            except (UserError, Stopped):
+                raise
+            except Exception as error:
+                lease.check()
+                why = str(error) if isinstance(error, NotScored) else f"task {missing[0].task!r}: {error!r:.500}"
+                said = "".join(traceback.format_exception(error))
+                for line in missing:
+                    records.append(path, structs.replace(line, error=why, traceback=said))
+                lost = NotScored(why)
+                continue
+            lease.check()
+            for scored in lines:
+                records.append(path, scored)
+            progress(lines, len(computations) - number)
+    if lost:
+        raise lost
+    return bool(computations)
 
 
 def score_all(
@@ -264,44 +277,28 @@ def score_all(
     tasks: Sequence[tuple[Task, TaskData]],
     settings: Finetuning,
     path: Path,
-    progress: Callable[[ScoreLine, int], None] = lambda line, left: None,
-    asked_to_stop: Asked = never_stop,
+    progress: Callable[[Sequence[ScoreLine | ZeroShotLine], int], None] = lambda scored, left: None,
 ) -> bool:
-    """Score a model on all tasks, prompts and seeds that the records in `path` lack.
+    """Score a model on all tasks, prompts, ways and seeds that the records in `path` lack; see `record_missing`.
 
-    Each score is appended when it is there, so a killed process loses one. Whoever wants the same scores at the same
-    time waits and finds them. `progress` gets each new score and how many are still to come. Returns whether any was
-    lacking. Raises ConfigError and DataError before anything is trained, NotScored for the last score that cannot be
-    computed, after all others; why each could not is recorded.
+    Raises ConfigError and DataError before anything is trained.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Lease(path.with_suffix(".lock")) as lease:
+
+    def compute(missing: UnscoredLine, task: Task, data: TaskData, prompt: Prompt) -> list[ScoreLine]:
+        if missing.how == "linear_probe":
+            result = score_probe(checkpoint, task, data, prompt, settings.forward_tokens)
+        else:
+            result = score(checkpoint, task, data, prompt, missing.seed, settings)
+            result.window = checkpoint.window(data).key
+        return [structs.replace(result, key=missing.key)]
+
+    def find() -> list[tuple[Sequence[UnscoredLine], Computation]]:
         cells = find_missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
-        if not cells:
-            return False
         fine_tuned = {task.name: (task, data) for line, task, data, _ in cells if line.how == "finetune"}
         record_baselines(list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.window)
-        lost: NotScored | None = None
-        for number, (missing, task, data, prompt) in enumerate(cells, start=1):
-            try:
-                if missing.how == "linear_probe":
-                    columns = settings.forward_tokens
-                    result = score_probe(checkpoint, task, data, prompt, columns, asked_to_stop)
-                else:
-                    result = score(checkpoint, task, data, prompt, missing.seed, settings, asked_to_stop)
-                    result.window = checkpoint.window(data).key
-            except (UserError, Stopped):
-                raise
-            except Exception as error:
-                lease.check()
-                lost = record_unscored(path, error, missing)
-                continue
-            lease.check()
-            records.append(path, structs.replace(result, key=missing.key))
-            progress(result, len(cells) - number)
-    if lost:
-        raise lost
-    return True
+        return [([cell[0]], partial(compute, *cell)) for cell in cells]
+
+    return record_missing(path, find, progress)
 
 
 def trained_stage(store: Store, config: RunConfig, index: int) -> str:
@@ -318,7 +315,7 @@ def score_stage(
     tasks: Sequence[tuple[Task, TaskData]],
     store: Store,
     progress: Callable[[str], None],
-    asked_to_stop: Asked = never_stop,
+    asked_to_stop: Asked,
 ) -> str:
     """Add the missing scores of the model after a stage, if that is finished; say what it came to.
 
@@ -329,11 +326,13 @@ def score_stage(
     if not key:
         return f"nothing to score after {place}"
 
-    def say(line: ScoreLine, left: int) -> None:
-        score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
-        progress(f"scoring after {place}  {score}  {left} scores left of the stage")
+    def say(scored: Sequence[ScoreLine | ZeroShotLine], left: int) -> None:
+        for line in scored:
+            assert isinstance(line, ScoreLine)
+            score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
+            progress(f"scoring after {place}  {score}  {left} scores left of the stage")
 
-    checkpoint = SavedModel(store.stage(key) / "model", final)
+    checkpoint = SavedModel(store.stage(key) / "model", final, asked_to_stop)
 
     @cache
     def fit() -> Pick:
@@ -342,6 +341,6 @@ def score_stage(
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
     if corpus := corpus_if_prepared(config, store):
         tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
-    if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), say, asked_to_stop):
+    if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), say):
         return f"nothing to score after {place}"
     return f"scored after {place}"

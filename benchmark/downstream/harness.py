@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,9 +24,9 @@ from tokenizers import Tokenizer
 
 from benchmark import records
 from benchmark.data.tokenizer import ids_of
-from benchmark.downstream.finetune import Asked, NotScored, record_unscored, trained_stage
+from benchmark.downstream.classifier import Asked
+from benchmark.downstream.finetune import Computation, NotScored, record_missing, trained_stage
 from benchmark.downstream.zero_shot import ZERO_SHOT, content_of, missing_tasks, score_key
-from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import keep_random_numbers, own_device
 from benchmark.models.transformer import read_tokenizer
@@ -150,30 +151,20 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
     if not key:
         return f"nothing to evaluate after {place}"
     path, folder, settings = store.scores_file(key), store.stage(key) / "model", suite.evaluate
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Lease(path.with_suffix(".lock")) as lease:
-        missing, began = missing_tasks(settings, key, records.read(path, records.SCORES)), time.monotonic()
-        if not missing:
-            return f"nothing to evaluate after {place}"
-        try:
-            model = load(folder).to(own_device()).eval()
-            told = ask(model, read_tokenizer(folder, model.vocabulary), missing, settings, asked_to_stop)
-        except Stopped:
-            raise
-        except Exception as error:
-            lease.check()
-            names: dict[str, Any] = {"how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
-            lines = [UnscoredLine(key=score_key(key, task, settings), task=task, **names) for task in missing]
-            raise record_unscored(path, error, *lines) from error
-        lease.check()
-        for task, (values, version) in told.items():
-            scored = ZeroShotLine(
-                key=score_key(key, task, settings),
-                task=task,
-                values=values,
-                version=version,
-                content=content_of(settings),
-                seconds=round(time.monotonic() - began, 3),
-            )
-            records.append(path, scored)
-    return f"evaluated after {place}: {', '.join(missing)}"
+    names: dict[str, Any] = {"how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
+
+    def compute(tasks: Sequence[str]) -> list[ZeroShotLine]:
+        began, model = time.monotonic(), load(folder).to(own_device()).eval()
+        told = ask(model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop)
+        made: dict[str, Any] = {"content": content_of(settings), "seconds": round(time.monotonic() - began, 3)}
+        return [
+            ZeroShotLine(key=score_key(key, task, settings), task=task, values=values, version=version, **made)
+            for task, (values, version) in told.items()
+        ]
+
+    def find() -> list[tuple[Sequence[UnscoredLine], Computation]]:
+        tasks = missing_tasks(settings, key, records.read(path, records.SCORES))
+        lines = [UnscoredLine(key=score_key(key, task, settings), task=task, **names) for task in tasks]
+        return [(lines, partial(compute, tasks))] * bool(tasks)
+
+    return f"evaluated after {place}" if record_missing(path, find) else f"nothing to evaluate after {place}"

@@ -9,14 +9,14 @@ Shapes: R texts, D hidden size, F features of an example: D, or 4 D of a pair.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.downstream.classifier import SavedModel, prompt_domains
+from benchmark.downstream.classifier import Asked, SavedModel, Texts, prompt_domains
 from benchmark.downstream.tasks import TaskData, fit_linear, result_of
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
@@ -27,36 +27,22 @@ from benchmark.training.processes import Stopped
 Features = dict[Split, NDArray[np.float32]]
 
 
-def score_probe(
-    checkpoint: SavedModel,
-    task: Task,
-    data: TaskData,
-    prompt: Prompt,
-    columns: int,
-    asked_to_stop: Callable[[], bool] = lambda: False,
-) -> ScoreLine:
+def score_probe(checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, columns: int) -> ScoreLine:
     """The score of a probe; nothing in it is random. Features are scaled to unit variance for it, as for all models.
 
-    `columns`: of a forward pass at most. Raises DataError, ConfigError, and Stopped when `asked_to_stop` says so.
+    `columns`: of a forward pass at most. Raises DataError, ConfigError, and Stopped when asked to.
     """
     from sklearn.preprocessing import StandardScaler
 
     began = time.monotonic()
-    features = features_of(checkpoint, task, data, prompt, columns, asked_to_stop)
+    features = features_of(checkpoint, task, data, prompt, columns)
     best, predictions = fit_linear(task, data, features, StandardScaler())
     seconds = round(time.monotonic() - began, 3)
     result = result_of(task, data, predictions)
     return ScoreLine(how="linear_probe", prompt=prompt, seed=0, dev=best, precision="fp32", seconds=seconds, **result)
 
 
-def features_of(
-    checkpoint: SavedModel,
-    task: Task,
-    data: TaskData,
-    prompt: Prompt,
-    columns: int,
-    asked_to_stop: Callable[[], bool] = lambda: False,
-) -> Features:
+def features_of(checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, columns: int) -> Features:
     """The features (examples, F) of each split. A model with columns (PNN) or adapters (LoRA) reads with those of the
     task's domain."""
     own, features = checkpoint.index(task.domain), Features()
@@ -67,7 +53,7 @@ def features_of(
     for split in SPLITS:
         read_with = [own if domain < 0 else domain for domain in domains[split]]
         parts = zip(*texts[split], strict=True)
-        means = [mean_states(model, part, read_with, columns, asked_to_stop) for part in parts]
+        means = [mean_states(model, part, read_with, columns, checkpoint.asked_to_stop) for part in parts]
         if len(means) == 2:
             u, v = means
             means += [abs(u - v), u * v]
@@ -77,11 +63,7 @@ def features_of(
 
 @torch.inference_mode()
 def mean_states(
-    model: LanguageModel,
-    texts: Sequence[Sequence[int]],
-    domains: Sequence[int],
-    columns: int,
-    asked_to_stop: Callable[[], bool] = lambda: False,
+    model: LanguageModel, texts: Texts, domains: Sequence[int], columns: int, asked_to_stop: Asked
 ) -> NDArray[np.float32]:
     """The mean over all tokens of each text of their last hidden states (R, D), without those of `<s>` and prompt."""
     length, device = model.sequence_length - 2, next(model.parameters()).device  # `<s>`, and room for a prompt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -15,7 +16,6 @@ from benchmark.downstream.finetune import find_missing, score_all
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
 from benchmark.models import build
-from benchmark.records import ScoreLine
 from benchmark.settings.tasks import Finetuning, Task
 
 DOMAINS = ("one", "two", "three")
@@ -58,7 +58,7 @@ def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = F
     return TaskData(("l", "r"), *splits)
 
 
-def grid(folder: Path, path: Path, progress: Callable[[ScoreLine, int], None] = lambda record, left: None) -> None:
+def grid(folder: Path, path: Path, progress: Callable[[Any, int], None] = lambda scored, left: None) -> None:
     """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell runs apart."""
     torch.set_num_threads(1)
     data = data_of(32, 64, coin=True)
