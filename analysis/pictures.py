@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import seaborn
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -19,10 +18,8 @@ from seaborn.utils import relative_luminance
 
 from analysis import figures
 from analysis.figures import FigureExhibit, finish, panels
-from analysis.metrics import Floats
 from analysis.study import Study, select_measure
 from benchmark.settings.names import slug
-from benchmark.store import RunRecords
 
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
 WIDEST = 11.0  # inches of panels beside each other
@@ -58,14 +55,14 @@ class MatrixFigure(FigureExhibit):
         flat, scale = [axis for line in axes for axis in line], LogNorm(every.min(), min(every.max(), 10 * every.min()))
         figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
         alike = all(matrix.axes[0].equals(matrices[0][1].axes[0]) for _, matrix in matrices)
+        each = figures.label_every(columns)
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             _draw_matrix(axis, matrix, scale)
             axis.set_title(row, pad=3)
-            each = figures.label_every(columns)
             lowest, leftmost = place // across == down - 1 or suites[1:], place % across == 0 or not alike
             texts, stages = matrix.columns[::each], matrix.index[::each]
-            axis.set_xticks(np.arange(0, matrix.shape[1], each) + 0.5, texts if lowest else [""] * len(texts))
-            axis.set_yticks(np.arange(0, matrix.shape[0], each) + 0.5, stages if leftmost else [""] * len(stages))
+            axis.set_xticks(range(0, matrix.shape[1], each), texts if lowest else [""] * len(texts))
+            axis.set_yticks(range(0, matrix.shape[0], each), stages if leftmost else [""] * len(stages))
             is_wide = each > 1 or max(map(len, texts)) * figures.LETTER > CELL
             axis.tick_params(axis="x", rotation=90 if is_wide else 0)
         for axis in flat[len(matrices) :]:
@@ -100,56 +97,35 @@ class MatrixFigure(FigureExhibit):
             of_row = [run for run in runs if run.row == row]
             stages = ["start"] * bool(of_row[0].start) + titles
             texts = titles[: len(of_row[0].domains)] + [probe.title for probe in of_row[0].line.probes]
-            yield row, pd.DataFrame(_mean([_perplexities(run) for run in of_row]), stages, texts)
+            seeds = []
+            for run in of_row:
+                names = [text.name for text in (*run.domains, *run.line.probes)]
+                measured = [run.start] * bool(run.start) + run.matrix
+                lines = [[select_measure(each, name) for name in names] for each in measured]
+                seeds.append(pd.DataFrame(lines, stages[: len(lines)], texts, float).reindex(stages))
+            yield row, pd.concat(seeds).groupby(level=0, sort=False).mean()
 
 
 def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
     """A panel of numbers, shape (stages, texts), a start model's line first; what was just trained on has a frame."""
-    finite = matrix.where(np.isfinite(matrix))
-    few = matrix.shape[1] <= figures.FEW
-    seaborn.heatmap(
-        finite,
-        ax=axis,
-        cmap=f"{COLOURS}_r",
-        norm=scale,
-        vmin=scale.vmin,  # else seaborn looks for them in a row that has finished nothing
-        vmax=scale.vmax,
-        cbar=False,
-        annot=finite.map(figures.short) if few else None,
-        fmt="",
-        annot_kws={"size": 6},
-        xticklabels=False,
-        yticklabels=False,
-    )
-    for text in axis.texts:  # seaborn's own choice is hard to read on the middle of the scale
-        column, line = map(int, text.get_position())
-        light = relative_luminance(colormaps[f"{COLOURS}_r"](scale(matrix.to_numpy()[line, column]))) > 0.18
-        text.set_color("black" if light else "white")
+    values, few = matrix.to_numpy(), matrix.shape[1] <= figures.FEW
+    colours = colormaps[f"{COLOURS}_r"]
+    axis.imshow(np.where(np.isfinite(values), values, np.nan), cmap=colours, norm=scale, aspect="auto")
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
-    for stage in range(min(len(matrix) - first, matrix.shape[1])):
-        if np.isfinite(matrix.to_numpy()[first + stage, stage]):
+    for (line, column), value in np.ndenumerate(values):
+        if not np.isfinite(value):
+            continue
+        if few:
+            dark = relative_luminance(colours(scale(value))) <= 0.18
+            style: figures.Style = {"ha": "center", "va": "center", "fontsize": 6, "color": "white" if dark else "black"}
+            axis.text(column, line, figures.short(value), **style)
+        if line == first + column:
             wide = 1.2 if few else 0.4
-            axis.add_patch(Rectangle((stage, first + stage), 1, 1, fill=False, edgecolor="black", linewidth=wide))
+            corner = (column - 0.5, line - 0.5)
+            axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=wide))
     axis.tick_params(length=0)
-    axis.tick_params(axis="y", rotation=0)
     axis.grid(False)
-
-
-def _perplexities(run: RunRecords) -> Floats:
-    """The matrix of a run, shape (stages, texts), a line more for a start model; NaN where nothing is measured."""
-    names = [text.name for text in (*run.domains, *run.line.probes)]
-    matrix = np.full((len(run.domains) + bool(run.start), len(names)), np.nan)
-    for place, measured in enumerate([run.start] * bool(run.start) + run.matrix):
-        matrix[place] = [select_measure(measured, name) for name in names]
-    return matrix
-
-
-def _mean(matrices: Sequence[Floats]) -> Floats:
-    """The mean of several matrices, over measured cells."""
-    stack = np.stack(matrices)
-    measured_at = ~np.isnan(stack)
-    totals = np.where(measured_at, stack, 0.0).sum(axis=0)
-    return np.divide(totals, measured_at.sum(axis=0), out=np.full(totals.shape, np.nan), where=measured_at.any(axis=0))
+    axis.spines[:].set_visible(False)
 
 
 @dataclass(frozen=True, kw_only=True)
