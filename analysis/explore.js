@@ -1,6 +1,6 @@
 // Makes the report explorable. Everything that it shows is in this file: it loads nothing. Without it the page is whole.
 const data = JSON.parse(document.getElementById("report-data").textContent);
-const points = data.points.lines.map((line) => Object.fromEntries(line.map((value, place) => [data.points.names[place], value])));
+const points = data.points.data.map((line) => Object.fromEntries(line.map((value, place) => [data.points.columns[place], value])));
 const make = (tag, attributes = {}, ...children) => {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);

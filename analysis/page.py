@@ -213,7 +213,7 @@ def data(study: Study) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-def _points(study: Study) -> dict[str, list[Any]]:
+def _points(study: Study) -> dict[str, Any]:
     """Each evaluation of a row, as names of its fields and a list each, which is short where many are.
 
     Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
@@ -225,16 +225,11 @@ def _points(study: Study) -> dict[str, list[Any]]:
     measured = groups[list(METRICS)].agg(["mean", "min", "max"])
     measured.columns = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
-    lines = []
-    numbered = groups.agg({"seed": "nunique", "learned": "max"}).join([spent, measured])
-    for (suite, _, row, stage, _), seeds, learned, *numbers in numbered.itertuples():
-        lines.append([suite, row, titles[suite][stage], seeds, learned, *map(_short, numbers)])
-    return {"names": ["suite", "row", "stage", "seeds", "learned", *spent.columns, *measured.columns], "lines": lines}
-
-
-def _short(value: float) -> float | None:
-    """A number as JSON writes it shortest; None for one that is not finite."""
-    return None if not math.isfinite(value) else int(value) if value.is_integer() else value
+    table = groups.agg({"seed": "nunique", "learned": "max"}).join([spent, measured]).reset_index()
+    table["stage"] = [titles[suite][stage] for suite, stage in zip(table["suite"], table["stage"], strict=True)]
+    shown = table.rename(columns={"seed": "seeds"}).drop(columns=["row_index", "order"])
+    points: dict[str, Any] = json.loads(shown.to_json(orient="split", index=False))
+    return points
 
 
 def render(

@@ -117,7 +117,12 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
             continue
         if few:
             dark = relative_luminance(colours(scale(value))) <= 0.18
-            style: figures.Style = {"ha": "center", "va": "center", "fontsize": 6, "color": "white" if dark else "black"}
+            style: figures.Style = {
+                "ha": "center",
+                "va": "center",
+                "fontsize": 6,
+                "color": "white" if dark else "black",
+            }
             axis.text(column, line, figures.short(value), **style)
         if line == first + column:
             wide = 1.2 if few else 0.4

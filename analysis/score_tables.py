@@ -82,15 +82,15 @@ class ScoreTable(TableExhibit):
         """The blocks of a suite: heading, and the lines in it."""
         chosen = self.only.get(suite, ())
         runs = _sort_by_row(study, suite, chosen)
-        last = len(study.of(suite)[0].domains)
+        last = len(study.of(suite)[0].domains) - 1
+        scores, probes = (table[table["suite"] == suite] for table in (study.scores, study.probes))
         lines = [
-            (row, True, _means(study, suite, row, last - 1), row, str(len(run.domains))) for row, run in runs.items()
+            (row, True, _average_seeds(scores, row, last), row, str(len(run.domains))) for row, run in runs.items()
         ]
         shown = [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, suite)))]
-        probes = _final(study, suite, study.probes)
-        if len(probes := probes[probes["headline"]]):
-            by_row = {row: average_by_domain(probes[probes["row"] == row], ["seed"]) for row in runs}
-            shown.append((PROBES, [(f"{row}, linear probe", True, means, "", "") for row, means in by_row.items()]))
+        if len(probes[(probes["stage"] == last) & probes["headline"]]):
+            lines = [(f"{row}, linear probe", True, _average_seeds(probes, row, last), "", "") for row in runs]
+            shown.append((PROBES, lines))
         return shown
 
     def _rows(self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str]) -> list[TableRow]:
@@ -124,7 +124,7 @@ class PromptTable(ScoreTable):
     """
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
-        final = _final(study, suite, study.scores)
+        final = _find_final_scores(study, suite)
         prompts = {name: label for name, label in PROMPTS.items() if name != "picked" or name in set(final["prompt"])}
         with_prompts = [
             row for row in _sort_by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
@@ -150,8 +150,12 @@ class StageScoreTable(ScoreTable):
     by_stage = True
 
     def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
+        scores = study.scores[study.scores["suite"] == suite]
         return [
-            (row, [(f"M{i + 1}", True, _means(study, suite, row, i), row, str(i + 1)) for i in range(len(run.domains))])
+            (
+                row,
+                [(f"M{i + 1}", True, _average_seeds(scores, row, i), row, str(i + 1)) for i in range(len(run.domains))],
+            )
             for row, run in _sort_by_row(study, suite, ()).items()
         ]
 
@@ -192,14 +196,15 @@ def _sort_by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, R
     return {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
 
 
-def _final(study: Study, suite: str, scores: pd.DataFrame) -> pd.DataFrame:
-    """Those of the scores that are of a suite's models after the last stage."""
-    last = scores["stage"] == len(study.of(suite)[0].domains) - 1
-    return scores[last & (scores["suite"] == suite)]
+def _find_final_scores(study: Study, suite: str) -> pd.DataFrame:
+    last = study.scores["stage"] == len(study.of(suite)[0].domains) - 1
+    return study.scores[last & (study.scores["suite"] == suite)]
 
 
-def _means(study: Study, suite: str, row: str, stage: int) -> pd.DataFrame:
-    return study.score_means.get((suite, row, stage), pd.DataFrame())
+def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:
+    """The scores that tables show of a row's models after a stage: a line a seed, a column a domain."""
+    shown = (scores["row"] == row) & (scores["stage"] == stage) & scores["headline"]
+    return average_by_domain(scores[shown], ["seed"])
 
 
 def _cell(means: pd.DataFrame, domain: str) -> Cell:
@@ -216,7 +221,7 @@ def _average(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
 
 def _baselines(study: Study, suite: str) -> list[ScoreLine]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
-    scores = _final(study, suite, study.scores)
+    scores = _find_final_scores(study, suite)
     scores = scores[scores["headline"]]
     windows = {line.window for run in study.of(suite) for stage in run.scores for line in stage}
     of_task = study.baselines["task_key"].isin(set(scores["task_key"]))

@@ -161,13 +161,6 @@ class Study:
         return pd.DataFrame(lines, columns=columns).astype({"headline": bool, "beside": bool})
 
     @cached_property
-    def score_means(self) -> dict[Any, pd.DataFrame]:
-        """The scores that tables show, by suite, row and stage: a line a seed, a column a domain."""
-        means = average_by_domain(self.scores[self.scores["headline"]], ["suite", "row", "stage", "seed"])
-        groups = means.groupby(level=["suite", "row", "stage"])
-        return {key: scores.droplevel(["suite", "row", "stage"]) for key, scores in groups}
-
-    @cached_property
     def similarities(self) -> pd.DataFrame:
         """How alike each stage's model and its ancestors are: ars (nats, NaN where there is none), reason."""
         return self._model_measure(SimilarityLine, ["ars"])
