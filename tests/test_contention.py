@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -88,8 +89,8 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     with Lease(tmp_path / "lock"):
         mine = Lease(tmp_path / "lock")
         with pytest.raises(Stopped):
-            ALONE.acquire(mine, polled(iter([False, True]).__next__), lambda: said.append("waits"))
+            mine.acquire(lambda: said.append("waits"), partial(polled(iter([False, True]).__next__), True))
         assert said == ["waits"] and not mine.number
-    ALONE.acquire(mine, polled(lambda: False), lambda: said.append("waits"))
+    mine.acquire(lambda: said.append("waits"), partial(polled(lambda: False), True))
     assert said == ["waits"] and mine.number
     mine.release()

@@ -40,8 +40,13 @@ def _let_the_first_act(rank: int, port: int, folder: Path) -> None:
             time.sleep(0.01)
         (folder / f"acted-{rank}").touch()
 
+    def fail() -> None:
+        raise ConfigError("not this text")
+
     with join() as world, patch.object(World, "maximum", maximum):
         world.let_first(act)
+        with pytest.raises(ConfigError, match="not this text"):
+            world.let_first(fail)
     assert len(talked) >= TALKS
 
 
@@ -93,6 +98,7 @@ def test_a_pair_of_processes(tmp_path: Path) -> None:
 
     They talk while the first prepares. Oracle: its work, which it alone does, ends only once both have talked five
     times; were the other waiting for its end in one collective, as long as a backend's limit lets it, it never would.
+    What it raises both raise.
 
     Both are short of memory. Oracle: by hand: of eight rows each of two processes has four, at once too many for both.
     Each says the cure, the records once; a run that follows it is trained.

@@ -27,7 +27,6 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmark.locks import Lease
 from benchmark.models.devices import device_name, own_device, synchronize
 from benchmark.records import Hardware, Provenance
 
@@ -102,39 +101,17 @@ class World:
             dist.all_gather_object(said, value)
         return said
 
-    def acquire(self, lock: Lease, poll: Poll, say: Callable[[], None] = lambda: None) -> None:
-        """The first process takes the lock; all talk meanwhile, or their connection would time out.
-
-        If it cannot be had at once, the first process calls `say`, or all raise what `poll` raises on one: `polled`.
-        """
-
-        def is_taken() -> bool:
-            alarm: type[Stopped] | None = None
-            try:
-                if not lock.number:
-                    poll(True)
-            except Stopped as error:
-                alarm = type(error)
-            taken, left, stopped = self.maximum(lock.number > 0, alarm is Taken, alarm is Stopped)
-            if (left or stopped) and not taken:
-                raise Stopped if stopped else Taken
-            return taken > 0
-
-        if self.leads:
-            lock.acquire(say, is_taken)
-        while not is_taken():
-            pass
-
     def let_first(self, act: Callable[[], None]) -> None:
-        """The first process acts; all talk meanwhile, or their connection would time out. It raises what that does."""
+        """The first process acts; all talk meanwhile, or their connection would time out. All raise what it does."""
         if self.size == 1:
             return act()
         with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
             done = thread.submit(act) if self.leads else None
             while not any(self.maximum(done is not None and done.done())):
                 time.sleep(LOOK)
-            if done:
-                done.result()
+        failure = done.exception() if done else None
+        if error := self.agree(failure):
+            raise failure or error
 
     def barrier(self) -> None:
         if self.size > 1:

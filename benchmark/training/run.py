@@ -187,7 +187,8 @@ class Run:
             if not briefly:
                 print(f"waits for {path.parent}: {lease.owner()} has it", file=sys.stderr)
 
-        self.world.acquire(lease, polled(self.asked_to_stop, self.waits or briefly), say)
+        poll = polled(self.asked_to_stop, self.waits or briefly)
+        self.world.let_first(partial(lease.acquire, say, partial(poll, True)))
         try:
             yield lease
         finally:
