@@ -76,16 +76,14 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
 
     Raises ConfigError for a row's override that breaks the suite's rules, or is of a key that no run has.
     """
-    shared = suite.model_dump(mode="json", include=set(SHARED))
+    may_set = (*SHARED, "slurm")
+    shared = suite.model_dump_json(include={*may_set})
     runs = []
     for index, row in enumerate(rows):
-        content = json.loads(json.dumps(shared))
-        asks = any(key.startswith("slurm.") for key in row.set)
-        if asks:
-            content["slurm"] = suite.slurm.model_dump(mode="json")
+        content = json.loads(shared)
         for key, value in row.set.items():
-            section, *inner = key.split(".")
-            if section not in (*SHARED, "slurm") or (section == "slurm" and (not inner or inner[0] in OF_ALL_ROWS)):
+            section, _, inner = key.partition(".")
+            if section not in may_set or (section == "slurm" and inner.partition(".")[0] in ("", *OF_ALL_ROWS)):
                 raise ConfigError(
                     f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set {', '.join(SHARED)} "
                     f"and slurm (of that no {', '.join(OF_ALL_ROWS)})"
@@ -108,7 +106,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
                 seed=seed,
                 tasks=suite.tasks,
                 tuned=suite.tuned,
-                slurm=checked.slurm if asks else None,
+                slurm=None if checked.slurm == suite.slurm else checked.slurm,
                 **resolved,
             )
             runs.append(run)

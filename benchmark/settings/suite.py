@@ -45,18 +45,6 @@ class Tokenizer(Settings):
     domains: tuple[str, ...] = Field((), description="train on these; default: all of the stream")
     sample_bytes: int = Field(4_000_000, gt=0, description="of each domain's training text, to train it on")
 
-    def note(self, domains: Sequence[Domain]) -> str:
-        """What has to be said of a tokenizer that is trained on domains which come later than the first, if any."""
-        first, *_ = names = [domain.name for domain in domains]
-        later = [name for name in self.domains or names if name != first]
-        if self.folder or not later:
-            return ""
-        several = ", ".join(later) if len(later) < 7 else f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
-        return (
-            f"The tokenizer is trained on {several} too, which no model has met before their stage; on the "
-            f'first alone: tokenizer.domains = ["{first}"].'
-        )
-
 
 class Data(Settings):
     """How text becomes rows."""
@@ -376,8 +364,16 @@ class RunConfig(Settings):
 
     @property
     def tokenizer_note(self) -> str:
-        """What has to be said of a tokenizer that the stream decides; nothing of a start model's own."""
-        return "" if self.model.start else self.tokenizer.note(self.domains)
+        """What has to be said of a tokenizer that is trained on domains which come later than the first, if any."""
+        first, *_ = names = [domain.name for domain in self.domains]
+        later = [name for name in self.tokenizer.domains or names if name != first]
+        if self.model.start or self.tokenizer.folder or not later:
+            return ""
+        several = ", ".join(later) if len(later) < 7 else f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
+        return (
+            f"The tokenizer is trained on {several} too, which no model has met before their stage; on the "
+            f'first alone: tokenizer.domains = ["{first}"].'
+        )
 
     def passes_note(self, tokens: Sequence[int]) -> str:
         """Passes over the text, as far as known before training, by the tokens of each domain."""
