@@ -37,7 +37,8 @@ def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
     """
     try:
         # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
-        return _adapter(kind).validate_json(json.dumps(content, default=str), strict=True)
+        checked: Kind = _adapter(kind).validate_json(json.dumps(content, default=str), strict=True)  # type: ignore[arg-type]
+        return checked
     except ValidationError as error:
         raise ConfigError(_message(error, place, kind)) from None
     except ValueError as error:  # of a __post_init__
@@ -47,7 +48,7 @@ def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     if dataclasses.is_dataclass(kind):  # a method
-        kind.__pydantic_config__ = Settings.model_config
+        kind.__pydantic_config__ = Settings.model_config  # type: ignore[union-attr]
     return TypeAdapter(kind)
 
 
