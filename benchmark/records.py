@@ -102,10 +102,8 @@ class Hardware(Struct, kw_only=True, omit_defaults=True):
     cpu: str
     instructions: str = ""  # the vector instructions that torch uses on it, e.g. AVX2: sums round differently
     cores: int | None = None  # of the machine
-    side_by_side: int = 1  # runs at a time on the machine
     threads: int = 1
     node: str = ""
-    exclusive: bool | str | None = None
 
 
 class Provenance(Struct):

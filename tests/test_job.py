@@ -52,7 +52,7 @@ class Signalled:
         return self.owner
 
     def __call__(self, worker: Worker) -> None:
-        assert worker.world.exclusive is True and not worker.asked_to_stop()
+        assert not worker.asked_to_stop()
         if self.owner and not worker.waits:
             raise Taken
         for number in self.numbers:

@@ -5,7 +5,6 @@ They are the waves of a local sweep, or the runs that share a job of a cluster.
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -44,8 +43,6 @@ class Slot:
     threads: int
     gpu: int | None = None  # its number among those that this process may use
     gpu_share: float = 1.0
-    count: int = 1  # of slots on the machine
-    exclusive: bool | str | None = None  # whether nothing else runs on its machine, where the launcher knows
 
 
 def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
@@ -78,7 +75,7 @@ def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list
         # where there are more runs than cores they take turns
         groups = cores[number * each : (number + 1) * each] or [cores[number % len(cores)]]
         own = tuple(sorted(core for group in groups for core in group))
-        slots.append(Slot(own, max(1, each), number % gpus if gpus else None, share, count))
+        slots.append(Slot(own, max(1, each), number % gpus if gpus else None, share))
     return slots
 
 
@@ -236,7 +233,6 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
-        world = dataclasses.replace(world, side_by_side=slot.count, exclusive=slot.exclusive)
         worker = Worker(world, lambda: signals() or bool(parent and not parent.is_alive()), waits=False)
         outcome = outcome_of(unit, worker)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: it has ended

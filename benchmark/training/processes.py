@@ -65,8 +65,6 @@ class World:
     rank: int
     size: int
     device: torch.device
-    exclusive: bool | str | None = None  # whether nothing else runs on its machines, where the launcher knows
-    side_by_side: int = 1  # runs that the launcher trains at a time on this machine, each on cores of its own
 
     @property
     def leads(self) -> bool:
@@ -128,10 +126,8 @@ class World:
             cpu=_cpu_model(),
             instructions=torch.backends.cpu.get_cpu_capability(),
             cores=os.cpu_count(),
-            side_by_side=self.side_by_side,
             threads=torch.get_num_threads(),
             node=node(),
-            exclusive=self.exclusive,
         )
 
 

@@ -77,7 +77,7 @@ class Task:
                         f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
                     )
                 with join() as world:
-                    self._work(Worker(dataclasses.replace(world, exclusive=self.exclusive), signals, waits=False))
+                    self._work(Worker(world, signals, waits=False))
         except Behind as behind:
             if place.rank == 0:
                 _queue_again(job.job_id, behind.args)
@@ -111,7 +111,7 @@ class Task:
         slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
         if given and sum(map(len, cores)) > given and self.exclusive is not True:
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
-        return [dataclasses.replace(slot, exclusive=self.exclusive) for slot in slots]
+        return slots
 
     def _leave(self, signals: StopSignals, job: str, note: Path) -> None:
         """Queue the job again where its time is over or another takes its node; where it was cancelled it ends.
