@@ -199,7 +199,6 @@ class GrowthRecord(Struct):
     layer_is_copy: list[bool]  # whether a new layer is an inserted copy
     head_sources: list[list[int]]  # for each new layer the old head of each new head
     copied: list[int]  # layers of the grown model that count as copied before; the next growth is given it
-    case: Literal["exact", "closest", "approximate"]  # same function up to rounding; as near as can be; the paper's way
 
 
 class CoreShare(Struct, kw_only=True):

@@ -45,7 +45,6 @@ def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -
         evaluations = [line["perplexity"] for line in lines if line["kind"] == "evaluation"]
         domain = run.config.domains[index].name
         assert evaluations[-1][domain] < 400  # of a uniform guess
-        assert index == 0 or next(line for line in lines if line["kind"] == "done")["growth"]["case"] == "exact"
     model = load(run.store.stage(run.keys[-1]) / "model").double()
     assert (model.layers, model.hidden_size) == (2, 32)
     tokens = torch.arange(4, 24).view(2, 10)

@@ -31,7 +31,7 @@ def test_a_published_folder_keeps_what_is_not_of_its_size(family: str, tmp_path:
     assert run_all.main(["grow", str(small), "--layers", "3", "--width", "24", "--out", str(large)]) == 0
     said = capsys.readouterr().out
     grown = AutoModelForCausalLM.from_pretrained(large)
-    assert "case: exact" in said and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
+    assert "max_logit_difference: " in said and grown.dtype == torch.bfloat16 and grown.config.hidden_size == 24
     assert (large / "chat_template.jinja").read_text() == "{{ messages }}"
     for name in ("temperature", "top_p", "do_sample", "eos_token_id"):
         assert getattr(grown.generation_config, name) == getattr(model.generation_config, name)

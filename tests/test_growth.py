@@ -36,8 +36,7 @@ BERTS = FAMILIES[len(CAUSAL) :]
 def test_bert_keeps_its_function_at_whole_multiples(family: str, width: int) -> None:
     """Oracle: the old network, in float64. New layers of a post-LN network differ by the LayerNorms' epsilon alone."""
     old = network(family)
-    new, record = grow(old, 2 if family not in PRE_NORM else 4, width)
-    assert record.case == "exact"
+    new, _ = grow(old, 2 if family not in PRE_NORM else 4, width)
     assert difference(old, new) < 1e-9
 
 
@@ -75,8 +74,7 @@ def test_pre_norm_bert_body_is_kept_to_second_order_at_any_width() -> None:
         old = network("roberta-prelayernorm")
         gain = old.base_model.embeddings.LayerNorm.weight
         gain.data.copy_(1.2 + spread * torch.linspace(-1, 1, len(gain)))
-        new, record = grow(old, 3, 28)
-        assert record.case == "closest"
+        new, _ = grow(old, 3, 28)
         errors.append(hidden_error(old, new))
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
     assert errors[2] < 1e-9
@@ -101,9 +99,8 @@ def test_calibration_fits_the_head(family: str) -> None:
     with torch.no_grad():
         old.get_output_embeddings().weight.mul_(10)  # logits of a trained network's size
     calibration = torch.randint(4, 23, (300, 9), generator=torch.Generator().manual_seed(8))
-    fitted, record = grow(old, 2, 24, calibration=calibration)
-    copies, unfitted = grow(old, 2, 24)
-    assert record.case == unfitted.case == "closest"
+    fitted, _ = grow(old, 2, 24, calibration=calibration)
+    copies, _ = grow(old, 2, 24)
     assert difference(old, fitted) < 0.2 * difference(old, copies)
     with torch.no_grad():  # without a fit the logits are at least not smaller or larger on the whole
         before, after = old(TOKENS).logits, copies(TOKENS).logits

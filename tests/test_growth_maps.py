@@ -65,10 +65,8 @@ def test_fpi_keeps_the_function_where_all_units_have_equally_many_copies(family:
     """Oracle: the old network. The tied head divided twice, or a division on the wrong side, would show here."""
     old = network(family)
     for width in (32, 48):
-        new, record = grow(old, 2, width, mode="fpi")
-        assert record.case == "exact"
+        new, _ = grow(old, 2, width, mode="fpi")
         assert difference(old, new) < 1e-9
-    assert grow(old, 2, 20, mode="fpi")[1].case == "approximate"
 
 
 def hidden_origin(old: Any, new: Any) -> Tensor:
@@ -150,7 +148,6 @@ def test_fpi_depth_is_a_plain_copy(family: str) -> None:
     ModernBERT's first has no norm, which its copy must have."""
     old = network(family)
     new, record = grow(old, 3, 16, mode="fpi", copied=[0])
-    assert record.case == "approximate"
     by_hand = copy.deepcopy(old)
     architecture = architectures.of(old.config.model_type)
     stack = architecture.layers(by_hand)

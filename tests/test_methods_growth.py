@@ -52,9 +52,8 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
     for place, above in zip(stands, read(old).layers[1:], strict=False):
         for part, weights in zip(parts_of(place), parts_of(above), strict=True):
             part.write(weights)
-    aki, record = grow(old, 3, 48, mode="aki", seed=5)
+    aki, _ = grow(old, 3, 48, mode="aki", seed=5)
     own, upper = (read(grow(each, 3, 48, mode="fpi", seed=5)[0]) for each in (old, moved))
-    assert record.case == "approximate"
     grown = read(aki)
     for number, layer in enumerate(grown.layers):
         for name in LINEARS:

@@ -189,17 +189,11 @@ def test_rates_by_name(tmp_path) -> None:
     assert flops[0] < flops[2] < flops[1]
 
 
-@pytest.mark.parametrize(
-    ("rates", "message"),
-    [
-        ({"layer.*": 0.5}, r"'layer.\*' fits no parameter; there are embeddings.\*.weight, layers.\*.ln_1.weight"),
-        ({"layers.*": -1.0}, "has -1, less than 0"),
-    ],
-)
-def test_rates_that_mean_nothing_are_refused(rates: dict[str, float], message: str) -> None:
+def test_rates_that_mean_nothing_are_refused() -> None:
     """Oracle: the message names the pattern and the choices."""
+    message = r"'layer.\*' fits no parameter; there are embeddings.\*.weight, layers.\*.ln_1.weight"
     with pytest.raises(ConfigError, match=message):
-        factors(["embeddings.0.weight", "layers.0.ln_1.weight", "layers.1.ln_1.weight"], rates, "adapt")
+        factors(["embeddings.0.weight", "layers.0.ln_1.weight", "layers.1.ln_1.weight"], {"layer.*": 0.5}, "adapt")
 
 
 def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:

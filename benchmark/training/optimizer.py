@@ -103,14 +103,10 @@ def copy_layers(known: Moments, sources: Sequence[int]) -> Moments:
 def factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> list[float]:
     """What the learning rate of each parameter is multiplied by: 1, or what the first pattern that fits says.
 
-    Raises ConfigError for a negative factor, and for a pattern that fits none of the names.
+    Raises ConfigError for a pattern that fits none of the names.
     """
     names = list(names)
     for pattern in rates:
-        if rates[pattern] < 0:
-            raise ConfigError(
-                f"rates of phase {phase!r}: {pattern!r} has {rates[pattern]:g}, less than 0: give 0 or more"
-            )
         if not fnmatch.filter(names, pattern):
             known = ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
             raise ConfigError(f"rates of phase {phase!r}: {pattern!r} fits no parameter; there are {known}")

@@ -74,7 +74,6 @@ def grow(
         layer_is_copy=is_copy,
         head_sources=width.head_sources,
         copied=copied_now,
-        case=_case(network, layers, hidden_size, mode, noise),
     )
 
 
@@ -105,21 +104,6 @@ def _fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit
     states = network.eval().base_model(some).last_hidden_state.flatten(0, 1)
     network.train(training)
     return partial(fit_head, states.double().cpu(), architecture_of(network).activation(network), epsilon(network))
-
-
-def _case(
-    network: PreTrainedModel, layers: int, hidden_size: int, mode: Mode, noise: float
-) -> Literal["exact", "closest", "approximate"]:
-    """How near the larger network comes to the function of the given one; docs/growth.md says why."""
-    old = network.config.hidden_size
-    deeper, whole = layers > network.config.num_hidden_layers, hidden_size % old == 0
-    if mode != "exact":
-        changes = deeper or not whole or noise > 0 or (mode == "aki" and hidden_size > old)
-        return "approximate" if changes else "exact"
-    architecture = architecture_of(network)
-    if architecture.rms_norm or places(network).head is None or (whole and not (architecture.post_norm and deeper)):
-        return "exact"
-    return "closest"
 
 
 def _check(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
