@@ -121,22 +121,18 @@ class LadderRule(Settings):
     layers: int = Field(0, ge=0, description="so many layers more")
     hidden_size: int = Field(0, ge=0, description="so much wider")
 
-    def rungs(self, domains: int) -> list[dict[str, int]]:
-        """The size for each domain, as a suite would list them."""
-        layers, hidden_size = self.first.layers, self.first.hidden_size
-        steps = [domain // self.every for domain in range(domains)]
-        return [
-            {"layers": layers + step * self.layers, "hidden_size": hidden_size + step * self.hidden_size}
-            for step in steps
-        ]
-
 
 def list_rungs(content: dict[str, Any], place: str) -> dict[str, Any]:
     """A suite's content with its ladder as a list, one size a domain. Raises ConfigError for a rule that is none."""
     model = content.get("model")
     if not isinstance(model, dict) or not isinstance(rule := model.get("ladder"), dict):
         return content
-    rungs = validate(LadderRule, rule, f"{place}: model.ladder").rungs(len(content.get("domains", ())))
+    ladder = validate(LadderRule, rule, f"{place}: model.ladder")
+    first, steps = ladder.first, [domain // ladder.every for domain in range(len(content.get("domains", ())))]
+    rungs = [
+        {"layers": first.layers + step * ladder.layers, "hidden_size": first.hidden_size + step * ladder.hidden_size}
+        for step in steps
+    ]
     return {**content, "model": {**model, "ladder": rungs[1:] if model.get("start") else rungs}}
 
 
@@ -171,16 +167,14 @@ def parse_set(assignment: str) -> tuple[str, Any]:
 
 def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     """The content of a suite file, merged into what it extends, and the `Suite.built_in` of these."""
-    path = _file(name)
-    if path is None:
-        raise ConfigError(
-            f"no suite {name[:80]!r}. There are {', '.join(suite_names())}; or give the path of a file, "
-            "NAME.toml, which `run_all.py new-suite` writes"
-        )
+    path = SUITES / f"{name}.toml" if name in suite_names() else Path(f"{name.removesuffix('.toml')}.toml")
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"no suite {name[:255]!r}: {error.strerror}: give the path of a .toml file") from None
+        raise ConfigError(
+            f"no suite {name[:255]!r} ({error.strerror}). There are {', '.join(suite_names())}; or give the path of a "
+            "file, NAME.toml, which `run_all.py new-suite` writes"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
     base = content.pop("extends", None)
@@ -194,15 +188,6 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     except RecursionError:
         raise ConfigError(f"{path}: extends = {base!r} leads back to this file: leave one of them out") from None
     return _merge(inherited, content), built_in + more
-
-
-def _file(name: str) -> Path | None:
-    """The file of a suite by its name or its path, with or without the ending; None where that can be none."""
-    if name.endswith(".toml"):
-        return Path(name)
-    if name in suite_names():
-        return SUITES / f"{name}.toml"
-    return Path(f"{name}.toml") if os.path.isfile(f"{name}.toml") else None
 
 
 def _site() -> dict[str, Any]:
