@@ -293,10 +293,11 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place,
         raise
     train, train_hash = _count_and_hash(folder / "train.bin", made_with)
     valid, valid_hash = _count_and_hash(folder / "valid.bin", made_with)
+    unigrams = np.log((train + 1) / (train.sum() + len(train)))  # by their counts in training, plus one
     key = digest([made_with.key, train_hash, valid_hash, *info.get("parts", [])])
     info |= {
         "tokens": int(train.sum() + valid.sum()),
-        "unigram_perplexity": _unigram_perplexity(train, valid),
+        "unigram_perplexity": float(np.exp(-(valid @ unigrams) / max(1, valid.sum()))),
         "versions": docstrings.read_versions([name for part in domain.parts for name in part.packages]),
         "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets", "sources"}),
     }
@@ -406,12 +407,6 @@ def _count_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.in
             counts += np.bincount(part, minlength=made_with.vocabulary)
             hashed.update(part.astype("<u4").tobytes())
     return counts, hashed.hexdigest()
-
-
-def _unigram_perplexity(train: Ids, valid: Ids) -> float:
-    """Perplexity of `valid` under the frequencies of `train`, one added to each; both are token counts (V_text,)."""
-    log_probabilities = np.log((train + 1) / (train.sum() + len(train)))
-    return float(np.exp(-(valid @ log_probabilities) / max(1, valid.sum())))
 
 
 # The corpus of a run, as its settings say

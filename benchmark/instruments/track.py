@@ -25,13 +25,12 @@ Point = tuple[int, float, dict[str, float]]  # steps since the start of the run,
 def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, out: Path) -> Iterator[str]:
     """Write the evaluations of runs of a suite, and say how many there are, or why they are left out."""
     folder, identities = out / suite, Identities(Store(runs), build)
-    wanted = {config.id: config for config in configs}
-    recorded = [run for run in load_runs(runs, suite) if run.id in wanted]
-    left_out = {run.id: why for run in recorded if (why := identities.of(wanted[run.id], run.lines).why)}
-    left_out |= find_older_texts([run.line for run in recorded if run.id not in left_out])
+    wanted = {config.id for config in configs}
+    recorded = [identities.leave_out(run) for run in load_runs(runs, suite) if run.id in wanted]
+    older = find_older_texts([run.line for run in recorded if not run.why])
     for run in recorded:
-        if run.id in left_out:
-            yield f"! {run.id} is left out: {left_out[run.id]}"
+        if why := run.why or older.get(run.id):
+            yield f"! {run.id} is left out: {why}"
             continue
         evaluations = list(points(run))
         write_events(folder / run.id, evaluations)
