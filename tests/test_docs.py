@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from analysis import tables
+from benchmark.data.sampling import weigh
 from benchmark.settings.command_line import parse
 from benchmark.settings.load import load_suite
-from benchmark.settings.texts import Replay, weigh
+from benchmark.settings.texts import Replay
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -3,6 +3,7 @@ they draw. No torch here."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
@@ -12,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from benchmark.data.tokens import DomainTokens
 from benchmark.settings.base import ConfigError
-from benchmark.settings.texts import weigh
+from benchmark.settings.texts import WeightedText
 
 Integers = NDArray[np.int64]
 STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = 2**64 - 1
 CHOOSES = 7  # apart are the numbers that choose a row's source
+MOMENTS = 100  # of a stage, over which weights that change are averaged
 PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 
 
@@ -87,6 +89,18 @@ def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Intege
     return blocks
 
 
+def weigh(sources: Sequence[WeightedText], over: float | None) -> NDArray[np.float64]:
+    """How likely a row comes from each source, summing to 1, when the share `over` of the stage is over.
+
+    None: the mean over the stage.
+    """
+    moments = (np.arange(MOMENTS) + 0.5) / MOMENTS if over is None else np.array([over])
+    lists = [np.atleast_1d(source.weight) for source in sources]
+    weights = np.array([np.interp(moments, np.linspace(0, 1, len(each)), each) for each in lists])
+    shares: NDArray[np.float64] = (weights / weights.sum(axis=0)).mean(axis=1)
+    return shares
+
+
 class DomainBlocks:
     """Which rows come from which block of a domain's training text, cut into blocks of `length` tokens.
 
@@ -98,7 +112,7 @@ class DomainBlocks:
 
     def __init__(self, text: DomainTokens, length: int, memory: int, key: tuple[int, ...]) -> None:
         self._sources, self._key = text.sources, key
-        self._mean = np.array(weigh(text.sources, None) if text.sources else [1.0])
+        self._mean = weigh(text.sources, None) if text.sources else np.ones(1)
         ends = np.cumsum(text.info["parts"] if text.sources else [len(text.train)])
         self._first = -(-np.concatenate([[0], ends[:-1]]) // length)  # block of each source
         self._blocks = ends // length - self._first

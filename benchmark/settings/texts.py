@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import not_
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from benchmark.settings.base import NAME, Settings
-from benchmark.settings.schedules import Piece, Schedule
 
 TextField = str | Annotated[tuple[str, ...], Field(min_length=1)]
 OnError = Literal["stop", "skip"]
 Weight = Annotated[float, Field(ge=0)]
 KINDS = ("packages", "train", "datasets")
-MOMENTS = 100  # of a stage, over which weights that change are averaged
 
 
 class HubDataset(Settings):
@@ -71,25 +68,6 @@ class WeightedText(Text):
         1.0,
         description="beside the others'; a list goes from value to value over the stage, in straight lines",
     )
-
-    def weigh(self, over: float) -> float:
-        """The weight when the share `over` of the stage is over."""
-        if not isinstance(self.weight, tuple):
-            return self.weight
-        begin, *ends = self.weight
-        pieces = (Piece((number + 1) / len(ends), end) for number, end in enumerate(ends))
-        return Schedule(tuple(pieces), "stage", begin).at(over)
-
-
-def weigh(sources: Sequence[WeightedText], over: float | None) -> list[float]:
-    """How likely a row comes from each source, summing to 1, when the share `over` of the stage is over.
-
-    None: the mean over the stage.
-    """
-    moments = [(number + 0.5) / MOMENTS for number in range(MOMENTS)] if over is None else [over]
-    weights = [[source.weigh(moment) for source in sources] for moment in moments]
-    shares = [[weight / sum(each) for weight in each] for each in weights]
-    return [sum(share) / len(shares) for share in zip(*shares, strict=True)]
 
 
 class Domain(Text):
