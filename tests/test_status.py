@@ -13,7 +13,7 @@ import methods
 from benchmark import records
 from benchmark.downstream.tasks import score_key
 from benchmark.jobs.state import RunState, StageState, Survey, read_scores
-from benchmark.jobs.status import _describe_run, lines_of, next_step, seconds_left, show, sweep_line, trained_share
+from benchmark.jobs.status import _describe_run, lines_of, measure_progress, next_step, show, sweep_line
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.identity import Identities, name_further_seeds
@@ -51,8 +51,7 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     short = stage(50.0, 20.0)
     two = stage(40.0, 60.0)
     every = states(Naive=("done", 0.0, [short, two]), ER=("running", 0.5, [short]), ELLE=("todo", 0.0, []))
-    assert trained_share(every) == pytest.approx(2.5 / 5)
-    assert seconds_left(every) == pytest.approx(15 * 2 + 40 * 2)
+    assert measure_progress(every) == pytest.approx((2.5 / 5, 15 * 2 + 40 * 2))
     assert sweep_line(every) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
     slower = stage(40.0, 120.0)
     every = states(
@@ -61,8 +60,8 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
         ELLE=("running", 0.0, [short]),
         ER=("running", 0.0, [short]),
     )
-    # 30 steps each, two at a time, at the mean of six stages: 4 s a step in the last one of PNN, else 2 s
-    assert seconds_left(every) == pytest.approx((30 + 30) * (4 + 5 * 2) / 6 / 2)
+    # 30 steps each, two at a time, at the pace of five stages: three of 10 steps in 20 s, 30 in 60 s, and 30 in 120 s
+    assert measure_progress(every)[1] == pytest.approx((30 + 30) * (3 * 20 + 60 + 120) / (3 * 10 + 30 + 30) / 2)
 
 
 def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:

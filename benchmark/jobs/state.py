@@ -20,18 +20,6 @@ from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.locks import Lease
-from benchmark.records import (
-    DoneLine,
-    EndedLine,
-    EvaluationLine,
-    FailedLine,
-    LineOfRun,
-    ScoreLine,
-    StageLine,
-    UnscoredLine,
-    last,
-    select_kind,
-)
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
 from benchmark.settings.texts import Domain
@@ -54,7 +42,7 @@ class StageState:
     evaluated: bool = False
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
     charged: Mapping[str, float] = field(default_factory=dict)  # so far, by unit
-    begun: StageLine | None = None
+    begun: records.StageLine | None = None
 
 
 @dataclass(frozen=True)
@@ -148,12 +136,12 @@ class Survey:
             other_code=other,
         )
         # a kill may come between the last stage's end and the run's
-        is_done = len(run.finished) == len(config.domains) and select_kind(identity.lines, EndedLine)
+        is_done = len(run.finished) == len(config.domains) and records.select_kind(identity.lines, records.EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
         return dataclasses.replace(run, scored=self._scored(run))
 
-    def _unfinished(self, run: RunState, lines: Sequence[LineOfRun]) -> RunState:
-        job, failed = run.job, lines[-1] if lines and isinstance(lines[-1], FailedLine) else None
+    def _unfinished(self, run: RunState, lines: Sequence[records.LineOfRun]) -> RunState:
+        job, failed = run.job, lines[-1] if lines and isinstance(lines[-1], records.FailedLine) else None
         so_far = f"{len(run.finished)} of {len(run.config.domains)} stages done"
         if failed and not (job and job.submitted > failed.time):
             return dataclasses.replace(run, state="failed", detail=failed.error.strip().rpartition("\n")[2])
@@ -187,7 +175,11 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     Raises RecordsError for lines that are damaged or of another stage.
     """
     lines = store.stage_lines(key)
-    first, evaluation, done = last(lines, StageLine), last(lines, EvaluationLine), last(lines, DoneLine)
+    first, evaluation, done = (
+        records.last(lines, records.StageLine),
+        records.last(lines, records.EvaluationLine),
+        records.last(lines, records.DoneLine),
+    )
     if not first:
         return StageState()
     spent = done or evaluation
@@ -206,7 +198,9 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     """
     asked = [way for way in suite.finetuning.prompts if final or way == "right"]
     lines = records.read(store.scores_file(key), records.SCORES)
-    is_prompted = _has_prompts(store, key) or any(line.prompt == "right" for line in select_kind(lines, ScoreLine))
+    is_prompted = _has_prompts(store, key) or any(
+        line.prompt == "right" for line in records.select_kind(lines, records.ScoreLine)
+    )
     ways = asked if is_prompted else ["none"]  # an archive has no model, only what it scored
     tasks = {task.name: task for task in tasks_after(suite, final)}
     wanted: set[tuple[str, str, str, int]] = {
@@ -217,12 +211,12 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     }
     wanted |= {(task, ZERO_SHOT, "", 0) for task in suite.evaluate.tasks}
 
-    def place(line: ScoreLine | UnscoredLine) -> tuple[str, str, str, int]:
+    def place(line: records.ScoreLine | records.UnscoredLine) -> tuple[str, str, str, int]:
         return line.task, line.how, line.prompt, line.seed
 
     there = {place(line) for line in scores_of(suite, key, lines, examples)} & wanted
     there |= {(task, ZERO_SHOT, "", 0) for task in zero_shot_scores(suite.evaluate, key, lines)}
-    lost = [line for line in select_kind(lines, UnscoredLine) if place(line) in wanted - there]
+    lost = [line for line in records.select_kind(lines, records.UnscoredLine) if place(line) in wanted - there]
     return Scored(key, stage, len(wanted) - len(there), len(there), lost[-1].error if lost else "")
 
 

@@ -169,10 +169,9 @@ def sweep_line(states: Sequence[RunState]) -> str:
     models = _find_scored_models(states)
     there, missing = sum(model.there for model in models), sum(model.missing for model in models)
     scores = f"{there:,} of {there + missing:,} scores" if there else ""
-    left = seconds_left(states)
+    share, left = measure_progress(states)
     time_left = f"about {duration(left)} left to train" if left else ""
-    parts = [runs, f"{trained_share(states):.0%} trained", scores, time_left]
-    return "; ".join(filter(None, parts))
+    return "; ".join(filter(None, [runs, f"{share:.0%} trained", scores, time_left]))
 
 
 def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
@@ -180,38 +179,30 @@ def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
     return list({model.model: model for state in states for model in state.scored}.values())
 
 
-def trained_share(states: Sequence[RunState]) -> float:
-    """The share of all stages that is trained, 0 to 1; a stage that runs share counts once."""
-    shares: dict[str, float] = {}
+def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
+    """The share of all stages that is trained, 0 to 1, and the train time that is left at the pace of those that ended.
+
+    A stage that runs share counts once. Nothing is left of runs that have failed, nor known before a stage has ended.
+    """
+    shares, left = dict[str, float](), dict[str, float]()
+    ended = dict[str, tuple[float, float]]()  # seconds and budgets
     for state in states:
-        for key, _, share in _stages(state):
+        for place, (key, amount) in enumerate(zip(state.planned, _list_budgets(state.config), strict=True)):
+            is_next = place == len(state.finished)
+            share = 1.0 if place < len(state.finished) else state.fraction * is_next
             shares[key] = max(share, shares.get(key, 0.0))
-    return statistics.fmean(shares.values())
-
-
-def seconds_left(states: Sequence[RunState]) -> float | None:
-    """Train time that is left at the mean pace of finished stages; None before there is one."""
-    missing: dict[str, tuple[str, float]] = {}  # the unit and the amount that is left of each stage
-    paces: dict[str, list[float]] = defaultdict(list, {unit: [1.0] for unit in UNITS if UNITS[unit].in_seconds})
-    for state in states:
-        unit = state.config.budget.unit
-        for place, (key, amount, share) in enumerate(_stages(state)):
             if place < len(state.finished):
-                paces[unit].append(state.stages[place].charged["seconds"] / amount)
+                ended[key] = state.stages[place].charged["seconds"], amount
             elif state.state not in OVER:
-                left = amount * (1 - share)
-                missing[key] = unit, min(left, missing.get(key, (unit, left))[1])
-    if not all(paces[unit] for unit, _ in missing.values()):
-        return None
-    seconds = sum(left * statistics.fmean(paces[unit]) for unit, left in missing.values())
-    return seconds / max(1, sum(state.state == "running" for state in states))
+                left[key] = min(amount * (1 - share), left.get(key, amount))
+    seconds, amounts = map(sum, zip(*ended.values(), strict=True)) if ended else (0.0, 1.0)
+    at_a_time = max(1, sum(state.state == "running" for state in states))
+    return statistics.fmean(shares.values()), sum(left.values()) * seconds / amounts / at_a_time
 
 
-def _stages(state: RunState) -> list[tuple[str, float, float]]:
-    """Key, budget and trained share of each stage."""
-    count, done = len(state.config.domains), len(state.finished)
-    shares = [*[1.0] * done, state.fraction, *[0.0] * count]
-    return [(key, per_stage(state.config.budget.amount, i), shares[i]) for i, key in enumerate(state.planned)]
+def _list_budgets(config: RunConfig) -> list[float]:
+    """The budget of each stage."""
+    return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
 
 
 def describe(plan: Plan, executor: Executor) -> list[str]:
@@ -219,8 +210,6 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     does = executor.describe(plan)
     units = dict.fromkeys(state.config.budget.unit for state in plan.states)
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
-    left = seconds_left(plan.states) if any(state.finished for state in plan.states) else None
-    pace = f"; about {duration(left)} at the pace of what has run" if left else ""
     notes = [state.config.tokenizer_note for state in plan.states]
     notes += [state.config.passes_note(state.tokens) for state in plan.states]
     if not all(state.prepared for state in plan.wanted):
@@ -230,7 +219,7 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
         f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}",
         *summarise(plan.states),
         *does,
-        f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}{pace}",
+        f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}",
         *filter(None, dict.fromkeys(notes)),
         does_more if plan.wanted or does else next_step(plan.survey, plan.states),
     ]
@@ -241,7 +230,7 @@ def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
     stages: dict[str, tuple[float, RunConfig]] = {}
     for state in plan.wanted:
         if state.config.budget.unit == unit:
-            for key, amount, _ in _stages(state)[len(state.finished) :]:
-                stages.setdefault(key, (amount, state.config))
+            of_stages = list(zip(state.planned, _list_budgets(state.config), strict=True))
+            stages |= {key: (amount, state.config) for key, amount in of_stages[len(state.finished) :]}
     gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
     return UNITS[unit].text(sum(amount for amount, _ in stages.values()), gpu_seconds)

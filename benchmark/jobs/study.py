@@ -28,15 +28,6 @@ from benchmark.downstream.tasks import examples_here
 from benchmark.errors import UserError
 from benchmark.files import whole_file
 from benchmark.jobs.work import RenderReport, Train, Worker
-from benchmark.records import (
-    DoneLine,
-    EndedLine,
-    EvaluationLine,
-    LaterLine,
-    RunLine,
-    StageLine,
-    select_kind,
-)
 from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
 from benchmark.settings.units import UNITS
 from benchmark.store import RunRecords, Store, load_runs
@@ -65,7 +56,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
         held = _members(archive) if archive.exists() else {}
         members = dict(held)
         for config in configs:
-            if config.seed == seed and select_kind(identities.of(config).lines, EndedLine):
+            if config.seed == seed and records.select_kind(identities.of(config).lines, records.EndedLine):
                 for path in _files(config, store):
                     name = path.relative_to(store.root).as_posix()
                     members[name] = _append(archive, path, members.get(name, b""))
@@ -78,7 +69,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
 
 def _files(config: RunConfig, store: Store) -> Iterator[Path]:
     """All that is recorded of a finished run here."""
-    run = records.last(store.run_lines(config), RunLine)
+    run = records.last(store.run_lines(config), records.RunLine)
     keys = [key for key in (run.stages if run else []) if store.stage_done(key)]
     places = [
         store.run_file(config),
@@ -112,17 +103,17 @@ def _join(path: Path, held: bytes, content: bytes) -> bytes:
     known = set(held.splitlines())
     lines = [line for line in content.splitlines(keepends=True) if line.rstrip() not in known]
     if held and path.name == records.STAGE_FILE:
-        lines = [line for line in lines if isinstance(records.STAGE.decode(line), LaterLine)]
+        lines = [line for line in lines if isinstance(records.STAGE.decode(line), records.LaterLine)]
     return held + b"".join(lines)
 
 
 def _result(path: Path, content: bytes) -> str:
     """What a stage or a run came to, by what its file holds; nothing of other files, which only grow."""
     if path.name == records.STAGE_FILE:
-        done = records.last(records.parse(content, records.STAGE, path), DoneLine)
+        done = records.last(records.parse(content, records.STAGE, path), records.DoneLine)
         return f"weights {done.weights if done else None}"
     if path.parent.parent.name == "suites":
-        told = records.last(records.parse(content, records.RUN, path), RunLine)
+        told = records.last(records.parse(content, records.RUN, path), records.RunLine)
         return f"stages {', '.join(told.stages) if told else None}"
     return ""
 
@@ -260,7 +251,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
 def _read_training(store: Store, key: str) -> tuple[str, str | None]:
     """The machine that a stage was trained on, and the hash of its weights."""
     lines = store.stage_lines(key)
-    begun, done = records.last(lines, StageLine), records.last(lines, DoneLine)
+    begun, done = records.last(lines, records.StageLine), records.last(lines, records.DoneLine)
     return describe_machine(begun) if begun else "", done.weights if done else None
 
 
@@ -270,7 +261,9 @@ def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
     untouched = run.start.perplexity if run.start else {}
     values |= {f"{name} by the start model": value for name, value in untouched.items()}
     lines = (
-        (stage, line) for stage in range(last_stage + 1) for line in select_kind(run.stages[stage], EvaluationLine)
+        (stage, line)
+        for stage in range(last_stage + 1)
+        for line in records.select_kind(run.stages[stage], records.EvaluationLine)
     )
     for stage, line in lines:
         place = f"after step {line.step} of {line.phase} in stage {stage}"
@@ -302,7 +295,7 @@ def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
     """
     given = spent = over = 0.0
     for index, lines in enumerate(run.stages):
-        start, done = records.last(lines, StageLine), records.last(lines, DoneLine)
+        start, done = records.last(lines, records.StageLine), records.last(lines, records.DoneLine)
         if not start or not done:
             raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
         unit, charged = start.budget.unit, done.charged
@@ -318,7 +311,7 @@ def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
 
 def make_hardware_table(runs: Sequence[RunRecords]) -> str:
     """What a suite's stages were trained on, as a table in Markdown; one that several runs share counts once."""
-    lines = (line for run in runs for stage in run.stages for line in stage if isinstance(line, StageLine))
+    lines = (line for run in runs for stage in run.stages for line in stage if isinstance(line, records.StageLine))
     starts = {line.key: line for line in lines}  # of a stage that began anew the last
     rows: Counter[tuple[str, ...]] = Counter()
     for start in starts.values():
@@ -330,7 +323,7 @@ def make_hardware_table(runs: Sequence[RunRecords]) -> str:
     return "**What the stages were trained on.**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)
 
 
-def describe_machine(stage: StageLine) -> str:
+def describe_machine(stage: records.StageLine) -> str:
     """The machine of a stage, in words."""
     hardware = stage.provenance.hardware
     return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
