@@ -138,7 +138,7 @@ def test_each_process_takes_its_device_and_its_share(count: int, tiny: SuiteFold
         unit = Nothing(tiny.runs, tiny.configs()[0], "key")
         try:
             with pytest.raises(SystemExit) as ended:
-                pool._work(unit, dataclasses.replace(slot, cores=()), {"LOCAL_RANK": str(slot.gpu)})
+                pool._work(unit, dataclasses.replace(slot, cores=()), {})
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         assert ended.value.code == 0
@@ -189,7 +189,7 @@ def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -
     monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
     monkeypatch.setattr("benchmark.training.processes.own_device", lambda *_: torch.device("cpu"))
     monkeypatch.setattr(local, "work_through", lambda *_, **__: [])
-    monkeypatch.setattr(local, "do_in_turns", lambda *_, **__: [])
+    monkeypatch.setattr(local, "do_units", lambda *_, **__: [])
     for count, idle in (("1", 7), ("2", 6)):
         tiny.call("run", "--parallel", count)
         assert f"{idle} GPUs of this machine stand idle: --processes all" in capsys.readouterr().err

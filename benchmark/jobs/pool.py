@@ -150,7 +150,9 @@ def work_through(
             due = [unit for unit in left if not_before.get(unit.id, 0.0) <= time.monotonic() and not stopping]
             for unit in due[: len(free)]:
                 left.remove(unit)
-                process = _start(unit, slot := free.pop(0))
+                slot = free.pop(0)
+                process = CONTEXT.Process(target=_work, args=(unit, slot, dict(os.environ)), daemon=True)
+                process.start()
                 busy[process.sentinel] = unit, slot, process
             show([unit for unit, _, _ in busy.values()])
             was_stopping = stopping
@@ -188,13 +190,6 @@ def start_server() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _start(unit: Unit, slot: Slot) -> ForkServerProcess:
-    gpu = {} if slot.gpu is None else {"LOCAL_RANK": str(slot.gpu)}  # which device `join` takes
-    process = CONTEXT.Process(target=_work, args=(unit, slot, {**os.environ, **gpu}), daemon=True)
-    process.start()
-    return process
-
-
 def _outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
     """How the unit of a process that has ended did; what it has said meanwhile, where a table was shown, is printed."""
     process.join()
@@ -222,6 +217,8 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
     from benchmark.training.processes import join
 
     os.environ.update(environment)  # the server knows the variables of its own start
+    if slot.gpu is not None:
+        os.environ["LOCAL_RANK"] = str(slot.gpu)  # which device `join` takes
     if folder := os.environ.get(WATCHED):  # its lines would tear the table
         os.dup2(os.open(Path(folder, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
     if slot.cores:

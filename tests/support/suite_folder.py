@@ -25,7 +25,7 @@ import methods
 import paper_tables
 import run_all
 from benchmark.jobs.executors import Job, slurm
-from benchmark.jobs.executors.local import do_in_turns
+from benchmark.jobs.executors.local import do_units
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.state import RunState, Survey
 from benchmark.jobs.waves import Plan, Tables
@@ -286,7 +286,7 @@ class SuiteFolder:
 def train_here(config: RunConfig, runs: Path) -> None:
     """Train a run in this process."""
     with join() as world:
-        assert do_in_turns([Train(runs, config, config.id, methods.build)], Worker(world)) == []
+        assert do_units([Train(runs, config, config.id, methods.build)], [], Worker(world), lambda units: None) == []
 
 
 @contextlib.contextmanager

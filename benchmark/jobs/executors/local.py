@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.jobs.executors import Executor
-from benchmark.jobs.pool import StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
+from benchmark.jobs.pool import Slot, StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Unit, Worker
@@ -72,13 +72,13 @@ def execute(plan: Plan) -> int:
                         for unit in units:
                             board.show([unit])
                             world.let_first(partial(unit, worker))
-                    elif wave.kind in TRAINS and slots:
-                        failed += work_through(units, slots, asked_to_stop, show=board.show)
-                    elif wave.kind == "train":  # one after the other: the first trains what they share
-                        failed += do_in_turns(units, worker, board.show)
+                    elif wave.kind == "train" or (wave.kind in TRAINS and slots):  # in turns the first trains for all
+                        failed += do_units(units, slots, worker, board.show)
             for wave in waves if leads else ():
-                if wave.kind not in ("prepare", *TRAINS):
-                    failed += side_by_side(wave.units, asked_to_stop, worker, board.show)
+                if wave.kind not in ("prepare", *TRAINS):  # small steps, which two threads do not make faster
+                    count = 1 if accelerators()[1] else min(len(cores := physical_cores()), len(wave.units))
+                    single = equal_slots(count, cores, 0) if count > 1 else []
+                    failed += do_units(wave.units, single, worker, board.show)
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
@@ -120,8 +120,13 @@ def launch(count: int, program: Sequence[str]) -> int:
     return 0
 
 
-def do_in_turns(units: Sequence[Unit], worker: Worker, show: Show = lambda units: None) -> list[Unit]:
-    """Do units one after the other in this process, with all others of its world. Returns those that failed."""
+def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show: Show) -> list[Unit]:
+    """Do units side by side in slots, or else one after the other here, with all processes of this world.
+
+    Returns those that failed. Raises Stopped, or KeyboardInterrupt, when asked to stop.
+    """
+    if slots:
+        return work_through(units, slots, worker.asked_to_stop, show=show)
     failed = []
     for unit in units:
         show([unit])
@@ -132,17 +137,6 @@ def do_in_turns(units: Sequence[Unit], worker: Worker, show: Show = lambda units
         elif outcome == "stopped":
             raise KeyboardInterrupt
     return failed
-
-
-def side_by_side(units: Sequence[Unit], asked_to_stop: Callable[[], bool], worker: Worker, show: Show) -> list[Unit]:
-    """Do units of one process each: theirs are small steps, which two threads do not make faster."""
-    from benchmark.models.devices import accelerators
-
-    cores = physical_cores()
-    count = 1 if accelerators()[1] else min(len(cores), len(units))
-    if count == 1:
-        return do_in_turns(units, worker, show)
-    return work_through(units, equal_slots(count, cores, 0), asked_to_stop, show=show)
 
 
 def _describe_start(plan: Plan) -> str:

@@ -118,18 +118,17 @@ class Task:
 
         Raises UserError where its time was over twice, and nothing was added.
         """
-        is_over, has_kept = signals.came[:1] == [TIME_OVER], any(unit.has_kept_since(note) for unit in self.units)
-        in_vain = 0 if has_kept else json.loads(note.read_text()) + 1
-        if is_over and not (in_vain and _is_preempted(job)):
+        if not _is_preempted(job):
+            if signals.came[:1] != [TIME_OVER]:
+                print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
+                sys.exit(128 + signal.SIGTERM)
+            in_vain = 0 if any(unit.has_kept_since(note) for unit in self.units) else json.loads(note.read_text()) + 1
             if in_vain == IN_VAIN:
                 raise UserError(
                     f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: raise "
                     f"slurm.{find_section(self.units[0].kind)}.time"
                 )
             write_json(note, in_vain)
-        elif not is_over and not _is_preempted(job):
-            print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
-            sys.exit(128 + signal.SIGTERM)
         _queue_again(job)
 
 
