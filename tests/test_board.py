@@ -26,14 +26,13 @@ def test_a_terminal_shows_what_is_under_way(tmp_path, monkeypatch) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(msgspec.json.encode(beat))
     monkeypatch.setattr(local, "Console", lambda stderr: Console(file=out, force_terminal=True, width=100))
-    with local.Board("tiny") as shown:
+    monkeypatch.setattr(local, "PAUSE", 0.05)
+    with local.show_work("tiny") as show:
         assert WATCHED in os.environ
-        assert shown.live
-        shown.live.refresh()
-        shown.show([unit])
-        shown.live.refresh()
-        shown.show([])
-        shown.live.refresh()
+        show([unit])
+        time.sleep(0.5)
+        show([])
+        time.sleep(0.5)
     text = out.getvalue()
     assert "stage 1 of 2: wood, adapt, 25%, 9,000 tokens/s" in text and text.index("0 units") < text.index("1 units")
     assert WATCHED not in os.environ

@@ -202,10 +202,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     Earlier stages that are there already are taken. Raises ResultsError where weights or perplexities of a stage are
     others, where no run of the study has such a stage, or where the method works off the clock.
     """
-    from benchmark.instruments.conformance import (
-        TinyRuns,
-        works_on_the_clock_alone,  # torch: not for a report alone
-    )
+    from benchmark.instruments import conformance  # torch: not for a report alone
     from benchmark.models import load, weights_hash
     from benchmark.training.processes import join
 
@@ -235,14 +232,15 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
                     f"{there}: run it with the code, packages and hardware that the record names, or collect what it "
                     "is now"
                 )
-        both = (
-            run for where in (recorded, store) for run in load_runs(where.root, config.suite) if run.id == config.id
+        both = [load_runs(where.root, config.suite) for where in (recorded, store)]
+        measured = _check_measured(
+            *(_list_measured(run, last_stage) for runs in both for run in runs if run.id == config.id)
         )
-        measured = _check_measured(*(_list_measured(run, last_stage) for run in both))
         yield f"stage {key} of {config.id}: the same weights, {expected}, and {measured} perplexities"
         with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
         try:
-            works_on_the_clock_alone(TinyRuns(config.method, with_options, Path(scratch) / "tiny"))
+            tiny = conformance.TinyRuns(config.method, with_options, Path(scratch) / "tiny")
+            conformance.works_on_the_clock_alone(tiny)
         except AssertionError as error:
             raise ResultsError(f"{config.id}: {error}; mend methods/{config.method}.py, and train again") from None
         yield f"{config.method} works on the clock alone"
@@ -257,19 +255,12 @@ def _read_training(store: Store, key: str) -> tuple[str, str | None]:
 
 def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
     """The perplexities of stages of a run, of its start model and of unigram distributions, by what they are of."""
-    values: dict[str, float | None] = {f"{name} by its unigram": value for name, value in run.line.unigram.items()}
-    untouched = run.start.perplexity if run.start else {}
-    values |= {f"{name} by the start model": value for name, value in untouched.items()}
-    lines = (
-        (stage, line)
-        for stage in range(last_stage + 1)
-        for line in records.select_kind(run.stages[stage], records.EvaluationLine)
-    )
-    for stage, line in lines:
-        place = f"after step {line.step} of {line.phase} in stage {stage}"
-        for without, of in (("", line.perplexity), (" without its copies", line.without_copies)):
-            values |= {f"{name}{without} {place}": value for name, value in of.items()}
-    return values
+    measured = {"by its unigram": run.line.unigram, "by the start model": run.start.perplexity if run.start else {}}
+    for stage, lines in enumerate(run.stages[: last_stage + 1]):
+        for line in records.select_kind(lines, records.EvaluationLine):
+            place = f"after step {line.step} of {line.phase} in stage {stage}"
+            measured |= {place: line.perplexity, f"without its copies {place}": line.without_copies}
+    return {f"{name} {place}": value for place, of in measured.items() for name, value in of.items()}
 
 
 def _check_measured(there: Mapping[str, float | None], here: Mapping[str, float | None]) -> int:
@@ -332,16 +323,14 @@ def describe_machine(stage: records.StageLine) -> str:
 def _compare(committed: Path, rendered: Path) -> int:
     """Raises ResultsError for the first table that differs; returns how many there are."""
     ours, theirs = (
-        {path.relative_to(root): path for path in sorted(root.rglob("*")) if path.suffix in RENDERED}
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.suffix in RENDERED}
         for root in (committed, rendered)
     )
     for name in sorted(ours.keys() | theirs.keys()):
-        if name not in theirs:
-            raise ResultsError(f"{committed / name}: the records give no such table: remove it")
-        if name not in ours:
-            raise ResultsError(f"{committed / name}: is missing: render the report again")
-        if ours[name].read_bytes() != theirs[name].read_bytes():
-            raise ResultsError(f"{committed / name}: the records give another table; render it again, edit nothing")
+        if ours.get(name) != theirs.get(name):
+            raise ResultsError(
+                f"{committed / name}: the records give another table, or none: render the report again, edit nothing"
+            )
     return len(ours)
 
 
@@ -363,13 +352,7 @@ def _members(archive: Path) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             safe = [tarfile.data_filter(member, str(archive.parent)) for member in tar]
             return {member.name: cast(IO[bytes], tar.extractfile(member)).read() for member in safe if member.isreg()}
-    except (
-        gzip.BadGzipFile,
-        EOFError,
-        zlib.error,
-        tarfile.TarError,
-        ValueError,
-    ) as error:  # the last of a name with NUL
+    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError, ValueError) as error:  # NUL in a name: the last
         raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -62,7 +63,10 @@ def execute(plan: Plan) -> int:
             trains = "--processes all trains each run on all of them, --parallel N several runs at a time"
             print(f"{idle} GPUs of this machine stand idle: {trains}", file=sys.stderr)
     failed, waves = list[Unit](), plan.waves
-    with StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop, Board(plan.suite.name if leads else "") as board:
+    with (
+        StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop,
+        show_work(plan.suite.name if leads else "") as show,
+    ):
         try:
             with join() as world:
                 worker = Worker(world, asked_to_stop)
@@ -70,15 +74,15 @@ def execute(plan: Plan) -> int:
                     units = world.agree(list(wave.units))  # records may have changed since another process read them
                     if wave.kind == "prepare":  # a wrong text is wrong for all its runs
                         for unit in units:
-                            board.show([unit])
+                            show([unit])
                             world.let_first(partial(unit, worker))
                     elif wave.kind == "train" or (wave.kind in TRAINS and slots):  # in turns the first trains for all
-                        failed += do_units(units, slots, worker, board.show)
+                        failed += do_units(units, slots, worker, show)
             for wave in waves if leads else ():
                 if wave.kind not in ("prepare", *TRAINS):  # small steps, which two threads do not make faster
                     count = 1 if accelerators()[1] else min(len(cores := physical_cores()), len(wave.units))
                     single = equal_slots(count, cores, 0) if count > 1 else []
-                    failed += do_units(wave.units, single, worker, board.show)
+                    failed += do_units(wave.units, single, worker, show)
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
@@ -182,42 +186,38 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     yield (f"ok     {runs}: files can be written and locked; {free / 1e9:.1f} GB free")
 
 
-class Board:
-    """Work in progress: a live table on a terminal; elsewhere each unit prints lines of its own."""
+@contextlib.contextmanager
+def show_work(name: str) -> Iterator[Show]:
+    """What is told which units are under way: a live table shows these on a terminal; elsewhere they print lines."""
+    console = Console(stderr=True)
+    if not (name and console.is_terminal):
+        yield lambda units: None
+        return
+    under_way: dict[str, Unit] = {}
+    ended = 0
 
-    def __init__(self, name: str = "") -> None:
-        self.name, self.ended = name, 0
-        self.under_way: dict[str, Unit] = {}
-        self.live: Live | None = None
-        if name and (console := Console(stderr=True)).is_terminal:
-            settings = {"refresh_per_second": 1 / PAUSE, "transient": True}
-            self.live = Live(console=console, get_renderable=self._render, **settings)
-        self.said = tempfile.TemporaryDirectory()
-
-    def __enter__(self) -> Board:
-        if self.live:
-            os.environ[WATCHED] = self.said.name
-            self.live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.live:
-            os.environ.pop(WATCHED, None)
-            self.live.stop()
-        self.said.cleanup()
-
-    def show(self, units: Sequence[Unit]) -> None:
-        """Show these units from now on; others that were shown have ended."""
+    def show(units: Sequence[Unit]) -> None:
+        nonlocal under_way, ended
         shown = {unit.id: unit for unit in units}
-        self.ended += len(self.under_way.keys() - shown.keys())
-        self.under_way = shown
+        ended += len(under_way.keys() - shown.keys())
+        under_way = shown
 
-    def _render(self) -> Group:
-        head, table = Text(f"{self.name}: {self.ended} units of work done"), Table(box=None, show_header=False)
-        for unit in self.under_way.values():
+    def render() -> Group:
+        head, table = Text(f"{name}: {ended} units of work done"), Table(box=None, show_header=False)
+        for unit in under_way.values():
             beat = read_heartbeat(unit.store.heartbeat(unit.config)) if unit.kind in TRAINS else None
             table.add_row(Text(unit.name), Text(str(beat or unit.kind)))
         return Group(head, table)
+
+    with (
+        tempfile.TemporaryDirectory() as said,
+        Live(console=console, get_renderable=render, refresh_per_second=1 / PAUSE, transient=True),
+    ):
+        os.environ[WATCHED] = said
+        try:
+            yield show
+        finally:
+            del os.environ[WATCHED]
 
 
 EXECUTOR = Executor(describe, execute, examine=examine)
