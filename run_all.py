@@ -178,7 +178,7 @@ def compare(options: argparse.Namespace) -> int:
                 if of_methods and (not options.seeds or run.seed in options.seeds):
                     suites.setdefault(run.suite, []).append(run)
         sides.append(comparison.Side(place, suites))
-    return say(comparison.compare(*sides, dict(map(parse_set, options.set))))
+    return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
 
 
 def list_names(options: argparse.Namespace) -> int:

@@ -255,7 +255,8 @@ def _read_training(store: Store, key: str) -> tuple[str, str | None]:
 
 def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
     """The perplexities of stages of a run, of its start model and of unigram distributions, by what they are of."""
-    measured = {"by its unigram": run.line.unigram, "by the start model": run.start.perplexity if run.start else {}}
+    measured: dict[str, Mapping[str, float | None]] = {"by its unigram": run.line.unigram}
+    measured |= {"by the start model": run.start.perplexity} if run.start else {}
     for stage, lines in enumerate(run.stages[: last_stage + 1]):
         for line in records.select_kind(lines, records.EvaluationLine):
             place = f"after step {line.step} of {line.phase} in stage {stage}"

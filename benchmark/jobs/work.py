@@ -145,7 +145,7 @@ class Train(Unit):
 
     build: Build
     last_stage: int | None = None
-    kind = "train"
+    kind: ClassVar[Kind] = "train"
     polls = True
 
     def __call__(self, worker: Worker) -> None:
