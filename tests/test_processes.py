@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch.distributed.elastic.utils.distributed import get_free_port
 
 from benchmark.instruments import conformance
 from benchmark.instruments.conformance import TinyRuns
@@ -108,7 +109,7 @@ def test_a_pair_of_processes(tmp_path: Path) -> None:
     """
     tiny = TinyRuns("naive", build, tmp_path)
     run = tiny.run(tiny.config(), "two")  # makes the text
-    ports = [conformance.free_port() for _ in range(3)]
+    ports = [get_free_port() for _ in range(3)]
     torch.multiprocessing.spawn(_do_all, (ports, tmp_path), nprocs=2)  # type: ignore
     assert [path.name for path in tmp_path.glob("acted-*")] == ["acted-0"]
     lines = read_lines(run.store.run_file(run.config))

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.elastic.utils.distributed import get_free_port
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, free_port, tiny_config, weights_of
+from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, tiny_config, weights_of
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
 from benchmark.training.draws import check_method
@@ -67,7 +68,7 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
             run = tinies[name].run(tinies[name].config(architecture, **training), "one")
             run.train()
             expected[name] = weights_of(run), perplexities(run)
-        torch.multiprocessing.spawn(_train_until_stopped_twice, (free_port(), tmp_path), nprocs=2)  # type: ignore
+        torch.multiprocessing.spawn(_train_until_stopped_twice, (get_free_port(), tmp_path), nprocs=2)  # type: ignore
         for name, (architecture, training) in TRIED.items():
             run = tinies[name].run(tinies[name].config(architecture, shard=True, **training), "two")
             run.train()

@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import pickle
 import re
-import socket
 import sys
 import tempfile
 import threading
@@ -30,6 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.elastic.utils.distributed import get_free_port
 
 from benchmark import records
 from benchmark.instruments.speed import stages
@@ -268,7 +268,7 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     runs = [tiny.run(tiny.config(), "two") for tiny in several]  # links the tokenised text
-    torch.multiprocessing.spawn(_train_as_one_of_two, (free_port(), several), nprocs=2)  # type: ignore
+    torch.multiprocessing.spawn(_train_as_one_of_two, (get_free_port(), several), nprocs=2)  # type: ignore
     cure = (
         "a process sees its own rows: add up over all with learner.world.add_up or .total, and let no sign, "
         "threshold, order or division by nearly nothing turn rounding into a step"
@@ -289,12 +289,6 @@ def be_one_of_two(rank: int, port: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     torch.set_num_threads(1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def compiled_equals_eager(tiny: TinyRuns) -> None:
