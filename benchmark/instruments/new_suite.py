@@ -11,9 +11,11 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas
 
 from benchmark.data import corpus
 from benchmark.data.documents import (
@@ -143,16 +145,9 @@ def _text_field(files: Sequence[Path]) -> str:
     rows = (pair for path in files if find_kind(path) != ".txt" for pair in read_rows(path, "text"))
     place, row = next(((place, row) for place, row in rows if not isinstance(row, bytes) or row.strip()), ("", None))
     record = parse_line(row, place, '{"text": ...}') if isinstance(row, bytes) else row
-    texts = dict(_strings(record))
+    flat = pandas.json_normalize(record).to_dict("records")[0] if isinstance(record, dict) else {}
+    texts = {str(key): value for key, value in flat.items() if isinstance(value, str)}
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
-
-
-def _strings(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """Each text in a record, by its field."""
-    if isinstance(value, str):
-        yield name, value
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        yield from _strings(inner, f"{name}.{key}" if name else str(key))
 
 
 def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
