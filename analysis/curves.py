@@ -43,14 +43,16 @@ class TrendFigure(FigureExhibit):
 
     def draw(self, study: Study) -> Figure:
         suites = self.suites(study)
-        shown = pd.concat([self._points(study, suite) for suite in suites])
+        shown = study.evaluations[study.evaluations["suite"].isin(suites)]
+        if self.rows:
+            shown = shown[shown["row"].map(slug).isin(map(slug, self.rows))]
         style_of = styles(study, shown["row"].unique())
         labels, text = describe_rows(shown.groupby(["suite", "row", "stage"])["seed"].nunique())
         longest = max(len(title) for suite in suites for title in study.stage_titles(suite))
         figure, axes = panels(len(suites), len(self.metrics), self.width, 2.6 + 0.05 * longest)
         ends, cut = [], False
         for suite, line in zip(suites, axes, strict=True):
-            points = self._points(study, suite)
+            points = shown[shown["suite"] == suite]
             unit = UNITS[study.of(suite)[0].line.config["budget"]["unit"]]
             for axis, metric in zip(line, self.metrics, strict=True):
                 figures.format_amounts(axis, unit.label)
@@ -74,21 +76,14 @@ class TrendFigure(FigureExhibit):
         about = figures.about_texts(study, suites, [*style_of]), figures.about_copies(study, suites)
         return finish(figure, text, above, grey, *about)
 
-    def _points(self, study: Study, suite: str) -> pd.DataFrame:
-        """The evaluations of the rows that are shown."""
-        chosen = {slug(row) for row in self.rows}
-        points = study.evaluations[study.evaluations["suite"] == suite]
-        return points[points["row"].isin([row for row in points["row"].unique() if not chosen or slug(row) in chosen])]
-
 
 def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapping[str, Style]) -> pd.DataFrame:
     """Draw the means of a metric, which it returns, and its range over seeds; markers are at the ends of stages."""
     groups = points.groupby(["row_index", "row", "stage", "order"])
-    values = groups[metric.column]
-    means = pd.DataFrame({"charged": groups["charged"].mean(), "mean": values.mean(), "low": values.min()})
-    means = means.assign(high=values.max(), is_end=groups["is_end"].all(), phase=groups["phase"].first())
-    learned = groups["learned"].all()
-    within = means[learned] if learned.any() else means
+    measured = {"mean": (metric.column, "mean"), "low": (metric.column, "min"), "high": (metric.column, "max")}
+    kinds = {"is_end": ("is_end", "all"), "phase": ("phase", "first"), "learned": ("learned", "all")}
+    means = groups.agg(charged=("charged", "mean"), **measured, **kinds)
+    within = means[means["learned"]] if means["learned"].any() else means
     limits = within["low"].min(), within["high"].max()
     for (_, row), line in means.groupby(level=["row_index", "row"]):
         own = style_of[str(row)]

@@ -35,7 +35,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import takewhile
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -84,40 +83,33 @@ def measure_similarity(config: RunConfig, store: Store) -> None:
 def _similarity(models: RunModels, index: int) -> SimilarityLine:
     if reason := models.name_untrained(index):
         return SimilarityLine(ars=None, reason=reason)
-    kl, _ = divergences(models.up_to(index), models.stream, index)
+    kl = divergences(models.up_to(index), models.stream, index)
     return SimilarityLine(ars=representational_similarity(kl), reason=None)
 
 
 @torch.no_grad()
-def divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) -> tuple[list[float], int]:
-    """The mean of KL(p^i || p^j) in nats for each ancestor i of the last model j, and over how many positions."""
+def divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) -> list[float]:
+    """The mean of KL(p^i || p^j) in nats for each ancestor i of the last model j."""
     *ancestors, newest = models
-    device = next(newest.parameters()).device
     totals, count = [0.0] * len(ancestors), 0
     rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
     for batch in sample(stream, domain, ROWS, rows):
-        batch = batch.to(device)
-        masked = (
-            batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
-            if stream.masked
-            else torch.ones_like(batch.targets) > 0
-        )
-
-        def predict(model: LanguageModel, batch: Any = batch, masked: Tensor = masked) -> Tensor:
-            """Log probabilities (positions, V_text)."""
-            with evaluating(model):
-                return model(batch.tokens, batch.domains, batch.positions)[masked].float().log_softmax(-1)
-
-        last = predict(newest)
+        batch = batch.to(own_device())
+        shown = torch.ones_like(batch.targets) > 0
+        if stream.masked:
+            shown = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
+        last = _predict(newest, batch, shown)
         for i, ancestor in enumerate(ancestors):
-            totals[i] += divergence(predict(ancestor), last).sum().item()
-        count += int(masked.sum())
-    return [total / count for total in totals], count
+            kl = F.kl_div(last, _predict(ancestor, batch, shown), reduction="none", log_target=True)
+            totals[i] += kl.sum(-1).sum().item()
+        count += int(shown.sum())
+    return [total / count for total in totals]
 
 
-def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) in nats (n,) of log p and log q (n, V)."""
-    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
+def _predict(model: LanguageModel, batch: Batch, shown: Tensor) -> Tensor:
+    """Log probabilities (positions, V_text) at the positions that are `shown` (B, P)."""
+    with evaluating(model):
+        return model(batch.tokens, batch.domains, batch.positions)[shown].float().log_softmax(-1)
 
 
 def measure_attention(config: RunConfig, store: Store) -> None:

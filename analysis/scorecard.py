@@ -181,31 +181,26 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
 
 
 def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
-    """The printed numbers to hold a suite against, by table: the budget suites have tables of their own."""
-    measurements = {}
-    for table in dict.fromkeys(claim.table for claim in CLAIMS):
-        exhibit, budgets = load(table), load(table.replace("main", "budgets"))
-        own = study.printed.get(suite, suite)
-        if own in budgets.blocks and own not in exhibit.blocks:
-            exhibit = budgets
-        measurements[table] = convert_printed(exhibit.printed, _block(study, suite, exhibit))
-    return measurements
+    """The printed numbers to hold a suite against, by table."""
+    blocks = {table: _find_block(study, suite, load, table) for table in dict.fromkeys(claim.table for claim in CLAIMS)}
+    return {table: convert_printed(exhibit.printed, block) for table, (exhibit, block) in blocks.items()}
 
 
 def _note_printed(study: Study, suite: str, load: Callable[[str], Exhibit], tables: Iterable[str]) -> list[str]:
     """Whose numbers stand under "Paper" beside a suite that the paper prints none of, in these tables."""
-    whose, own = dict[str, None](), study.printed.get(suite, suite)
-    for exhibit, budgets in ((load(table), load(table.replace("main", "budgets"))) for table in tables):
-        if own not in {*exhibit.blocks, *budgets.blocks}:
-            whose[exhibit.blocks[_block(study, suite, exhibit)]] = None
-    others = " and ".join(map(repr, whose))
-    return [f"Paper: where it prints nothing of {suite}, its numbers of {others} stand."] if whose else []
-
-
-def _block(study: Study, suite: str, exhibit: Exhibit) -> str:
-    """The printed block of a suite, else the first of the same architecture: the paper's findings are of these."""
+    blocks = (_find_block(study, suite, load, table) for table in tables)
     own = study.printed.get(suite, suite)
-    if own in exhibit.blocks:
-        return own
+    others = " and ".join(dict.fromkeys(repr(exhibit.blocks[block]) for exhibit, block in blocks if block != own))
+    return [f"Paper: where it prints nothing of {suite}, its numbers of {others} stand."] if others else []
+
+
+def _find_block(study: Study, suite: str, load: Callable[[str], Exhibit], table: str) -> tuple[Exhibit, str]:
+    """The table's printed block of a suite, else the first of its architecture: the paper's findings are of these.
+
+    The paper's suites of other budgets have a table of their own.
+    """
+    own = study.printed.get(suite, suite)
+    exhibit = next((e for e in (load(table), load(table.replace("main", "budgets"))) if own in e.blocks), load(table))
     architecture = study.of(suite)[0].line.config["model"]["architecture"]
-    return next((block for block in exhibit.blocks if block.startswith(architecture[:3])), next(iter(exhibit.blocks)))
+    alike = [own, *(block for block in exhibit.blocks if block.startswith(architecture[:3])), *exhibit.blocks]
+    return exhibit, next(block for block in alike if block in exhibit.blocks)
