@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.inference import interval
+from analysis.inference import show_mean
 from analysis.metrics import PERPLEXITIES
 from analysis.notes import note_left_out_runs
 from analysis.study import Study, describe_hardware, header, other_texts
@@ -163,10 +163,7 @@ def _cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell
         if apart or not len(ours):
             cells += [Cell(), Cell()]
             continue
-        changes = metric.change(theirs, ours)
-        low, high = interval(changes)
-        between = "" if math.isnan(low) else f"{metric.show(low)} to {metric.show(high)}"
-        cells += [Cell(text=metric.show(float(changes.mean()))), Cell(text=between)]
+        cells += [Cell(text=text) for text in show_mean(metric.change(theirs, ours), metric.show)]
     return tuple(cells)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +40,12 @@ def interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
             freedom = freedom * (1 + shared / own) ** 2 if own else math.inf
         half = _student(freedom) * np.sqrt(own + shared)
         return sample.mean(axis=0) - half, sample.mean(axis=0) + half
+
+
+def show_mean(values: Floats, show: Callable[[float], str], shared: float = 0.0) -> tuple[str, str]:
+    """The mean of values and its interval (see `interval`), which is "" where there is none."""
+    low, high = interval(values, shared)
+    return show(float(values.mean())), "" if math.isnan(low) else f"{show(low)} to {show(high)}"
 
 
 def document_variance(nats: Floats, tokens: Floats) -> float:

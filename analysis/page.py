@@ -6,7 +6,6 @@ import base64
 import gzip
 import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
 
-from analysis import inference, notes
+from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
 from analysis.figures import CLEAR, COLOURS, colours, short
+from analysis.inference import show_mean
 from analysis.metrics import AP, PERPLEXITIES
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -102,13 +102,14 @@ def summarize(study: Study, suite: str) -> list[str]:
         if len(small):
             pairs = ends.pivot_table(index="seed", columns="row", values="ap")[[row, small.idxmin()]].dropna()
             ratios = np.log(pairs[row] / pairs[small.idxmin()]).to_numpy()
-            low, high = inference.interval(ratios, study.text_variance(suite, row, small.idxmin(), last))
-            between = "" if math.isnan(low) else f" (95% interval {AP.show(low)} to {AP.show(high)})"
-            change = AP.show(float(ratios.mean())) if len(ratios) else "(no seed in common)"
-            said.append(
-                f"Growth: {row}, the best row that grows, ends with {change} AP{between} against {small.idxmin()}, the "
-                "best that stays small."
-            )
+            if len(ratios):
+                shared = study.text_variance(suite, row, small.idxmin(), last)
+                change, between = show_mean(ratios, AP.show, shared)
+                within = f" (95% interval {between})" if between else ""
+                said.append(
+                    f"Growth: {row}, the best row that grows, ends with {change} AP{within} against {small.idxmin()}, "
+                    "the best that stays small."
+                )
     if len(lost) > 1:
         least = " and ".join(lost.index[lost == lost.min()])
         said.append(

@@ -11,7 +11,7 @@ import scipy.stats
 from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import Exhibit, growth
-from analysis.inference import ERRORS, POWER, fewest_seeds, interval
+from analysis.inference import ERRORS, POWER, fewest_seeds, interval, show_mean
 from analysis.metrics import METRICS
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -114,10 +114,14 @@ def _row(verdict: Verdict, ours: Measurements) -> TableRow:
     comparison, metric = verdict.weakest, METRICS[verdict.claim.metric]
     state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
     from_ = verdict.decidable_from
+    effect = ("--", "", "")
+    if comparison.changes.size:
+        shown = show_mean(comparison.changes, metric.show, comparison.text_variance)
+        effect = (*shown, str(len(comparison.changes)))
     texts = (
         state,
         _name(comparison, ours),
-        *_format_effect(comparison, metric.show),
+        *effect,
         "" if verdict.reason else _format_p(verdict.p),
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
         _format_printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
@@ -129,15 +133,6 @@ def _name(comparison: Comparison, ours: Measurements) -> str:
     against = "" if comparison.other == ZERO else f" against {comparison.other}"
     task = {"": "", AVERAGE: ", average"}.get(comparison.column, f", {ours.tasks.get(comparison.column)} task")
     return f"{comparison.row}{against} after {ours.stages[comparison.stage]}{task}"
-
-
-def _format_effect(comparison: Comparison, show: Callable[[float], str]) -> tuple[str, str, str]:
-    """Effect, interval and seeds of a comparison."""
-    if not comparison.changes.size:
-        return "--", "", ""
-    low, high = interval(comparison.changes, comparison.text_variance)
-    between = "" if math.isnan(low) else f"{show(low)} to {show(high)}"
-    return show(float(comparison.changes.mean())), between, str(len(comparison.changes))
 
 
 def _format_printed(comparison: Comparison | None, show: Callable[[float], str]) -> str:
