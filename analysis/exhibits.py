@@ -93,9 +93,9 @@ class TableExhibit(Exhibit):
         over = [f"Mean ± standard deviation over {seeds} seeds{fewer}."] if seeds > 1 else []
         over += ["† One seed: how much another would differ is not known."] * (1 in few)
         below = [*over, *below, *corrections(blocks, columns)]
-        has_printed = any(cell.printed for block in blocks for row in block.rows for cell in row.cells)
-        caption = self.caption + " In brackets: printed in the paper." * has_printed
-        return Table(self.name, self.label, caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
+        table = Table(self.name, self.label, self.caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
+        brackets = " In brackets: printed in the paper." * table.has_printed
+        return replace(table, caption=table.caption + brackets)
 
 
 def to_files(table: Table) -> dict[str, bytes]:

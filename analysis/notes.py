@@ -90,7 +90,7 @@ def note_probes(study: Study, suites: Iterable[str]) -> list[str]:
 
 def note_missing_cells(study: Study, blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
     """Say how the missing cells get filled."""
-    commands = " or ".join(f"`{study.run_command(suite)}`" for suite in suites)
+    commands = " or ".join(f"`python run_all.py run {study.called.get(suite, suite)}`" for suite in suites)
     is_missing = any(cell.missing for block in blocks for row in block.rows for cell in row.cells)
     return [f"-- is not measured yet; {commands} fills it in."] if is_missing else []
 

@@ -44,9 +44,11 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     environment.filters["code"] = _code
     audit = _audit(study)
     said = {note for _, note in audit}
-    tables = [
-        (content, _put_printed_beside(exhibit, study)) for exhibit, content in exhibits if isinstance(content, Table)
-    ]
+    tables = []
+    for exhibit, content in exhibits:
+        if isinstance(exhibit, TableExhibit) and isinstance(content, Table):
+            both = exhibit.build(study, "both").shown if study.paper and exhibit.printed else None
+            tables.append((content, both if both and both.has_printed else None))
     first = [tuple(_say_once(table, said) for table in pair) for pair in tables[:1]]
     card = _say_once(scorecard, said)
     return environment.get_template("page.html").render(
@@ -73,7 +75,9 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
             for run in study.runs
         },
         data=data(study),
-        scripts=scripts(),
+        # Vega-Lite with all that it needs (BSD-3-Clause): packed it is 0.4 MB of each page, else 0.9 MB
+        library=base64.b64encode(gzip.compress((FOLDER / "vega_lite_bundle.js").read_bytes(), mtime=0)).decode(),
+        script=Markup((FOLDER / "explore.js").read_text("utf-8")),
     )
 
 
@@ -127,14 +131,6 @@ def _code(text: str) -> Markup:
     return Markup("").join(parts)
 
 
-def _put_printed_beside(exhibit: Exhibit, study: Study) -> Table | None:
-    """The table with the paper's numbers in it, where they are asked for and the paper has any for these rows."""
-    assert isinstance(exhibit, TableExhibit)
-    both = exhibit.build(study, "both").shown if exhibit.printed and study.paper else None
-    has_printed = both and any(cell.printed for block in both.blocks for row in block.rows for cell in row.cells)
-    return both if has_printed else None
-
-
 def _say_once(table: Table | None, said: set[str]) -> Table | None:
     """A table without the notes that the page has already `said`, which its own join."""
     if table is None:
@@ -186,15 +182,6 @@ def _build_cost_table(study: Study) -> Table:
     caption = "How the runs were made: means over seeds, times summed over stages."
     columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", "Charged s")))
     return Table("made", "", caption, ("Row",), columns, (Block("", tuple(rows)),))
-
-
-def scripts() -> tuple[str, Markup]:
-    """The library that draws (Vega-Lite with all it needs, BSD-3-Clause), packed by gzip in base64, and our own script.
-
-    Packed it is 0.4 MB, else 0.9 MB of each page.
-    """
-    library, own = ((FOLDER / name).read_bytes() for name in ("vega_lite_bundle.js", "explore.js"))
-    return base64.b64encode(gzip.compress(library, mtime=0)).decode(), Markup(own.decode())
 
 
 def data(study: Study) -> Markup:

@@ -65,10 +65,6 @@ class Study:
     printed: Mapping[str, str] = field(default_factory=dict)
     only_last: frozenset[str] = frozenset()
 
-    def run_command(self, suite: str) -> str:
-        """The command that trains the missing runs of a suite."""
-        return f"python run_all.py run {self.called.get(suite, suite)}"
-
     @cached_property
     def evaluations(self) -> pd.DataFrame:
         """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.

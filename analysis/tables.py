@@ -130,6 +130,11 @@ class Table:
         columns = tuple(compress(self.columns, kept))
         return replace(self, columns=columns, blocks=tuple(blocks), notes=(*self.notes, note))
 
+    @property
+    def has_printed(self) -> bool:
+        """Whether a number of the paper's stands in it."""
+        return any(cell.printed for block in self.blocks for row in block.rows for cell in row.cells)
+
     def _repr_markdown_(self) -> str:
         """What a notebook shows."""
         return to_markdown(self)
