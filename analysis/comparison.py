@@ -109,7 +109,7 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     AP by a share in percent, whose interval is of the logarithm of the ratio; AP⁺, which may be 0 or below, by a
     difference of perplexities. Intervals are Student's over seeds that both have; seeds of one side do not count.
     """
-    ends, apart, titles = _pair_ends(a, b), _find_other_texts(a, b), Study(name, a).stage_titles(a[0].suite)
+    ends, apart, titles = _pair_ends(a, b), _find_other_texts(a, b), Study(name, a).stage_titles
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
     lines = tuple(TableRow((row,), _cells(ends[ends["row"] == row], titles, row in apart)) for row in rows)
     notes = []

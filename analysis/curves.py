@@ -42,18 +42,17 @@ class TrendFigure(FigureExhibit):
     width: float = 4.2
 
     def draw(self, study: Study) -> Figure:
-        suites = self.suites(study)
-        shown = study.evaluations[study.evaluations["suite"].isin(suites)]
+        parts, shown = study.parts, study.evaluations
         if self.rows:
             shown = shown[shown["row"].map(slug).isin(map(slug, self.rows))]
         style_of = styles(study, shown["row"].unique())
         labels, text = describe_rows(shown.groupby(["suite", "row", "stage"])["seed"].nunique())
-        longest = max(len(title) for suite in suites for title in study.stage_titles(suite))
-        figure, axes = panels(len(suites), len(self.metrics), self.width, 2.6 + 0.05 * longest)
+        longest = max(len(title) for part in parts for title in part.stage_titles)
+        figure, axes = panels(len(parts), len(self.metrics), self.width, 2.6 + 0.05 * longest)
         ends, cut = [], False
-        for suite, line in zip(suites, axes, strict=True):
-            points = shown[shown["suite"] == suite]
-            unit = UNITS[study.of(suite)[0].line.config["budget"]["unit"]]
+        for part, line in zip(parts, axes, strict=True):
+            points = shown[shown["suite"] == part.suite]
+            unit = UNITS[part.runs[0].line.config["budget"]["unit"]]
             for axis, metric in zip(line, self.metrics, strict=True):
                 figures.format_amounts(axis, unit.label)
                 axis.set_ylabel(metric.name)
@@ -62,18 +61,18 @@ class TrendFigure(FigureExhibit):
                     write_in_empty_panel(axis, "no evaluation yet")
                     continue
                 means = _draw_trend(axis, drawn, metric, style_of)
-                _mark_stages(axis, study, suite)
+                _mark_stages(axis, part)
                 last = means.groupby(level="row").last()[["charged", "mean"]]
                 ends.append((axis, {row: tuple(end) for row, end in zip(last.index, last.to_numpy(), strict=True)}))
                 cut |= bool(means["mean"].max() > axis.get_ylim()[1])
-            if len(suites) > 1:
-                line[0].set_title(self.heading(study, suite), loc="left")
+            if len(parts) > 1:
+                line[0].set_title(self.heading(part), loc="left")
         figure.draw_without_rendering()  # names need the height of panels
         for axis, at in ends:
             figures.name_ends(axis, at, labels, style_of)
         above = "Cut off: values before the first step of a stage and before the end of the first stage" if cut else ""
         grey = figures.describe_grey(style_of)
-        about = figures.about_texts(study, suites, [*style_of]), figures.about_copies(study, suites)
+        about = figures.about_texts(study, study.suites, [*style_of]), figures.about_copies(study)
         return finish(figure, text, above, grey, *about)
 
 
@@ -106,10 +105,10 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
     return means
 
 
-def _mark_stages(axis: Axes, study: Study, suite: str) -> None:
+def _mark_stages(axis: Axes, part: Study) -> None:
     """Draw where stages end, with the title of each stage's domain above it."""
-    ends = study.ends[study.ends["suite"] == suite].groupby("stage")["charged"].mean()
-    titles = [study.stage_titles(suite)[int(stage)] for stage in ends.index.to_numpy()]
+    ends = part.ends.groupby("stage")["charged"].mean()
+    titles = [part.stage_titles[int(stage)] for stage in ends.index.to_numpy()]
     each = figures.label_every(len(ends))
     marks = ends.iloc[each - 1 :: each]
     for end in marks:
@@ -130,16 +129,15 @@ class ScoreFigure(FigureExhibit):
     """Downstream scores after each stage: a panel a domain's task and one for their average, on one axis."""
 
     def draw(self, study: Study) -> Figure:
-        suite = self.suites(study)[0]
-        titles = study.tasks(suite)
-        scores = study.scores[(study.scores["suite"] == suite) & study.scores["headline"]]
+        part = study.parts[0]
+        scores = part.scores[part.scores["headline"]]
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
         labels, text = describe_rows(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
-        wide = by_seed.unstack("domain").reindex(columns=list(titles))
+        wide = by_seed.unstack("domain").reindex(columns=list(part.tasks))
         wide["average"] = wide.mean(axis=1, skipna=False)
-        shown, stages = {**titles, "average": "Average"}, _stages(by_seed, len(study.of(suite)[0].domains))
+        shown, stages = {**part.tasks, "average": "Average"}, _stages(by_seed, len(part.runs[0].domains))
         figure, axes = panels(-(-len(shown) // 3), 3, 3.0, 2.2)
-        style_of = styles(study, by_seed.index.unique("row"))
+        style_of = styles(part, by_seed.index.unique("row"))
         flat = [axis for line in axes for axis in line]
         for axis, (column, title) in zip(flat, shown.items(), strict=False):
             axis.set_title(title)
@@ -152,7 +150,7 @@ class ScoreFigure(FigureExhibit):
         last = wide["average"].groupby(["row", "stage"]).mean().dropna().groupby("row").tail(1)
         means = ", ".join(f"{row} {figures.short(mean)}" for (row, _), mean in last.items())
         figure.set_label(f"Averages after the last stage: {means}.")
-        return finish(figure, text, figures.about_texts(study, [suite]), *note_leaks(study, suite))
+        return finish(figure, text, figures.about_texts(part, part.suites), *note_leaks(part))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,21 +158,21 @@ class SimilarityFigure(FigureExhibit):
     """ARS after each stage from the second on, a line a row; below it stands why a row has none."""
 
     def draw(self, study: Study) -> Figure:
-        suite = self.suites(study)[0]
-        lines = study.similarities[study.similarities["suite"] == suite]
+        part = study.parts[0]
+        lines = part.similarities
         ars = lines.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
         figure, [[axis]] = panels(1, 1, 5.0, 3.0)
         axis.set_ylabel("ARS (nats, linear)")
         labels, text = describe_rows(ars.groupby(["row", "stage"]).size(), "bar")
-        stages = _stages(ars, len(study.of(suite)[0].domains))
-        style_of = styles(study, ars.index.unique("row"))
+        stages = _stages(ars, len(part.runs[0].domains))
+        style_of = styles(part, ars.index.unique("row"))
         _draw_by_stage(axis, ars, {}, style_of, stages, "no similarity yet")
         ends = ars.groupby(["row", "stage"]).mean().groupby(level="row").tail(1)
         figure.draw_without_rendering()  # names need the height of the panel
         figures.name_ends(axis, {row: (stage, value) for (row, stage), value in ends.items()}, labels, style_of)
         without = lines[~lines["row"].isin(ars.index.get_level_values("row"))].groupby("row", sort=False)["reason"]
         reasons = [f"{row}: {reason}" for row, reason in without.last().dropna().items()]
-        about = figures.about_texts(study, [suite])
+        about = figures.about_texts(part, part.suites)
         return finish(figure, text, *reasons, figures.describe_grey(style_of), about)
 
 

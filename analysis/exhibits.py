@@ -35,20 +35,21 @@ class Exhibit:
         """The content of each file, by its suffix."""
         raise NotImplementedError
 
-    def suites(self, study: Study) -> list[str]:
-        """The study's suites that the exhibit shows: those of the paper, or all if none of them is one of these."""
-        return [suite for suite in self.blocks if suite in study.suites] or study.suites
+    def select(self, study: Study) -> Study:
+        """The study of the suites that the exhibit shows: those of the paper, or all if none is one of these."""
+        suites = [suite for suite in self.blocks if suite in study.suites]
+        return study.of_suites(suites) if suites and suites != study.suites else study
 
-    def heading(self, study: Study, suite: str) -> str:
+    def heading(self, part: Study) -> str:
         """The heading of a suite's block: the paper's for a suite of the paper, else what the runs did."""
-        return self.blocks.get(suite) or growth(study.of(suite)[0])
+        return self.blocks.get(part.suite) or growth(part.runs[0])
 
-    def beside(self, study: Study, suite: str, block: str = "") -> Mapping[tuple[str, str, str, str], PrintedValue]:
+    def beside(self, part: Study, block: str = "") -> Mapping[tuple[str, str, str, str], PrintedValue]:
         """What the paper prints in a block (default: the suite's), by slug of the row, stage from 1, column and metric.
 
         Nothing where the suite is not one of the paper's that this exhibit shows, nor extends one.
         """
-        own = study.printed.get(suite, suite)
+        own = part.printed.get(part.suite, part.suite)
         block = (block or own) if own in self.blocks else ""
         return {(slug(v.row), v.stage, v.column, v.metric): v for v in self.printed if v.block == block}
 
@@ -59,10 +60,10 @@ class TableExhibit(Exhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         """The table of a study's runs; view "both" has the paper's numbers in brackets."""
-        return (self if view == "both" else replace(self, printed=()))._build(study)
+        return (self if view == "both" else replace(self, printed=()))._build(self.select(study))
 
     def _build(self, study: Study) -> Table:
-        """The table, with as many of the paper's numbers as the exhibit has."""
+        """The table of the suites that it shows, with as many of the paper's numbers as the exhibit has."""
         raise NotImplementedError
 
     def measured(
@@ -77,10 +78,9 @@ class TableExhibit(Exhibit):
 
         `scores` compare whatever text a model was measured on.
         """
-        never = {block.suite: study.references if scores else study.never_best(block.suite) for block in blocks}
+        never = {part.suite: part.references if scores else part.never_best for part in study.parts}
         blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
-        suites = self.suites(study)
-        below = [*about, *note_missing_cells(study, blocks, suites), *notes(study, suites)]
+        below = [*about, *note_missing_cells(study, blocks), *notes(study)]
         return self.table(columns, blocks, below)
 
     def table(

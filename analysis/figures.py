@@ -75,16 +75,16 @@ class FigureExhibit(Exhibit):
     """An exhibit that renders as PDF and PNG. The paper prints no numbers for its figures, so that all are ours."""
 
     def draw(self, study: Study) -> Figure:
-        """The figure, drawn under `style`."""
+        """The figure of the suites that it shows, drawn under `style`."""
         raise NotImplementedError
 
     def figure(self, study: Study) -> Figure:
         with style():
-            return self.draw(study)
+            return self.draw(self.select(study))
 
     def render(self, study: Study) -> dict[str, bytes]:
         with style():
-            return to_files(self.draw(study))
+            return to_files(self.draw(self.select(study)))
 
 
 def describe(figure: Figure) -> str:
@@ -123,6 +123,7 @@ def colours(study: Study) -> dict[str, str]:
 
     No two rows share one; rows after the last of COLOURS have none.
     """
+    study = study.whole or study
     rows = dict.fromkeys(run.row for run in study.runs)
     last = study.ends["stage"] == max((len(run.domains) for run in study.runs), default=0) - 1
     final = study.ends[last].groupby("row")["ap"].mean()
@@ -135,7 +136,7 @@ def styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]
 
     Where more than CLEAR + 1 are shown, the first CLEAR keep their colours and the rest are GREY.
     """
-    rows = list(dict.fromkeys(run.row for run in study.runs))
+    rows = list(dict.fromkeys(run.row for run in (study.whole or study).runs))
     shown = rows if shown is None else list(shown)
     coloured = [(row, colour) for row, colour in colours(study).items() if row in shown]
     own = dict(coloured if len(shown) <= CLEAR + 1 else coloured[:CLEAR])
@@ -243,14 +244,15 @@ def finish(figure: Figure, *said: str) -> Figure:
 
 
 def about_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
-    """What tables say of rows with other texts (of some rows)."""
-    shown = study if rows is None else study.only(rows)
-    return " ".join(note for suite in suites for note in note_unequal_texts(shown, suite))
+    """What tables say of rows with other texts in these suites (of some rows)."""
+    shown = study.of_suites(suites)
+    parts = (shown if rows is None else shown.only(rows)).parts
+    return " ".join(note for part in parts for note in note_unequal_texts(part))
 
 
-def about_copies(study: Study, suites: Sequence[str]) -> str:
+def about_copies(study: Study) -> str:
     """What tables say of validation text that stands in training text; they have the numbers without it."""
-    return " ".join(note for suite in suites for note in note_near_copies(study, suite)[:1])
+    return " ".join(note for part in study.parts for note in note_near_copies(part)[:1])
 
 
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:

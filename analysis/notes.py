@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,22 +18,21 @@ TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no
 NAMED = 6  # rows or stages in a note, of which some tables have many
 
 
-def notes(study: Study, suites: Iterable[str]) -> list[str]:
-    """The footnotes on some suites' runs; none where all is equal and nothing failed."""
+def notes(study: Study) -> list[str]:
+    """The footnotes on a study's runs; none where all is equal and nothing failed."""
     lines = []
-    for suite in suites:
-        runs, titles = study.of(suite), study.stage_titles(suite)
-        stages = study.stages[study.stages["suite"] == suite]
-        lines += note_unequal_budgets(stages, titles)
-        lines += note_unequal_texts(study, suite)
-        lines += note_near_copies(study, suite)
-        lines += note_differences(stages, "Hardware differs", ["hardware"])
-        lines += note_contended_stages(stages, titles)
-        lines += note_changed_code(runs)
-        lines += note_failures(runs, titles)
-        lines += note_left_out_runs(runs)
-        lines += note_tuning(runs)
-        lines += note_passes(runs)
+    for part in study.parts:
+        titles = part.stage_titles
+        lines += note_unequal_budgets(part.stages, titles)
+        lines += note_unequal_texts(part)
+        lines += note_near_copies(part)
+        lines += note_differences(part.stages, "Hardware differs", ["hardware"])
+        lines += note_contended_stages(part.stages, titles)
+        lines += note_changed_code(part.runs)
+        lines += note_failures(part.runs, titles)
+        lines += note_left_out_runs(part.runs)
+        lines += note_tuning(part.runs)
+        lines += note_passes(part.runs)
     return lines
 
 
@@ -67,15 +66,15 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
     return [f"Options are tuned: {'; '.join(parts)}."]
 
 
-def note_probes(study: Study, suites: Iterable[str]) -> list[str]:
+def note_probes(study: Study) -> list[str]:
     """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean over seeds.
 
     A start model's own comes first: a higher one was forgotten.
     """
     perplexities: dict[str, dict[str, list[float]]] = {}
-    for suite in suites:
-        untouched = [(name, run, run.start) for name, runs in study.starts(suite).items() for run in runs]
-        trained = [(run.row, run, run.matrix[-1]) for run in study.of(suite) if run.finished == len(run.domains)]
+    for part in study.parts:
+        untouched = [(name, run, run.start) for name, runs in part.starts.items() for run in runs]
+        trained = [(run.row, run, run.matrix[-1]) for run in part.runs if run.finished == len(run.domains)]
         for label, run, measured in untouched + trained:
             for probe in run.line.probes:
                 value = select_measure(measured, probe.name)
@@ -88,9 +87,9 @@ def note_probes(study: Study, suites: Iterable[str]) -> list[str]:
     return said
 
 
-def note_missing_cells(study: Study, blocks: Sequence[Block], suites: Iterable[str]) -> list[str]:
+def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
     """Say how the missing cells get filled."""
-    commands = " or ".join(f"`python run_all.py run {study.called.get(suite, suite)}`" for suite in suites)
+    commands = " or ".join(f"`python run_all.py run {study.called.get(suite, suite)}`" for suite in study.suites)
     is_missing = any(cell.missing for block in blocks for row in block.rows for cell in row.cells)
     return [f"-- is not measured yet; {commands} fills it in."] if is_missing else []
 
@@ -121,11 +120,11 @@ def _shorten(parts: Sequence[str], between: str, what: str) -> str:
     return between.join(parts[:NAMED]) + (f" and {others} other {what}" if others > 0 else "")
 
 
-def note_unequal_texts(study: Study, suite: str) -> list[str]:
+def note_unequal_texts(part: Study) -> list[str]:
     """Rows whose text, tokens or masks are not those of most rows, and in which domains and probes."""
-    shared = study.on_most_texts(suite)
+    shared = part.on_most_texts
     rows_of: dict[tuple[str, ...], list[str]] = {}
-    for run in study.of(suite) if shared else ():
+    for run in part.runs if shared else ():
         if run.line.unigram and (titles := other_texts(run, shared[0])):
             rows_of.setdefault(tuple(titles), []).append(run.row)
     return [
@@ -144,9 +143,9 @@ def note_differences(stages: pd.DataFrame, what: str, columns: Sequence[str]) ->
     return [f"{what}: {'; '.join(parts)}."] if len(parts) > 1 else []
 
 
-def note_leaks(study: Study, suite: str) -> list[str]:
+def note_leaks(part: Study) -> list[str]:
     """Tasks with test examples that stand in their train set."""
-    lines = (line for run in study.of(suite) for stage in run.scores for line in stage)
+    lines = (line for run in part.runs for stage in run.scores for line in stage)
     leaks: dict[str, dict[str, int]] = {"the train set of their task": {}, "the training text of the stream": {}}
     for line in lines:
         for counts, count in zip(leaks.values(), (line.leaks, line.in_stream), strict=True):
@@ -155,10 +154,10 @@ def note_leaks(study: Study, suite: str) -> list[str]:
     return [f"Test examples stand in {where}, too: {counts}." for where, counts in told.items() if counts]
 
 
-def note_near_copies(study: Study, suite: str) -> list[str]:
+def note_near_copies(part: Study) -> list[str]:
     """Domains and probes whose validation text stands nearly in training text."""
     counts = {}
-    for run in study.of(suite):
+    for run in part.runs:
         titles = {domain.name: domain.title for domain in (*run.line.domains, *run.line.probes)}
         for head in (header(stage) for stage in run.stages if stage):
             for name, info in head.data.items():
@@ -171,18 +170,19 @@ def note_near_copies(study: Study, suite: str) -> list[str]:
     if not counts:
         return []
     told = ", ".join(counts.values())
-    final = note_without_copies(study, suite, "the last domain", len(study.of(suite)[0].domains) - 1)
+    final = note_without_copies(part, "the last domain", len(part.runs[0].domains) - 1)
     return [
         f"Validation text nearly stands in training text, so perplexity is lower: {told}.",
         *([f"{note} Other numbers include them." for note in final] or ["No number without them is known."]),
     ]
 
 
-def note_without_copies(study: Study, suite: str, title: str, stage: int) -> list[str]:
+def note_without_copies(part: Study, title: str, stage: int) -> list[str]:
     """AP and AP⁺ after a stage less those documents, where known of all seeds; means over them."""
-    clean, columns = study.without_copies(), ["ap", "ap_plus"][: stage + 1]  # the first stage has no AP⁺
-    ends = clean.ends[(clean.ends["suite"] == suite) & (clean.ends["stage"] == stage)]
-    means = ends.groupby("row", sort=False)[columns].agg(lambda values: values.mean(skipna=False))
+    ends, columns = part.without_copies.ends, ["ap", "ap_plus"][: stage + 1]  # the first stage has no AP⁺
+    means = (
+        ends[ends["stage"] == stage].groupby("row", sort=False)[columns].agg(lambda values: values.mean(skipna=False))
+    )
     means = means.dropna(how="all")
     said = means.map(lambda value: number(value, 2)).where(means.notna(), "not known")
     told = ", ".join(f"{row} {' and '.join(values)}" for row, *values in said.itertuples())

@@ -53,10 +53,10 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     card = _say_once(scorecard, said)
     return environment.get_template("page.html").render(
         study=study,
-        grows=", ".join(growth(study.of(suite)[0]) for suite in study.suites),
+        grows=", ".join(growth(part.runs[0]) for part in study.parts),
         done=sum(run.finished == len(run.stages) for run in study.runs),
         failed=sum(run.failure is not None for run in study.runs),
-        summary=[(suite, summarize(study, suite)) for suite in study.suites],
+        summary=[(part.suite, summarize(part)) for part in study.parts],
         scorecard=card,
         undecided=_describe_undecided(scorecard) if scorecard else "",
         tables=first + [tuple(_say_once(table, said) for table in pair) for pair in tables[1:]],
@@ -81,24 +81,24 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     )
 
 
-def summarize(study: Study, suite: str) -> list[str]:
+def summarize(part: Study) -> list[str]:
     """The result in three sentences: the best row, what growth gained, what was forgotten.
 
     They are on the rows that spend the budget stage by stage, have ended, and had the text of most.
 
     Growth is the best row that grows beside the best that begins as small and stays so, paired by seed.
     """
-    last, apart = len(study.of(suite)[0].domains) - 1, study.never_best(suite) | study.pooled
-    ends = study.ends[(study.ends["suite"] == suite) & (study.ends["stage"] == last) & ~study.ends["row"].isin(apart)]
+    last, apart = len(part.runs[0].domains) - 1, part.never_best | part.pooled
+    ends = part.ends[(part.ends["stage"] == last) & ~part.ends["row"].isin(apart)]
     if ends.empty:
         return []
     ap, lost = ends.groupby("row")["ap"].mean(), ends.groupby("row")["ap_plus"].mean().dropna()
     best, seeds = str(ap.idxmin()), ends.groupby("row")["seed"].nunique()
     over = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
-    of = ", of the rows that spend the budget stage by stage" if study.pooled else ""
-    title = study.stage_titles(suite)[last]
+    of = ", of the rows that spend the budget stage by stage" if part.pooled else ""
+    title = part.stage_titles[last]
     said = [f"Best: {best} has the lowest AP after {title}, {short(ap[best])} ({over}){of}."]
-    sizes = study.stages[study.stages["suite"] == suite].groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
+    sizes = part.stages.groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
     grows = sizes["max"] > GROWN * sizes["min"]
     if grows.any():
         row = ap[grows].idxmin()
@@ -107,7 +107,7 @@ def summarize(study: Study, suite: str) -> list[str]:
             pairs = ends.pivot_table(index="seed", columns="row", values="ap")[[row, small.idxmin()]].dropna()
             ratios = np.log(pairs[row] / pairs[small.idxmin()]).to_numpy()
             if len(ratios):
-                shared = study.text_variance(suite, row, small.idxmin(), last)
+                shared = part.text_variance(part.suite, row, small.idxmin(), last)
                 change, between = show_mean(ratios, AP.show, shared)
                 within = f" (95% interval {between})" if between else ""
                 said.append(
@@ -151,17 +151,10 @@ def _describe_undecided(scorecard: Table) -> str:
 def _audit(study: Study) -> list[tuple[str, str]]:
     """What is not equal, or not well, in the runs of each suite, which is named where there are several."""
     lines = []
-    for suite in study.suites:
-        where = f"{suite}: " if len(study.suites) > 1 else ""
-        stages = study.stages[study.stages["suite"] == suite]
-        lines += [
-            (where, note)
-            for note in (
-                *notes.notes(study, [suite]),
-                *notes.note_leaks(study, suite),
-                *notes.note_differences(stages, "Code or packages differ", ["code", "packages"]),
-            )
-        ]
+    for part in study.parts:
+        where = f"{part.suite}: " if len(study.parts) > 1 else ""
+        code = notes.note_differences(part.stages, "Code or packages differ", ["code", "packages"])
+        lines += [(where, note) for note in (*notes.notes(part), *notes.note_leaks(part), *code)]
     return lines
 
 
@@ -206,7 +199,7 @@ def _points(study: Study) -> dict[str, Any]:
 
     Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
     """
-    titles = {suite: study.stage_titles(suite) for suite in study.suites}
+    titles = {part.suite: part.stage_titles for part in study.parts}
     evaluations = study.evaluations.astype({"learned": int})
     groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
     spent = groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))

@@ -34,29 +34,28 @@ class PerplexityTable(TableExhibit):
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def _build(self, study: Study) -> Table:
-        suites = self.suites(study)
-        titles = study.column_titles(suites)
+        titles = study.column_titles
         places = [(stage, metric) for stage in range(len(titles)) for metric in PERPLEXITIES if stage or metric is AP]
         columns = [
             Column(metric.name, titles[stage], metric.lower, in_csv_alone=_is_between(stage, len(titles)))
             for stage, metric in places
         ]
-        blocks = [self._block(study, suite, places) for suite in suites]
-        below = notes.note_probes(study, suites)
-        for suite in suites:
-            for stage, title in enumerate(study.stage_titles(suite)[:-1]):
-                below += notes.note_without_copies(study, suite, title, stage)
+        blocks = [self._block(part, places) for part in study.parts]
+        below = notes.note_probes(study)
+        for part in study.parts:
+            for stage, title in enumerate(part.stage_titles[:-1]):
+                below += notes.note_without_copies(part, title, stage)
         return self.measured(study, columns, blocks, below)
 
-    def _block(self, study: Study, suite: str, places: Sequence[Place]) -> Block:
-        ends = study.ends[study.ends["suite"] == suite].groupby(["row", "stage"])
+    def _block(self, part: Study, places: Sequence[Place]) -> Block:
+        ends = part.ends.groupby(["row", "stage"])
         values = {metric: ends[metric.column].agg(tuple).to_dict() for metric in PERPLEXITIES}
-        done = study.stages[(study.stages["suite"] == suite) & study.stages["done"]]
+        done = part.stages[part.stages["done"]]
         untrained = set(zip(done["row"], done["stage"], strict=True)) - set(values[AP])
-        printed = self.beside(study, suite)
-        chosen = self.only.get(suite, ())
+        printed = self.beside(part)
+        chosen = self.only.get(part.suite, ())
         rows = []
-        for label, run in {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}.items():
+        for label, run in {run.row: run for run in part.runs if not chosen or run.row in chosen}.items():
             cells, row, same = [], slug(label), True
             for stage, metric in places:
                 title = run.domains[stage].title if stage < len(run.domains) else ""
@@ -72,8 +71,8 @@ class PerplexityTable(TableExhibit):
                     cells.append(Cell())
             rows.append(TableRow((label,), tuple(cells)))
         if not chosen:
-            rows += _rows_to_compare_with(study, suite, places)
-        return Block(self.heading(study, suite), tuple(rows), suite)
+            rows += _rows_to_compare_with(part, places)
+        return Block(self.heading(part), tuple(rows), part.suite)
 
 
 def _is_between(stage: int, stages: int) -> bool:
@@ -81,12 +80,12 @@ def _is_between(stage: int, stages: int) -> bool:
     return stages > LONG and (stages - 1 - stage) % -(-stages // 6) > 0
 
 
-def _rows_to_compare_with(study: Study, suite: str, places: Sequence[Place]) -> Iterator[TableRow]:
+def _rows_to_compare_with(part: Study, places: Sequence[Place]) -> Iterator[TableRow]:
     """AP of each start model, untouched, and of the unigram distributions, on the domains that have come so far."""
-    for name, runs in study.starts(suite).items():
+    for name, runs in part.starts.items():
         starts = [[select_measure(run.start, domain.name) for domain in run.domains] for run in runs]
         yield _make_reference_row(name + UNTOUCHED, starts, places)
-    most = study.on_most_texts(suite)
+    most = part.on_most_texts
     unigram = {run.seed: [run.line.unigram[domain.name] for domain in run.domains] for run in most}
     yield _make_reference_row(UNIGRAM, list(unigram.values()), places)
 
@@ -123,15 +122,13 @@ class LifelongTable(TableExhibit):
     """One line a row of a suite, measured on runs that finished (definitions: `analysis.metrics`)."""
 
     def _build(self, study: Study) -> Table:
-        suites = self.suites(study)
-        runs = [run for suite in suites for run in study.of(suite)]
-        probes = {probe.name: probe.title for run in runs for probe in run.line.probes}
-        groups = {OF_PROBE: 2} | ({SINCE_START: 3} if any(run.start for run in runs) else {})
+        probes = {probe.name: probe.title for run in study.runs for probe in run.line.probes}
+        groups = {OF_PROBE: 2} | ({SINCE_START: 3} if any(run.start for run in study.runs) else {})
         columns = (
             *COLUMNS,
             *(Column(title, group, True, digits) for group, digits in groups.items() for title in probes.values()),
         )
-        blocks = [self._block(study, suite, columns, probes) for suite in suites]
+        blocks = [self._block(part, columns, probes) for part in study.parts]
         about = (
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
             "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "
@@ -141,28 +138,27 @@ class LifelongTable(TableExhibit):
         )
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
-        below = [about, *(note for suite in suites for note in _note_slowed_runs(study, suite, study.curves(suite)))]
+        below = [about, *(note for part in study.parts for note in _note_slowed_runs(part))]
         return self.measured(study, columns, blocks, below)
 
-    def _block(self, study: Study, suite: str, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
-        curves, slowed = study.curves(suite), study.slowed(suite)
-        apart = study.apart(suite)
-        runs = {(run.row, run.seed): run for run in study.of(suite)}
+    def _block(self, part: Study, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
+        curves, slowed = part.curves, part.slowed
+        runs = {(run.row, run.seed): run for run in part.runs}
         targets = {
             seed: curve["ap"][-1]
             for (row, seed), curve in curves.items()
             if row == TARGET and not (is_timed(runs[row, seed]) and (row, seed) in slowed)
         }
-        measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in study.of(suite)}
+        measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in part.runs}
         missing = [Cell(missing=True)] * len(columns)
         for (row, seed), curve in curves.items():
-            target = targets.get(seed, np.nan) if not apart & {row, TARGET} else np.nan
+            target = targets.get(seed, np.nan) if not part.apart & {row, TARGET} else np.nan
             measured[row].append(_measure(runs[row, seed], curve, target, list(probes), (row, seed) in slowed))
         rows = [
             TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
             for row, lines in measured.items()
         ]
-        return Block(self.heading(study, suite), tuple(rows), suite)
+        return Block(self.heading(part), tuple(rows), part.suite)
 
 
 def _measure(run: RunRecords, curve: Curve, target: float, probes: Sequence[str], slowed: bool) -> tuple[float, ...]:
@@ -220,17 +216,15 @@ class UnitTable(TableExhibit):
         below = ["A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."]
         if pooled := [row for row in rows if row in study.pooled]:
             below.append(f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}.")
-        for suite in compared.suites:
-            curves, apart = compared.curves(suite), compared.apart(suite)
-            values = compare_at_equal_cost(curves, compared.slowed(suite), apart)
-            ranks = values.groupby(["row"]).mean().drop(index=list(apart), errors="ignore").rank(method="min")
+        for part in compared.parts:
+            values = compare_at_equal_cost(part.curves, part.slowed, part.apart)
+            ranks = values.groupby(["row"]).mean().drop(index=list(part.apart), errors="ignore").rank(method="min")
             ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
-            of_suite = dict.fromkeys(run.row for run in compared.of(suite))
+            of_suite = dict.fromkeys(run.row for run in part.runs)
             lines = tuple(TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in of_suite)
-            blocks.append(mark_best(Block(self.heading(compared, suite), lines, suite), columns, apart))
-            below += _note_slowed_runs(compared, suite, curves)
-        below += notes.note_missing_cells(compared, blocks, compared.suites)
-        below += notes.notes(compared, compared.suites)
+            blocks.append(mark_best(Block(self.heading(part), lines, part.suite), columns, part.apart))
+            below += _note_slowed_runs(part)
+        below += [*notes.note_missing_cells(compared, blocks), *notes.notes(compared)]
         return self.table(columns, blocks, below)
 
 
@@ -259,10 +253,10 @@ def compare_at_equal_cost(
     return values
 
 
-def _note_slowed_runs(study: Study, suite: str, finished: Collection[tuple[str, int]]) -> list[str]:
-    """Say how many of these runs are not compared by wall time, and why."""
-    slowed = len(study.slowed(suite) & set(finished))
-    runs = f"{slowed} of {len(finished)} runs"
+def _note_slowed_runs(part: Study) -> list[str]:
+    """Say how many finished runs are not compared by wall time, and why."""
+    slowed = len(part.slowed & part.curves.keys())
+    runs = f"{slowed} of {len(part.curves)} runs"
     return [f"By wall time {runs} are left out: other programs took cores in their last stage."] if slowed else []
 
 

@@ -37,8 +37,7 @@ class MatrixFigure(FigureExhibit):
     """
 
     def draw(self, study: Study) -> Figure:
-        suites = self.suites(study)
-        matrices = [matrix for suite in suites for matrix in self._matrices(study, suite)]
+        matrices = [matrix for part in study.parts for matrix in self._matrices(part)]
         values = [matrix.to_numpy()[np.isfinite(matrix.to_numpy())] for _, matrix in matrices]
         every = np.concatenate([*values, np.empty(0)])
         if not every.size:
@@ -59,7 +58,7 @@ class MatrixFigure(FigureExhibit):
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             _draw_matrix(axis, matrix, scale)
             axis.set_title(row, pad=3)
-            lowest, leftmost = place // across == down - 1 or suites[1:], place % across == 0 or not alike
+            lowest, leftmost = place // across == down - 1 or study.suites[1:], place % across == 0 or not alike
             texts, stages = matrix.columns[::each], matrix.index[::each]
             axis.set_xticks(range(0, matrix.shape[1], each), texts if lowest else [""] * len(texts))
             axis.set_yticks(range(0, matrix.shape[0], each), stages if leftmost else [""] * len(stages))
@@ -88,11 +87,11 @@ class MatrixFigure(FigureExhibit):
         seeds = max(map(finished.count, finished))
         over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
         about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
-        return finish(figure, about, figures.about_texts(study, suites), figures.about_copies(study, suites))
+        return finish(figure, about, figures.about_texts(study, study.suites), figures.about_copies(study))
 
-    def _matrices(self, study: Study, suite: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    def _matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
         """What a panel shows of each row: a line a stage, a column a text."""
-        runs, titles = study.of(suite), study.stage_titles(suite)
+        runs, titles = part.runs, part.stage_titles
         for row in dict.fromkeys(run.row for run in runs):
             of_row = [run for run in runs if run.row == row]
             stages = ["start"] * bool(of_row[0].start) + titles
@@ -145,7 +144,8 @@ class AttentionFigure(FigureExhibit):
     row: str
 
     def draw(self, study: Study) -> Figure:
-        lines = study.attentions[study.attentions["suite"] == self.suites(study)[0]]
+        part = study.parts[0]
+        lines = part.attentions
         lines = lines[lines["row"].map(slug) == slug(self.row)]
         lines = lines[lines["seed"] == lines["seed"].min()].sort_values("stage")
         shown = lines[lines["heads"].map(len) > 0]
@@ -169,7 +169,7 @@ class AttentionFigure(FigureExhibit):
             f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known. Above each model: how "
             "alike heads are to their own ancestor (to other heads)"
         )
-        return finish(figure, about, figures.about_texts(study, self.suites(study)[:1], list(shown["row"].unique())))
+        return finish(figure, about, figures.about_texts(part, part.suites, list(shown["row"].unique())))
 
 
 def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:

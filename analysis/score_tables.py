@@ -14,7 +14,6 @@ from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import ZeroShotLine
 from benchmark.settings.names import BASELINE, slug
-from benchmark.store import RunRecords
 
 AVERAGE = "AVG"
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
@@ -35,25 +34,23 @@ class ScoreTable(TableExhibit):
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def _build(self, study: Study) -> Table:
-        suites = self.suites(study)
-        titles = {name: title for suite in suites for name, title in study.tasks(suite).items()}
+        titles = {name: title for part in study.parts for name, title in part.tasks.items()}
         columns = [Column(title, lower=None if self.by_stage else False) for title in [*titles.values(), AVERAGE]]
-        if whole := next(filter(None, map(study.whole_task, suites)), ""):
-            columns.append(Column(whole, lower=False))
-            titles[""] = whole
-        blocks = self._blocks(study, suites, titles)
-        shown = study.scores[study.scores["suite"].isin(suites)]
-        below = _describe_scores(shown, titles)
-        if leaked := [note for suite in suites for note in notes.note_leaks(study, suite)]:
-            clean = self._blocks(study.without_leaks(), suites, titles)
+        if study.whole_task:
+            columns.append(Column(study.whole_task, lower=False))
+            titles[""] = study.whole_task
+        blocks = self._blocks(study, titles)
+        below = _describe_scores(study.scores, titles)
+        if leaked := [note for part in study.parts for note in notes.note_leaks(part)]:
+            clean = self._blocks(study.without_leaks(), titles)
             below += [*leaked, *self._note_leaks(blocks, clean, columns)]
         return self.measured(study, columns, blocks, below, scores=True)
 
-    def _blocks(self, study: Study, suites: Sequence[str], titles: dict[str, str]) -> list[Block]:
+    def _blocks(self, study: Study, titles: dict[str, str]) -> list[Block]:
         return [
-            Block(heading, tuple(self._rows(study, suite, lines, titles)), suite)
-            for suite in suites
-            for heading, lines in self.lines(study, suite)
+            Block(heading, tuple(self._rows(part, lines, titles)), part.suite)
+            for part in study.parts
+            for heading, lines in self.lines(part)
         ]
 
     def _note_leaks(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
@@ -78,26 +75,24 @@ class ScoreTable(TableExhibit):
                 lines.append(f"{column.name} without leaked test examples: {said}.")
         return lines
 
-    def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
+    def lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
-        chosen = self.only.get(suite, ())
-        runs = _sort_by_row(study, suite, chosen)
-        last = len(study.of(suite)[0].domains) - 1
-        scores, probes = (table[table["suite"] == suite] for table in (study.scores, study.probes))
+        chosen = self.only.get(part.suite, ())
+        runs = {run.row: run for run in part.runs if not chosen or run.row in chosen}
+        last = len(part.runs[0].domains) - 1
         lines = [
-            (row, True, _average_seeds(scores, row, last), row, str(len(run.domains))) for row, run in runs.items()
+            (row, True, _average_seeds(part.scores, row, last), row, str(len(run.domains))) for row, run in runs.items()
         ]
-        shown = [(self.heading(study, suite), lines + ([] if chosen else _baselines(study, suite)))]
-        if len(probes[(probes["stage"] == last) & probes["headline"]]):
-            lines = [(f"{row}, linear probe", True, _average_seeds(probes, row, last), "", "") for row in runs]
+        shown = [(self.heading(part), lines + ([] if chosen else _baselines(part)))]
+        if len(part.probes[(part.probes["stage"] == last) & part.probes["headline"]]):
+            lines = [(f"{row}, linear probe", True, _average_seeds(part.probes, row, last), "", "") for row in runs]
             shown.append((PROBES, lines))
         return shown
 
-    def _rows(self, study: Study, suite: str, lines: list[ScoreLine], titles: dict[str, str]) -> list[TableRow]:
-        printed, names = self.beside(study, suite), list(study.tasks(suite))
+    def _rows(self, part: Study, lines: list[ScoreLine], titles: dict[str, str]) -> list[TableRow]:
+        printed, names = self.beside(part), list(part.tasks)
         stream = [*dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE)]
-        scores = study.scores[study.scores["suite"] == suite]
-        if study.stage_titles(suite) != stream or set(scores["how"]) == {"linear_probe"}:
+        if part.stage_titles != stream or set(part.scores["how"]) == {"linear_probe"}:
             printed = {}
         average, of_domains = AVERAGE if len(names) == len(stream) else "", [name for name in titles if name]
         rows = []
@@ -111,7 +106,7 @@ class ScoreTable(TableExhibit):
             if "" in titles:
                 cells.append(_cell(means, "") if row or "" in means else Cell())
             rows.append(TableRow((label,), tuple(cells), competes))
-        if self.by_stage and suite in study.only_last:  # no score of the models before is to come
+        if self.by_stage and part.suite in part.only_last:  # no score of the models before is to come
             rows[:-1] = [replace(row, cells=tuple(replace(c, missing=False) for c in row.cells)) for row in rows[:-1]]
         return rows
 
@@ -123,12 +118,11 @@ class PromptTable(ScoreTable):
     The last, which the paper does not have, where it was measured.
     """
 
-    def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
-        final = _find_final_scores(study, suite)
+    def lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+        final = _find_final_scores(part)
         prompts = {name: label for name, label in PROMPTS.items() if name != "picked" or name in set(final["prompt"])}
-        with_prompts = [
-            row for row in _sort_by_row(study, suite, ()) if "right" in set(final[final["row"] == row]["prompt"])
-        ]
+        rows = dict.fromkeys(run.row for run in part.runs)
+        with_prompts = [row for row in rows if "right" in set(final[final["row"] == row]["prompt"])]
         lines = [
             (
                 f"{row}, {label}",
@@ -140,7 +134,7 @@ class PromptTable(ScoreTable):
             for row in with_prompts or [PROMPTED]
             for prompt, label in prompts.items()
         ]
-        return [(self.heading(study, suite), lines)]
+        return [(self.heading(part), lines)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +143,11 @@ class StageScoreTable(ScoreTable):
 
     by_stage = True
 
-    def lines(self, study: Study, suite: str) -> list[tuple[str, list[ScoreLine]]]:
-        scores = study.scores[study.scores["suite"] == suite]
+    def lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+        stages = {run.row: range(len(run.domains)) for run in part.runs}
         return [
-            (
-                row,
-                [(f"M{i + 1}", True, _average_seeds(scores, row, i), row, str(i + 1)) for i in range(len(run.domains))],
-            )
-            for row, run in _sort_by_row(study, suite, ()).items()
+            (row, [(f"M{i + 1}", True, _average_seeds(part.scores, row, i), row, str(i + 1)) for i in of_row])
+            for row, of_row in stages.items()
         ]
 
 
@@ -167,10 +158,10 @@ class ZeroShotTable(TableExhibit):
     def _build(self, study: Study) -> Table:
         metrics = {line.task: _headline(line) for run in study.runs for lines in run.zero_shot for line in lines}
         blocks = []
-        for suite in study.suites:
-            for row, run in _sort_by_row(study, suite, ()).items():
-                lines = (self._line(study, suite, row, stage, metrics) for stage in range(len(run.domains)))
-                blocks.append(Block(row, tuple(lines), suite))
+        for part in study.parts:
+            for row, run in {run.row: run for run in part.runs}.items():
+                lines = (self._line(part, row, stage, metrics) for stage in range(len(run.domains)))
+                blocks.append(Block(row, tuple(lines), part.suite))
         about = [
             f"Metrics: {', '.join(f'{task} {name}' for task, name in metrics.items())}. Nobody has looked for these "
             "tasks' examples in the training text of the stream."
@@ -178,9 +169,9 @@ class ZeroShotTable(TableExhibit):
         about *= bool(metrics)
         return self.measured(study, [Column("AP"), *map(Column, metrics)], blocks, about, scores=True)
 
-    def _line(self, study: Study, suite: str, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
-        ends = study.ends[(study.ends["suite"] == suite) & (study.ends["row"] == row) & (study.ends["stage"] == stage)]
-        runs = [run for run in study.of(suite) if run.row == row and len(run.zero_shot) > stage]
+    def _line(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
+        ends = part.ends[(part.ends["row"] == row) & (part.ends["stage"] == stage)]
+        runs = [run for run in part.runs if run.row == row and len(run.zero_shot) > stage]
         said = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
         values = [tuple(of[task][name] for of in said if name in of.get(task, {})) for task, name in metrics.items()]
         cells = [Cell(tuple(ends["ap"]), missing=ends.empty), *(Cell(of, digits=3, missing=not of) for of in values)]
@@ -192,13 +183,8 @@ def _headline(line: ZeroShotLine) -> str:
     return next((name for name in ("acc_norm", "acc") if name in line.values), next(iter(line.values)))
 
 
-def _sort_by_row(study: Study, suite: str, chosen: Sequence[str]) -> dict[str, RunRecords]:
-    return {run.row: run for run in study.of(suite) if not chosen or run.row in chosen}
-
-
-def _find_final_scores(study: Study, suite: str) -> pd.DataFrame:
-    last = study.scores["stage"] == len(study.of(suite)[0].domains) - 1
-    return study.scores[last & (study.scores["suite"] == suite)]
+def _find_final_scores(part: Study) -> pd.DataFrame:
+    return part.scores[part.scores["stage"] == len(part.runs[0].domains) - 1]
 
 
 def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:
@@ -219,13 +205,13 @@ def _average(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
     return Cell(values, digits=1, missing=not values and bool(domains))
 
 
-def _baselines(study: Study, suite: str) -> list[ScoreLine]:
+def _baselines(part: Study) -> list[ScoreLine]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
-    scores = _find_final_scores(study, suite)
+    scores = _find_final_scores(part)
     scores = scores[scores["headline"]]
-    windows = {line.window for run in study.of(suite) for stage in run.scores for line in stage}
-    of_task = study.baselines["task_key"].isin(set(scores["task_key"]))
-    measured = study.baselines[of_task & study.baselines["window"].isin({"", *windows})].assign(seed=0)
+    windows = {line.window for run in part.runs for stage in run.scores for line in stage}
+    of_task = part.baselines["task_key"].isin(set(scores["task_key"]))
+    measured = part.baselines[of_task & part.baselines["window"].isin({"", *windows})].assign(seed=0)
     return [
         (BASELINE + name, False, average_by_domain(lines, ["seed"]), "", "")
         for name, lines in measured.groupby("name", sort=False)

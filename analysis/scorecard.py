@@ -39,8 +39,8 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
 
     `load` gives the paper's tables by name.
     """
-    papers = {suite: _papers(study, suite, load) for suite in study.suites}
-    ours = {suite: collect_measurements(study, suite) for suite in study.suites}
+    papers = {part.suite: _papers(part, load) for part in study.parts}
+    ours = {part.suite: collect_measurements(part) for part in study.parts}
     judged = _judge(ours, papers)
     seeds = max((verdict.seeds for _, verdict in judged), default=0)
     if seeds < fewest_seeds(2 * len(judged) or 1):
@@ -50,18 +50,18 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
         blocks, below = list(_blocks(study, ours, judged)), _describe_rules(ours, len(judged))
     if any(comparison.text_variance for _, verdict in judged for comparison in verdict.comparisons):
         below.append("An interval of AP also holds the error that the choice of validation documents brings.")
-    for suite in study.suites:
-        below += _order(ours[suite], papers[suite]["main_pretraining"], "AP", "", "final AP")
-        below += _order(ours[suite], papers[suite]["main_downstream"], "score", AVERAGE, "final average score")
-        tables = dict.fromkeys(verdict.claim.table for of, verdict in judged if of == suite and verdict.printed)
-        below += _note_printed(study, suite, load, tables)
-    if not any(notes.note_tuning(study.of(suite)) for suite in study.suites):
+    for part in study.parts:
+        mine, theirs = ours[part.suite], papers[part.suite]
+        below += _order(mine, theirs["main_pretraining"], "AP", "", "final AP")
+        below += _order(mine, theirs["main_downstream"], "score", AVERAGE, "final average score")
+        tables = dict.fromkeys(verdict.claim.table for of, verdict in judged if of == part.suite and verdict.printed)
+        below += _note_printed(part, load, tables)
+    if not any(notes.note_tuning(part.runs) for part in study.parts):
         below.append("Options are the suite's own, not tuned.")
-    if leaks := [note for suite in study.suites for note in notes.note_leaks(study, suite)]:
-        clean = study.without_leaks()
-        again = _judge({suite: collect_measurements(clean, suite) for suite in study.suites}, papers, len(judged))
-        below += [*leaks, *_note_other_verdicts(judged, again)]
-    below += notes.notes(study, study.suites)
+    if leaks := [note for part in study.parts for note in notes.note_leaks(part)]:
+        clean = {part.suite: collect_measurements(part) for part in study.without_leaks().parts}
+        below += [*leaks, *_note_other_verdicts(judged, _judge(clean, papers, len(judged)))]
+    below += notes.notes(study)
     columns = tuple(map(Column, COLUMNS))
     return Table(
         NAME, "table:scorecard", "The paper's findings on these runs.", ("Claim",), columns, tuple(blocks), tuple(below)
@@ -102,12 +102,12 @@ def _describe_undecided(claims: int, seeds: int) -> str:
 
 
 def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tuple[str, Verdict]]) -> Iterator[Block]:
-    for suite in study.suites:
-        place = f"{growth(study.of(suite)[0])}: " if len(study.suites) > 1 else ""
+    for part in study.parts:
+        place = f"{growth(part.runs[0])}: " if len(study.parts) > 1 else ""
         for topic in dict.fromkeys(claim.topic for claim in CLAIMS):
-            chosen = [verdict for of, verdict in judged if of == suite and verdict.claim.topic == topic]
+            chosen = [verdict for of, verdict in judged if of == part.suite and verdict.claim.topic == topic]
             if chosen:
-                yield Block(place + topic, tuple(_row(verdict, ours[suite]) for verdict in chosen))
+                yield Block(place + topic, tuple(_row(verdict, ours[part.suite]) for verdict in chosen))
 
 
 def _row(verdict: Verdict, ours: Measurements) -> TableRow:
@@ -175,27 +175,27 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
     return [(text + over + ".").replace("-", "−")]
 
 
-def _papers(study: Study, suite: str, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
+def _papers(part: Study, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
     """The printed numbers to hold a suite against, by table."""
-    blocks = {table: _find_block(study, suite, load, table) for table in dict.fromkeys(claim.table for claim in CLAIMS)}
+    blocks = {table: _find_block(part, load, table) for table in dict.fromkeys(claim.table for claim in CLAIMS)}
     return {table: convert_printed(exhibit.printed, block) for table, (exhibit, block) in blocks.items()}
 
 
-def _note_printed(study: Study, suite: str, load: Callable[[str], Exhibit], tables: Iterable[str]) -> list[str]:
+def _note_printed(part: Study, load: Callable[[str], Exhibit], tables: Iterable[str]) -> list[str]:
     """Whose numbers stand under "Paper" beside a suite that the paper prints none of, in these tables."""
-    blocks = (_find_block(study, suite, load, table) for table in tables)
-    own = study.printed.get(suite, suite)
+    blocks = (_find_block(part, load, table) for table in tables)
+    own = part.printed.get(part.suite, part.suite)
     others = " and ".join(dict.fromkeys(repr(exhibit.blocks[block]) for exhibit, block in blocks if block != own))
-    return [f"Paper: where it prints nothing of {suite}, its numbers of {others} stand."] if others else []
+    return [f"Paper: where it prints nothing of {part.suite}, its numbers of {others} stand."] if others else []
 
 
-def _find_block(study: Study, suite: str, load: Callable[[str], Exhibit], table: str) -> tuple[Exhibit, str]:
+def _find_block(part: Study, load: Callable[[str], Exhibit], table: str) -> tuple[Exhibit, str]:
     """The table's printed block of a suite, else the first of its architecture: the paper's findings are of these.
 
     The paper's suites of other budgets have a table of their own.
     """
-    own = study.printed.get(suite, suite)
+    own = part.printed.get(part.suite, part.suite)
     exhibit = next((e for e in (load(table), load(table.replace("main", "budgets"))) if own in e.blocks), load(table))
-    architecture = study.of(suite)[0].line.config["model"]["architecture"]
+    architecture = part.runs[0].line.config["model"]["architecture"]
     alike = [own, *(block for block in exhibit.blocks if block.startswith(architecture[:3])), *exhibit.blocks]
     return exhibit, next(block for block in alike if block in exhibit.blocks)

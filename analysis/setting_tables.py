@@ -63,25 +63,20 @@ class ArchitectureTable(TableExhibit):
 
     def _build(self, study: Study) -> Table:
         columns = [Column(PROPERTIES[name][0]) for name in self.properties]
-        blocks, suites = [], self.suites(study)
-        for suite in suites:
-            for block, row in self._chosen(study, suite).items():
-                runs = [run for run in study.of(suite) if slug(run.row) == slug(row)]
-                heading = row if self.rows else f"{self.heading(study, suite)} ({row})"
+        blocks = []
+        for part in study.parts:
+            growing = next((run.row for run in part.runs if run.line.method == GROWING), part.runs[-1].row)
+            for block, row in (self.rows or {"": growing}).items():
+                runs = [run for run in part.runs if slug(run.row) == slug(row)]
+                heading = row if self.rows else f"{self.heading(part)} ({row})"
                 if runs:
-                    printed = self.beside(study, suite, block) if self.rows or slug(row) == GROWING else {}
-                    blocks.append(Block(heading, tuple(self._models(study, runs, printed)), suite))
-        below = [*notes.note_missing_cells(study, blocks, suites), *notes.notes(study, suites)]
+                    printed = self.beside(part, block) if self.rows or slug(row) == GROWING else {}
+                    blocks.append(Block(heading, tuple(self._models(part, runs, printed)), part.suite))
+        below = [*notes.note_missing_cells(study, blocks), *notes.notes(study)]
         return self.table(columns, blocks, below, "Model")
 
-    def _chosen(self, study: Study, suite: str) -> Mapping[str, str]:
-        if self.rows:
-            return self.rows
-        runs = study.of(suite)
-        return {"": next((run.row for run in runs if run.line.method == GROWING), runs[-1].row)}
-
-    def _models(self, study: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
-        stages = study.stages[study.stages["run"].isin([run.id for run in runs])]
+    def _models(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
+        stages = part.stages[part.stages["run"].isin([run.id for run in runs])]
         rows = []
         for i in range(len(runs[0].domains)):
             properties = _properties(runs, i, stages[stages["stage"] == i])
@@ -139,10 +134,9 @@ class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
     def _build(self, study: Study) -> Table:
-        suites = self.suites(study)
-        of_paper = all(study.printed.get(suite, suite) for suite in suites)
+        of_paper = all(study.printed.get(suite, suite) for suite in study.suites)
         printed = {(v.row, v.column): v for v in self.printed if of_paper}
-        tasks = [task for suite in suites for task in study.of(suite)[0].line.tasks if task["domain"]]
+        tasks = [task for part in study.parts for task in part.runs[0].line.tasks if task["domain"]]
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [
             TableRow(

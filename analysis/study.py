@@ -51,10 +51,12 @@ _CURVE = ("stage", "is_end", "begun", "charged", *_MEASURED)
 class Study:
     """The runs that a report is about, and everything computed from them once.
 
+    What compares rows is asked of the `parts`, which are of one suite each.
+
     `title` names the comparison, as its suites do; `paper`: whether the runs are held against the paper; `called`:
     what stands for each suite on a command line; `printed`: for each suite the
     one of the paper whose printed numbers stand beside its own, "" for none; one that is not in it: by its name;
-    `only_last`: suites that fine-tune the models after the last stage alone.
+    `only_last`: suites that fine-tune the models after the last stage alone. `whole`: the study that it is a part of.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Study:
     called: Mapping[str, str] = field(default_factory=dict)
     printed: Mapping[str, str] = field(default_factory=dict)
     only_last: frozenset[str] = frozenset()
+    whole: Study | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
@@ -188,21 +191,22 @@ class Study:
         lines = [[getattr(line, name) for name in names] for run in self.runs for line in run.baselines]
         return pd.DataFrame(lines, columns=names).drop_duplicates(ignore_index=True)
 
-    def curves(self, suite: str) -> dict[tuple[str, int], Curve]:
-        """The evaluations of each finished run of a suite, by row and seed: arrays by column."""
-        evaluations = self.evaluations[self.evaluations["suite"] == suite]
-        columns = {name: evaluations[name].to_numpy() for name in (*_CURVE, *list_recorded_units())}
-        curves, last = {}, len(self.of(suite)[0].domains) - 1
-        for key, indices in evaluations.groupby(["row", "seed"], sort=False).indices.items():
+    @cached_property
+    def curves(self) -> dict[tuple[str, int], Curve]:
+        """The evaluations of each finished run, by row and seed: arrays by column."""
+        columns = {name: self.evaluations[name].to_numpy() for name in (*_CURVE, *list_recorded_units())}
+        curves, last = dict[Any, Curve](), len(self.runs[0].domains) - 1
+        for key, indices in self.evaluations.groupby(["row", "seed"], sort=False).indices.items():
             curve = {name: values[indices] for name, values in columns.items()}
             if curve["is_end"][-1] and curve["stage"][-1] == last:
                 curves[key] = curve
         return curves
 
-    def slowed(self, suite: str) -> set[tuple[str, int]]:
+    @cached_property
+    def slowed(self) -> set[tuple[str, int]]:
         """The runs, by row and seed, whose last stage had less than ENOUGH_CORES of its cores."""
-        last = self.stages[self.stages["stage"] == len(self.of(suite)[0].domains) - 1]
-        slow = last[(last["suite"] == suite) & (last["cores"] < ENOUGH_CORES)]
+        last = self.stages[self.stages["stage"] == len(self.runs[0].domains) - 1]
+        slow = last[last["cores"] < ENOUGH_CORES]
         return {(row, seed) for row, seed in slow[["row", "seed"]].itertuples(index=False)}
 
     @cached_property
@@ -227,6 +231,20 @@ class Study:
     def of(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
 
+    @property
+    def suite(self) -> str:
+        """The name of the suite, of a study of a single one."""
+        return self.runs[0].suite
+
+    @cached_property
+    def parts(self) -> list[Study]:
+        """A study of each suite, whose rows are those of one table."""
+        return [self] if len(self.suites) == 1 else [self.of_suites([suite]) for suite in self.suites]
+
+    def of_suites(self, suites: Sequence[str]) -> Study:
+        """The runs of these suites, in this order."""
+        return replace(self, runs=[run for suite in suites for run in self.of(suite)], whole=self.whole or self)
+
     def only(self, rows: Collection[str]) -> Study:
         """The runs of these rows."""
         return replace(self, runs=[run for run in self.runs if run.row in rows])
@@ -248,6 +266,7 @@ class Study:
             runs.append(replace(run, scores=[_clean(stage) for stage in run.scores], baselines=baselines))
         return replace(self, runs=runs)
 
+    @cached_property
     def without_copies(self) -> Study:
         """Runs that say it, measured on validation text less what nearly stands in training text.
 
@@ -261,29 +280,30 @@ class Study:
         ]
         return replace(self, runs=runs)
 
-    def tasks(self, suite: str) -> dict[str, str]:
-        """The titles of a suite's domains that a downstream task is of, by name."""
-        runs = self.of(suite)
-        have = {task["domain"] for run in runs for task in run.line.tasks}
-        return {domain.name: domain.title for domain in runs[0].domains if domain.name in have}
+    @property
+    def tasks(self) -> dict[str, str]:
+        """The titles of the domains that a downstream task is of, by name."""
+        have = {task["domain"] for run in self.runs for task in run.line.tasks}
+        return {domain.name: domain.title for run in self.runs for domain in run.domains if domain.name in have}
 
-    def whole_task(self, suite: str) -> str:
+    @property
+    def whole_task(self) -> str:
         """The title of the task of no domain, whose domain in `scores` is ""; "" where there is none."""
-        titles = (
-            task["title"] or task["name"] for run in self.of(suite) for task in run.line.tasks if not task["domain"]
-        )
-        return next(titles, "")
+        tasks = (task for run in self.runs for task in run.line.tasks if not task["domain"])
+        return next((task["title"] or task["name"] for task in tasks), "")
 
-    def apart(self, suite: str) -> frozenset[str]:
+    @cached_property
+    def apart(self) -> frozenset[str]:
         """Rows whose text, tokens or masks are not those of most: their perplexities compare with no others."""
-        shared = self.on_most_texts(suite)[:1]
+        shared = self.on_most_texts[:1]
         return frozenset(
-            run.row for run in self.of(suite) for measure in shared if run.line.unigram and other_texts(run, measure)
+            run.row for run in self.runs for measure in shared if run.line.unigram and other_texts(run, measure)
         )
 
-    def never_best(self, suite: str) -> frozenset[str]:
+    @property
+    def never_best(self) -> frozenset[str]:
         """Rows whose perplexities are marked in no table: references, and those on other texts."""
-        return self.references | self.apart(suite)
+        return self.references | self.apart
 
     def text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
         """The variance that the choice of validation documents brings to the log ratio of two rows' AP after a stage.
@@ -312,23 +332,26 @@ class Study:
                 losses[run.seed] = {name: np.array(end.documents[name], float) for name in learned}
         return losses
 
-    def stage_titles(self, suite: str) -> list[str]:
+    @cached_property
+    def stage_titles(self) -> list[str]:
         """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
-        orders = {tuple(domain.title for domain in run.domains) for run in self.of(suite)}
+        orders = {tuple(domain.title for domain in run.domains) for run in self.runs}
         longest = max(orders, key=len)
         return list(longest) if len(orders) == 1 else [f"Domain {place + 1}" for place in range(len(longest))]
 
-    def column_titles(self, suites: Sequence[str]) -> list[str]:
+    @property
+    def column_titles(self) -> list[str]:
         """What stages are called in columns that several suites share: by their place where domains differ."""
-        titles = [self.stage_titles(suite) for suite in suites]
+        titles = [part.stage_titles for part in self.parts]
         longest = max(titles, key=len)
         alike = all(each == longest[: len(each)] for each in titles)
         return longest if alike else [f"Domain {place + 1}" for place in range(len(longest))]
 
-    def starts(self, suite: str) -> dict[str, list[RunRecords]]:
-        """What tables call each start model of a suite, and a run of each seed that begins with it."""
+    @property
+    def starts(self) -> dict[str, list[RunRecords]]:
+        """What tables call each start model, and a run of each seed that begins with it."""
         starts: dict[str, dict[int, RunRecords]] = {}
-        for run in self.of(suite):
+        for run in self.runs:
             if run.start:
                 name = Path(run.line.config["model"].get("start") or "").name
                 starts.setdefault(name, {}).setdefault(run.seed, run)
@@ -336,10 +359,11 @@ class Study:
             return {START: [*next(iter(starts.values())).values()]}
         return {f"{START} {name}": [*runs.values()] for name, runs in starts.items()}
 
-    def on_most_texts(self, suite: str) -> list[RunRecords]:
-        """The runs on the texts that most rows of a suite have, the first such; none before a run has started."""
+    @cached_property
+    def on_most_texts(self) -> list[RunRecords]:
+        """The runs on the texts that most rows have, the first such; none before a run has started."""
         kinds: list[list[RunRecords]] = []
-        for run in self.of(suite):
+        for run in self.runs:
             if run.line.unigram:
                 kind = next((kind for kind in kinds if not other_texts(run, kind[0])), None)
                 if kind is None:

@@ -212,25 +212,25 @@ class Measurements:
         self.values.setdefault(Key(metric, slug(row), stage, column), {})[seed] = value
 
 
-def collect_measurements(study: Study, suite: str) -> Measurements:
+def collect_measurements(part: Study) -> Measurements:
     """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
-    numbers, apart = Measurements(study.stage_titles(suite), study.tasks(suite)), study.apart(suite)
-    numbers.text_variance = partial(study.text_variance, suite)
-    ends = study.ends[(study.ends["suite"] == suite) & ~study.ends["row"].isin(apart)]
+    numbers, apart = Measurements(part.stage_titles, part.tasks), part.apart
+    numbers.text_variance = partial(part.text_variance, part.suite)
+    ends = part.ends[~part.ends["row"].isin(apart)]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
         numbers.put("AP", row, stage, seed, ap)
         if stage:
             numbers.put("AP⁺", row, stage, seed, ap_plus)
-    for (row, seed), curve in study.curves(suite).items():  # from the second domain on
+    for (row, seed), curve in part.curves.items():  # from the second domain on
         if row in apart:
             continue
         later = curve["stage"] > 0
         area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
         numbers.put("area", row, numbers.last, seed, area)
-    _put_scores(numbers, study, suite)
-    _put_products(numbers, study, suite)
-    _put_similarities(numbers, study, suite)
-    _put_failures(numbers, study, suite)
+    _put_scores(numbers, part)
+    _put_products(numbers, part)
+    _put_similarities(numbers, part)
+    _put_failures(numbers, part)
     return numbers
 
 
@@ -248,14 +248,14 @@ def convert_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     return numbers
 
 
-def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_scores(numbers: Measurements, part: Study) -> None:
     """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own.
 
     No linear probes: the paper fine-tunes, and its claims are of that.
     """
-    scores = study.scores[(study.scores["suite"] == suite) & (study.scores["how"] == "finetune")]
+    scores = part.scores[part.scores["how"] == "finetune"]
     final = scores[scores["stage"] == numbers.last]
-    with_prompts = final[final["row"].isin(_find_prompted_rows(study, suite))]
+    with_prompts = final[final["row"].isin(_find_prompted_rows(part))]
     named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
     for shown in (scores[scores["headline"]], named):
         means = average_by_domain(shown, ["row", "stage", "seed"]).mul(100)
@@ -267,19 +267,19 @@ def _put_scores(numbers: Measurements, study: Study, suite: str) -> None:
                     numbers.put("score", row, stage, seed, value, str(column))
 
 
-def _find_prompted_rows(study: Study, suite: str) -> set[str]:
+def _find_prompted_rows(part: Study) -> set[str]:
     """The rows whose models have domain prompts."""
-    return set(study.scores.loc[(study.scores["suite"] == suite) & (study.scores["prompt"] == "right"), "row"])
+    return set(part.scores.loc[part.scores["prompt"] == "right", "row"])
 
 
-def _put_failures(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_failures(numbers: Measurements, part: Study) -> None:
     """An infinite number for a run that failed, wherever another one has a number from that stage on.
 
     It must not be left out: what it was about cannot be decided.
     """
     places = {(key.metric, key.stage, key.column) for key in numbers.values}
-    prompted = _find_prompted_rows(study, suite)
-    for run in study.of(suite):
+    prompted = _find_prompted_rows(part)
+    for run in part.runs:
         if run.failure:
             rows = [run.row, *(PROMPT_ROWS.values() if run.row in prompted else ())]
             for row, (metric, stage, column) in product(rows, places):
@@ -287,9 +287,9 @@ def _put_failures(numbers: Measurements, study: Study, suite: str) -> None:
                     numbers.put(metric, row, stage, run.seed, math.inf, column)
 
 
-def _put_products(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_products(numbers: Measurements, part: Study) -> None:
     """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over all stages."""
-    for run in study.of(suite):
+    for run in part.runs:
         last = {}
         for index, stage in enumerate(run.stages):
             for line in stage:
@@ -302,9 +302,9 @@ def _put_products(numbers: Measurements, study: Study, suite: str) -> None:
             numbers.put("positive", run.row, numbers.last, run.seed, share)
 
 
-def _put_similarities(numbers: Measurements, study: Study, suite: str) -> None:
+def _put_similarities(numbers: Measurements, part: Study) -> None:
     """ARS; how much it falls a stage, by least squares; how much more a head attends as its ancestor than as others."""
-    ars = study.similarities[study.similarities["suite"] == suite].dropna(subset=["ars"])
+    ars = part.similarities.dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
         numbers.put("ARS", row, stage, seed, value)
     # of runs that have it after each stage; a line a stage, a column a run
@@ -313,6 +313,6 @@ def _put_similarities(numbers: Measurements, study: Study, suite: str) -> None:
         slopes = np.polyfit(whole.index, whole, 1)[0]
         for (row, seed), slope in zip(whole.columns, slopes, strict=True):
             numbers.put("fall", row, numbers.last, seed, -slope)
-    heads = study.attentions[study.attentions["suite"] == suite].dropna(subset=["own", "others"])
+    heads = part.attentions.dropna(subset=["own", "others"])
     for row, stage, seed, own, others in heads[["row", "stage", "seed", "own", "others"]].itertuples(index=False):
         numbers.put("attention", row, stage, seed, own - others)

@@ -170,8 +170,8 @@ def test_a_suite_that_extends_a_budgets_is_held_against_that_budgets_numbers() -
     """Oracle: the paper's ELLE with half the time, AP 4.42 after the last domain; with all of it 4.06."""
     bert = SimpleNamespace(line=SimpleNamespace(config={"model": {"architecture": "bert"}}))
     for block, ap in (("half_time", 4.42), ("bert_base", 4.06)):
-        study: Any = SimpleNamespace(printed={"mine": block}, of=lambda _: [bert])
-        papers = _papers(study, "mine", paper_tables.load)["main_pretraining"]
+        study: Any = SimpleNamespace(suite="mine", printed={"mine": block}, runs=[bert])
+        papers = _papers(study, paper_tables.load)["main_pretraining"]
         assert papers.get(Key("AP", "elle", 4)) == {0: pytest.approx(ap)}
 
 
@@ -184,7 +184,7 @@ def demo(tmp_path_factory) -> Study:
 
 def test_numbers_of_runs_are_those_of_their_records(demo):
     """Oracle: one run's records, by hand: trapezoids of AP, the mean of its fine-tuning seeds, A-GEM's conflicts."""
-    results = collect_measurements(demo, "demo")
+    results = collect_measurements(demo)
     run = next(run for run in demo.runs if run.row == "ER" and run.seed == 1)
     area, spent, points = 0.0, 0.0, []
     for index, stage in enumerate(run.stages):
@@ -224,7 +224,7 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     ratios = (of(changes[None], drawn, 2).sum(2) / of(tokens[None], drawn, 2).sum(2)).mean(1)
     variance = study.text_variance("demo", "ELLE", "ER", 1)
     assert variance == pytest.approx(ratios.var(), rel=0.1)
-    [comparison] = compare(Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study, "demo"))[:1]
+    [comparison] = compare(Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study))[:1]
     assert (comparison.stage, comparison.text_variance) == (1, variance)
 
 
@@ -277,7 +277,7 @@ def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
 def test_claims_that_nothing_is_known_of_without_leaks_count_for_the_others(demo):
     """Oracle: Holm's method. The smallest p of a claim is times two alone, and times twelve beside five others."""
     claim = next(claim for claim in CLAIMS if claim.text.startswith("ELLE's AP is below"))
-    given = (claim, compare(claim, collect_measurements(demo, "demo")), ())
+    given = (claim, compare(claim, collect_measurements(demo)), ())
     [alone], [beside] = judge([given]), judge([given], others=5)
     assert beside.p == pytest.approx(6 * alone.p) and (alone.tests, beside.tests) == (2, 12)
 
@@ -302,11 +302,9 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
     run = next(run for run in demo.runs if run.row == "ELLE")
     failed = dataclasses.replace(run, failure=FailedLine(stage=4, error="diverged"), stages=[*run.stages[:4], []])
     study = Study("demo", [*(other_run for other_run in demo.runs if other_run is not run), failed])
-    results = collect_measurements(study, "demo")
+    results = collect_measurements(study)
     assert results.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf
-    assert results.get(Key("AP", slug("ELLE"), 3, "")) == collect_measurements(demo, "demo").get(
-        Key("AP", slug("ELLE"), 3, "")
-    )
+    assert results.get(Key("AP", slug("ELLE"), 3, "")) == collect_measurements(demo).get(Key("AP", slug("ELLE"), 3, ""))
     about = [claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}]
     held = [claim for claim in about if state_of(claim, demo) == "held"]
     assert {claim.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}
@@ -316,5 +314,5 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
 
 def state_of(claim: Claim, study: Study) -> str:
     """The verdict on a claim alone, empty where it is about other rows."""
-    comparisons = compare(claim, collect_measurements(study, "demo"))
+    comparisons = compare(claim, collect_measurements(study))
     return judge([(claim, comparisons, ())])[0].state if comparisons else ""

@@ -93,16 +93,16 @@ def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) 
     unigram perplexities of the domains so far."""
     synthetic.write(tmp_path, "orders", seeds=2, stages=3)
     runs = load_runs(tmp_path, "orders")
-    assert Study("orders", runs).stage_titles("orders") == ["WB", "Ns", "Rev"]
+    assert Study("orders", runs).stage_titles == ["WB", "Ns", "Rev"]
     for run in runs:
         run.line.unigram = {"wb": 100.0, "ns": 200.0, "rev": 300.0}
         if run.seed == 1:
             run.line.domains = [run.domains[place] for place in (1, 0, 2)]
     study = Study("orders", runs)
-    assert study.stage_titles("orders") == ["Domain 1", "Domain 2", "Domain 3"]
+    assert study.stage_titles == ["Domain 1", "Domain 2", "Domain 3"]
     entry: Any = paper_tables.load("main_pretraining")
     table = entry.build(study)
-    assert [column.group for column in table.columns if column.name == "AP"] == study.stage_titles("orders")
+    assert [column.group for column in table.columns if column.name == "AP"] == study.stage_titles
     unigram = [cell.values for cell in table.blocks[0].rows[-1].cells if cell.values]
     averages = (100.0, 200.0), (20_000**0.5,) * 2, (6_000_000 ** (1 / 3),) * 2
     assert unigram == [pytest.approx(values) for values in averages]

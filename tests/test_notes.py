@@ -51,7 +51,7 @@ def differ(where: str, reference: str = "Naive") -> str:
 def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
     """Oracle: by hand: two seeds of a row are told once, and most rows decide what is other, of equally many the first
     row's."""
-    assert note_unequal_texts(with_texts(tmp_path, changed), "demo") == expected
+    assert note_unequal_texts(with_texts(tmp_path, changed)) == expected
 
 
 FIGURES = ["trend_main", "f1_by_stage", "representational_similarity"]
@@ -78,7 +78,7 @@ def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
             assert any(cell.best for cell in row.cells) == marked and any(cell.values for cell in row.cells), name
             assert name != "units" or bool(row.cells[1].text) == marked
             assert marked or any(cell.best for row in table.blocks[0].rows for cell in row.cells)
-        ours = collect_measurements(study, "demo")
+        ours = collect_measurements(study)
         assert bool(ours.get(Key("AP", "elle", 1))) == bool(ours.get(Key("area", "elle", 1))) == marked
 
 

@@ -85,7 +85,7 @@ def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_plac
     alone = Study("demo", data.runs, printed=printed)
     (block,) = load("main_downstream").build(alone).blocks
     assert [row.cells for row in block.rows if row.competes] == [row.cells for row in probed.rows]
-    assert not collect_measurements(alone, "demo").get(Key("score", "naive", 4, "AVG"))
+    assert not collect_measurements(alone).get(Key("score", "naive", 4, "AVG"))
     for of_suite, are_printed in ((both, True), (alone, False)):
         rows = load("main_downstream").build(of_suite, "both").blocks[0].rows
         assert any(cell.printed for row in rows for cell in row.cells) == are_printed
@@ -149,7 +149,7 @@ def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_pa
         assert not [note for note in table.notes if "not measured yet" in note]
         *cells, average = table.blocks[0].rows[0].cells
         assert average.values == pytest.approx(np.mean([cell.values for cell in cells], axis=0))
-    assert collect_measurements(data, "demo").get(Key("score", "naive", 4, "AVG")).keys() == {0, 1}
+    assert collect_measurements(data).get(Key("score", "naive", 4, "AVG")).keys() == {0, 1}
     assert len([axis for axis in load("f1_by_stage").figure(data).axes if axis.get_title()]) == 5
     for run in data.runs:
         run.line.tasks, run.scores = [], [[]] * 5

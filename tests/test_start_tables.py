@@ -28,4 +28,4 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
     rows = {row.stub[0]: [cell.values for cell in row.cells] for row in table.blocks[0].rows}
     assert rows["ER"][-2:] == [(55.0, 55.0), (pytest.approx(math.log(55 / 44)),) * 2]
     data.runs[0].line.config["model"]["start"] = "other"
-    assert list(data.starts("demo")) == ["Start model other", "Start model base"]
+    assert list(data.starts) == ["Start model other", "Start model base"]

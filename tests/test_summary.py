@@ -15,7 +15,7 @@ from tests.support import synthetic
 def test_the_sentences_say_what_the_records_say(tmp_path) -> None:
     """Oracle: final AP and AP⁺ of the records; the change and its interval by scipy's paired t test of logarithms."""
     data = synthetic.study(tmp_path, seeds=3)
-    best, growth, forgotten = summarize(data, "demo")
+    best, growth, forgotten = summarize(data)
     ends = data.ends[data.ends["stage"] == 4]
     ap = ends.pivot(index="seed", columns="row", values="ap")
     lost = ends.groupby("row")["ap_plus"].mean()
@@ -35,4 +35,4 @@ def test_nothing_is_said_of_what_is_not_there(tmp_path, rows, finished, expected
     """Oracle: no run has ended; no row grows."""
     named: list[Any] = [(name, name.lower(), {}) for name in rows.split()]
     data = synthetic.study(tmp_path, rows=named, seeds=1, finished=finished)
-    assert [sentence.partition(":")[0].partition(",")[0] for sentence in summarize(data, "demo")] == expected
+    assert [sentence.partition(":")[0].partition(",")[0] for sentence in summarize(data)] == expected
