@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import errno
 import os
@@ -11,9 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
@@ -366,21 +363,15 @@ def test_a_full_disk_says_what_was_submitted(
 
 
 def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch) -> None:
-    """Oracle: the queue, and the notes as they were: half a line of one that failed is taken back."""
+    """Oracle: the queue, and the notes as they were."""
     assert tiny.submit("--methods", "naive") == 0
     notes, queue = tiny.waves(), slurm.jobs
 
-    @contextlib.contextmanager
-    def fills_up(path: Path, *mode: str, encoding: str) -> Iterator[SimpleNamespace]:
-        def write(line: str) -> None:
-            path.write_text(path.read_text() + line[:9])
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def fail(path: Path, note: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-        yield SimpleNamespace(write=write)
-
-    monkeypatch.setattr(of_slurm, "open", fills_up, raising=False)
+    monkeypatch.setattr(of_slurm, "write_json", fail)
     assert tiny.submit("--methods", "er") == 2
-    monkeypatch.undo()
     assert tiny.waves() == notes and slurm.jobs == queue
 
 

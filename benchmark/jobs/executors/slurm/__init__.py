@@ -1,6 +1,6 @@
 """Slurm: each wave is an array of jobs, by submitit, that waits for the one before, however that ends.
 
-The suite's folder has a line for each submitted array, written under a lock; a later call leaves out work under way.
+The suite's folder has a file for each submitted array, written under a lock; a later call leaves out work under way.
 Nothing depends on the process that submitted. Units with resources of their own are an array of their own. An array has
 as many tasks as the cluster allows, and a task as many runs as `runs_per_job`. What is in Slurm's queue is under way;
 how a job ended that is not is in the files that it left.
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmark.errors import UserError
-from benchmark.files import naming, whole_folder
+from benchmark.files import whole_folder, write_json
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
@@ -40,7 +40,6 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
 ORDER = get_args(Kind)
-NOTES = "waves.jsonl"
 PARTIAL = 3  # exit status
 MOST_TASKS = 1000  # of an array, where the cluster takes so many: MaxArraySize is 1001 if a site does not set it
 LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")  # in what sbatch says of too many
@@ -225,23 +224,20 @@ class Submission:
 
 
 def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
-    """Write down what was submitted; whoever does so has the lock. What cannot be written down is cancelled."""
-    line = {"id": array, "kind": kind, "user": getpass.getuser(), "time": time.time(), "units": units}
-    notes = folder / NOTES
-    size = notes.stat().st_size if notes.exists() else 0
+    """Write down what was submitted; what cannot be written down is cancelled."""
+    note = {"id": array, "kind": kind, "user": getpass.getuser(), "time": time.time(), "units": units}
     try:
-        with naming(notes), open(notes, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        write_json(folder / f"{array}.json", note)
     except OSError:
         commands.cancel([array])
-        os.truncate(notes, size)
         raise
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
-    """What was submitted, an array a line; without half a line, which somebody writes now."""
-    lines = (folder / NOTES).read_text(encoding="utf-8").split("\n")[:-1] if (folder / NOTES).exists() else []
-    return [json.loads(line) for line in lines]
+    """What was submitted, array by array."""
+    return [
+        json.loads(path.read_bytes()) for path in sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
+    ]
 
 
 def _make_own(folder: Path) -> None:
