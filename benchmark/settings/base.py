@@ -112,10 +112,8 @@ def digest(value: Any) -> str:
 # Ranges of numbers, and what names may be
 
 NAME = r"^\w[\w-]*$"
-Rate = Annotated[float, Field(gt=0)]
 ShareOfPhase = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[float, Field(ge=0, lt=1)]
-Amount = Annotated[float, Field(gt=0)]
 
 
 def _all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:

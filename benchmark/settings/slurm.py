@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import Field, model_serializer, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_serializer, model_validator
 
 from benchmark.settings.base import Settings
 from benchmark.settings.units import UNITS
@@ -14,8 +14,7 @@ KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with
 OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
 NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "reservation", "runs_per_job"}
 OF_TRAINING = ("nodes", "ntasks_per_node", "runs_per_job")  # all other jobs are one process
-Count = Annotated[int, Field(gt=0)]
-Gpus = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
+Gpus = NonNegativeInt | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
 def find_section(kind: str) -> str:
@@ -36,27 +35,27 @@ class JobKind(Settings):
     constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
     nodelist: str | None = Field(None, description="these nodes")
     exclude: str | None = Field(None, description="not these nodes")
-    nodes: Count = Field(1, description="of a training job")
+    nodes: PositiveInt = Field(1, description="of a training job")
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
     )
-    ntasks_per_node: Count | None = Field(None, description="processes on a node; default: one a GPU, else one")
-    cpus_per_task: Count | None = Field(None, description="cores of each process")
+    ntasks_per_node: PositiveInt | None = Field(None, description="processes on a node; default: one a GPU, else one")
+    cpus_per_task: PositiveInt | None = Field(None, description="cores of each process")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
     mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
-    time: Count = Field(1440, description="limit in minutes; a job that reaches it goes on in another turn")
+    time: PositiveInt = Field(1440, description="limit in minutes; a job that reaches it goes on in another turn")
     exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is a wall time")
     mail_type: str | None = Field(
         None, description='when Slurm sends a mail, "END" or "FAIL"; [slurm.report]: at the end'
     )
     mail_user: str | None = Field(None, description="who gets it; default: who submits")
-    array_parallelism: Count = Field(256, description="at most so many jobs of an array run at a time")
-    runs_per_job: Count = Field(
+    array_parallelism: PositiveInt = Field(256, description="at most so many jobs of an array run at a time")
+    runs_per_job: PositiveInt = Field(
         1, description="runs that a training job trains, each process by itself the next that nobody has"
     )
     setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
     teardown: tuple[str, ...] = Field((), description="shell commands after the job")
-    signal_delay_s: Count = Field(120, description="a job is told to save so many seconds before its limit")
+    signal_delay_s: PositiveInt = Field(120, description="a job is told to save so many seconds before its limit")
     srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
     additional_parameters: dict[str, Any] = Field(
         {}, description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at all'

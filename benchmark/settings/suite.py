@@ -16,18 +16,18 @@ from itertools import pairwise
 from operator import not_
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PositiveFloat,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from benchmark.records import RunLine, Titled
-from benchmark.settings.base import (
-    Amount,
-    Moment,
-    Rate,
-    Seeds,
-    Settings,
-    ShareOfPhase,
-    digest,
-)
+from benchmark.settings.base import Moment, Seeds, Settings, ShareOfPhase, digest
 from benchmark.settings.names import known_architecture, row_slug, same_labels
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
@@ -154,7 +154,7 @@ class Training(Settings):
 
     batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
     micro_batch_size: int | None = Field(None, gt=0, description="of one forward pass; default: all of a process")
-    learning_rate: tuple[Rate, ...] | Rate = Field(5e-4, description="the peak of each phase")
+    learning_rate: tuple[PositiveFloat, ...] | PositiveFloat = Field(5e-4, description="the peak of each phase")
     warmup: tuple[ShareOfPhase, ...] | ShareOfPhase = Field(
         0.08, description="share of a phase in which the rate rises"
     )
@@ -199,7 +199,7 @@ class Budget(Settings):
     """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage."""
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
-    amount: tuple[Amount, ...] | Amount = Field(description="what a stage may spend")
+    amount: tuple[PositiveFloat, ...] | PositiveFloat = Field(description="what a stage may spend")
     reference: str | None = Field(
         None, validate_default=True, description="for unit reference: step times that `run_all.py speed` wrote"
     )

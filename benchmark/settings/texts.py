@@ -5,14 +5,12 @@ from __future__ import annotations
 from operator import not_
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from benchmark.settings.base import NAME, Settings
 
 TextField = str | Annotated[tuple[str, ...], Field(min_length=1)]
 OnError = Literal["stop", "skip"]
-Weight = Annotated[float, Field(ge=0)]
-KINDS = ("packages", "train", "datasets")
 
 
 class HubDataset(Settings):
@@ -52,7 +50,7 @@ class Text(Settings):
 
     @model_validator(mode="after")
     def _one_source(self) -> Text:
-        kinds = [kind for kind in (*KINDS, "sources") if kind in type(self).model_fields]
+        kinds = [kind for kind in ("packages", "train", "datasets", "sources") if kind in type(self).model_fields]
         given = [kind for kind in kinds if getattr(self, kind)]
         if len(given) != 1:
             raise ValueError(f"give exactly one of {', '.join(kinds)} (given: {', '.join(given) or 'none'})")
@@ -64,7 +62,7 @@ class Text(Settings):
 class WeightedText(Text):
     """One source of a mixed domain, and how often a row of the domain comes from it."""
 
-    weight: Weight | Annotated[tuple[Weight, ...], Field(min_length=2)] = Field(
+    weight: NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=2)] = Field(
         1.0,
         description="beside the others'; a list goes from value to value over the stage, in straight lines",
     )
