@@ -14,7 +14,7 @@ import pandas as pd
 from analysis import metrics, notes
 from analysis.exhibits import TableExhibit, with_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
-from analysis.study import Curve, Study, select_measure
+from analysis.study import Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
 from benchmark.settings.units import UNITS, list_recorded_units
@@ -142,18 +142,18 @@ class LifelongTable(TableExhibit):
         return self.measured(study, columns, blocks, below)
 
     def _block(self, part: Study, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
-        curves, slowed = part.curves, part.slowed
-        runs = {(run.row, run.seed): run for run in part.runs}
+        runs = {run.id: run for run in part.runs}
+        curves = [(runs[str(id)], curve) for id, curve in part.finished.groupby("run", sort=False)]
         targets = {
-            seed: curve["ap"][-1]
-            for (row, seed), curve in curves.items()
-            if row == TARGET and not (is_timed(runs[row, seed]) and (row, seed) in slowed)
+            run.seed: curve["ap"].iloc[-1]
+            for run, curve in curves
+            if run.row == TARGET and not (is_timed(run) and curve["slowed"].any())
         }
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in part.runs}
         missing = [Cell(missing=True)] * len(columns)
-        for (row, seed), curve in curves.items():
-            target = targets.get(seed, np.nan) if not part.apart & {row, TARGET} else np.nan
-            measured[row].append(_measure(runs[row, seed], curve, target, list(probes), (row, seed) in slowed))
+        for run, curve in curves:
+            target = targets.get(run.seed, np.nan) if not part.apart & {run.row, TARGET} else np.nan
+            measured[run.row].append(_measure(run, curve, target, list(probes)))
         rows = [
             TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
             for row, lines in measured.items()
@@ -161,21 +161,21 @@ class LifelongTable(TableExhibit):
         return Block(self.heading(part), tuple(rows), part.suite)
 
 
-def _measure(run: RunRecords, curve: Curve, target: float, probes: Sequence[str], slowed: bool) -> tuple[float, ...]:
-    """The columns' values of a run, NEVER for a target that it does not reach; of one that was `slowed` no wall time.
+def _measure(run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequence[str]) -> tuple[float, ...]:
+    """The columns' values of a run, NEVER for a target that it does not reach; of one that was slowed no wall time.
 
     `target` is NaN where there is none. The last ones, of a start model, have columns where there is one.
     """
     names, end = [domain.name for domain in run.domains], run.matrix[-1]
-    later, last = curve["stage"] > 0, _last_stage(curve)
+    later, last = curve[curve["stage"] > 0], _last_stage(curve)
     reached = [metrics.budget_to_reach(last[unit], last["ap"], target) for unit in ("seconds", "tokens")]
     seconds, tokens = (NEVER if np.isnan(value) and not np.isnan(target) else value for value in reached)
     return (
-        *(curve[name][-1] for name in ("ap", "ap_plus", "log_ap_plus")),
+        *(curve[name].iloc[-1] for name in ("ap", "ap_plus", "log_ap_plus")),
         float(np.mean([select_measure(end, name, "bits_per_byte") for name in names])),
         metrics.forward_transfer(loss_matrix(run), [run.line.unigram.get(name, np.nan) for name in names]),
-        metrics.area_under_curve(curve["charged"][later], curve["ap"][later]),
-        np.nan if slowed else seconds,
+        metrics.area_under_curve(later["charged"], later["ap"]),
+        np.nan if curve["slowed"].any() else seconds,
         tokens,
         *(select_measure(end, name) for name in probes),
         *(np.log(select_measure(end, name) / select_measure(run.start, name)) for name in probes),
@@ -217,7 +217,7 @@ class UnitTable(TableExhibit):
         if pooled := [row for row in rows if row in study.pooled]:
             below.append(f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}.")
         for part in compared.parts:
-            values = compare_at_equal_cost(part.curves, part.slowed, part.apart)
+            values = compare_at_equal_cost(part.finished, part.apart)
             ranks = values.groupby(["row"]).mean().drop(index=list(part.apart), errors="ignore").rank(method="min")
             ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
             of_suite = dict.fromkeys(run.row for run in part.runs)
@@ -231,39 +231,37 @@ class UnitTable(TableExhibit):
 _OF_UNIT = (("AP", True), ("Rank", None))
 
 
-def compare_at_equal_cost(
-    curves: Mapping[tuple[str, int], Curve],
-    slowed: Collection[tuple[str, int]] = frozenset(),
-    apart: Collection[str] = frozenset(),
-) -> pd.DataFrame:
+def compare_at_equal_cost(finished: pd.DataFrame, apart: Collection[str]) -> pd.DataFrame:
     """The AP of each finished run (by row and seed) at the smallest last stage of all, a column a unit.
 
-    Between evaluations log AP is linear in the cost. NaN where a run did not record a unit; wall times of `slowed` runs
+    Between evaluations log AP is linear in the cost. NaN where a run did not record a unit; wall times of slowed runs
     count as not recorded. Rows that stand `apart` set no stage's length; where they spent less they have no number.
     """
-    last = {key: _last_stage(curve) for key, curve in curves.items()}
-    index = pd.MultiIndex.from_tuples(list(curves), names=["row", "seed"])
+    last = {key: _last_stage(curve) for key, curve in finished.groupby(["row", "seed"], sort=False)}
+    index = pd.MultiIndex.from_tuples(list(last), names=["row", "seed"])
     values = pd.DataFrame(np.nan, index=index, columns=list_recorded_units())
     for unit in list_recorded_units():
-        timed = [key for key in last if not (UNITS[unit].is_wall_time and key in slowed)]
-        least = np.min([last[key][unit][-1] for key in timed if key[0] not in apart] or [np.nan])
+        timed = {key: of for key, of in last.items() if not (UNITS[unit].is_wall_time and of["slowed"].any())}
+        least = np.min([of[unit].iloc[-1] for (row, _), of in timed.items() if row not in apart] or [np.nan])
         if least > 0:
-            for key in timed:
-                values.loc[key, unit] = np.exp(np.interp(least, last[key][unit], np.log(last[key]["ap"]), right=np.nan))
+            for key, of in timed.items():
+                values.loc[key, unit] = np.exp(np.interp(least, of[unit], np.log(of["ap"]), right=np.nan))
     return values
 
 
 def _note_slowed_runs(part: Study) -> list[str]:
     """Say how many finished runs are not compared by wall time, and why."""
-    slowed = len(part.slowed & part.curves.keys())
-    runs = f"{slowed} of {len(part.curves)} runs"
-    return [f"By wall time {runs} are left out: other programs took cores in their last stage."] if slowed else []
+    slowed = part.finished.groupby("run")["slowed"].any()
+    runs = f"{slowed.sum()} of {len(slowed)} runs"
+    said = f"By wall time {runs} are left out: other programs took cores in their last stage."
+    return [said] if slowed.any() else []
 
 
-def _last_stage(curve: Curve) -> Curve:
-    """A run's curve in its last stage, its amounts from the beginning of that stage."""
-    inside, begun = curve["stage"] == curve["stage"][-1], curve["begun"][-1]
-    return {"ap": curve["ap"][inside], **{unit: curve[unit][inside] - begun[unit] for unit in list_recorded_units()}}
+def _last_stage(curve: pd.DataFrame) -> pd.DataFrame:
+    """A run's evaluations in its last stage, their amounts from the beginning of that stage."""
+    inside = curve[curve["stage"] == curve["stage"].max()]
+    begun = inside["begun"].iloc[0]
+    return inside.assign(**{unit: inside[unit] - begun[unit] for unit in list_recorded_units()})
 
 
 def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:

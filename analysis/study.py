@@ -42,9 +42,7 @@ from benchmark.settings.units import list_recorded_units
 from benchmark.store import ENOUGH_CORES, RunRecords
 
 RUN = ["suite", "row", "row_index", "method", "run", "seed"]
-Curve = dict[str, np.ndarray]
 _MEASURED = ("ap", "ap_plus", "log_ap_plus")
-_CURVE = ("stage", "is_end", "begun", "charged", *_MEASURED)
 
 
 @dataclass(frozen=True)
@@ -192,22 +190,13 @@ class Study:
         return pd.DataFrame(lines, columns=names).drop_duplicates(ignore_index=True)
 
     @cached_property
-    def curves(self) -> dict[tuple[str, int], Curve]:
-        """The evaluations of each finished run, by row and seed: arrays by column."""
-        columns = {name: self.evaluations[name].to_numpy() for name in (*_CURVE, *list_recorded_units())}
-        curves, last = dict[Any, Curve](), len(self.runs[0].domains) - 1
-        for key, indices in self.evaluations.groupby(["row", "seed"], sort=False).indices.items():
-            curve = {name: values[indices] for name, values in columns.items()}
-            if curve["is_end"][-1] and curve["stage"][-1] == last:
-                curves[key] = curve
-        return curves
-
-    @cached_property
-    def slowed(self) -> set[tuple[str, int]]:
-        """The runs, by row and seed, whose last stage had less than ENOUGH_CORES of its cores."""
-        last = self.stages[self.stages["stage"] == len(self.runs[0].domains) - 1]
-        slow = last[last["cores"] < ENOUGH_CORES]
-        return {(row, seed) for row, seed in slow[["row", "seed"]].itertuples(index=False)}
+    def finished(self) -> pd.DataFrame:
+        """The evaluations of finished runs; `slowed`: their last stage had less than ENOUGH_CORES of its cores."""
+        last = len(self.runs[0].domains) - 1
+        ended = self.ends.loc[self.ends["stage"] == last, "run"]
+        slowed = self.stages[(self.stages["stage"] == last) & (self.stages["cores"] < ENOUGH_CORES)]
+        evaluations = self.evaluations[self.evaluations["run"].isin(ended)]
+        return evaluations.assign(slowed=evaluations["run"].isin(slowed["run"]))
 
     @cached_property
     def references(self) -> frozenset[str]:

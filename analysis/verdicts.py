@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -221,12 +221,11 @@ def collect_measurements(part: Study) -> Measurements:
         numbers.put("AP", row, stage, seed, ap)
         if stage:
             numbers.put("AP⁺", row, stage, seed, ap_plus)
-    for (row, seed), curve in part.curves.items():  # from the second domain on
-        if row in apart:
-            continue
-        later = curve["stage"] > 0
-        area = metrics.area_under_curve(curve["charged"][later], curve["ap"][later])
-        numbers.put("area", row, numbers.last, seed, area)
+    curves = part.finished[~part.finished["row"].isin(apart)]
+    for key, curve in curves.groupby(["row", "seed"], sort=False):
+        row, seed = cast(tuple[str, int], key)
+        later = curve[curve["stage"] > 0]  # from the second domain on
+        numbers.put("area", row, numbers.last, seed, metrics.area_under_curve(later["charged"], later["ap"]))
     _put_scores(numbers, part)
     _put_products(numbers, part)
     _put_similarities(numbers, part)
