@@ -214,14 +214,15 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     return paper_tables.study_of([(suite, methods.runs(suite))], Path(runs))
 
 
+OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "export": "export", "new-suite": "new_suite"}
+
+
 def run_instrument(options: argparse.Namespace) -> int:
-    """A command on one model's folder or on text, which stands in benchmark/instruments."""
-    name = options.command.replace("-", "_")
-    file = "checkpoints" if name in ("evaluate", "grow") else name
-    return int(getattr(importlib.import_module(f"benchmark.instruments.{file}"), name)(options))
+    """A command on one model's folder or on text, which stands in a file of benchmark/instruments."""
+    module = importlib.import_module(f"benchmark.instruments.{OF_INSTRUMENTS[options.command]}")
+    return int(getattr(module, options.command.replace("-", "_"))(options))
 
 
-OF_INSTRUMENTS = ("evaluate", "grow", "export", "new-suite")
 HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track)
 COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
 COMMANDS["list"] = list_names

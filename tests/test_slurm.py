@@ -93,7 +93,7 @@ def test_a_failure_is_told(sweep: SuiteFolder, capsys) -> None:
     capsys.readouterr()
     assert sweep.call("status") == 1
     told = capsys.readouterr().out
-    assert failed["error"] in told and sweep.log(sweep.job("trips")).name in told
+    assert failed["error"] in told and str(sweep.log(sweep.job("trips")).parent) in told
     assert "its job failed" in told and "1 of 2 stages done" in told
 
 

@@ -20,8 +20,8 @@ from benchmark.training.identity import Identities, name_further_seeds
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
 HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
-TITLES = ("run or job", "kind", "state", "job", "starts", "node", "charged", "ap", "", "log")
-OWN = ("run or job", "job", "node", "log")  # what differs among runs, and jobs, that are alike
+TITLES = ("run or job", "kind", "state", "job", "starts", "node", "charged", "ap", "")
+OWN = ("run or job", "job", "node")  # what differs among runs, and jobs, that are alike
 
 
 def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = time.sleep) -> int:
@@ -82,12 +82,11 @@ def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
     head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
     runs = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
     others = [job for job in survey.jobs if job.kind != "train" and job.is_under_way] + find_lost_jobs(survey, states)
-    rows: list[Sequence[str]] = [TITLES, *map(_describe_run, runs)]
-    rows += [
-        (job.id, job.kind, job.state, "", *_describe_job(job), "", "", job.detail, _name_log(job)) for job in others
-    ]
-    logs = {str(Path(job.log).parent) for job in [*(run.job for run in runs), *others] if _name_log(job) and job}
-    places = [f"logs are in {', '.join(sorted(logs))}"] if logs else []
+    rows = [TITLES, *map(_describe_run, runs)]
+    rows += [(job.id, job.kind, job.state, "", _count_starts(job), job.node, "", "", job.detail) for job in others]
+    logs = [Path(job.log) for job in [*(run.job for run in runs), *others] if job]
+    folders = dict.fromkeys(str(log.parent) for log in logs if log.is_file())
+    places = [f"logs are in {', '.join(folders)}, by job"] if folders else []
     return [head, *summarise(states), *(_align(rows) if rows[1:] else []), *places, *write_notes(survey, states)]
 
 
@@ -107,24 +106,19 @@ def summarise(states: Sequence[RunState]) -> list[str]:
     return _align(cells)
 
 
-def _describe_run(run: RunState) -> Sequence[str]:
+def _describe_run(run: RunState) -> tuple[str, ...]:
     """`ap` is AP after the last domain that the run has finished."""
     unit, job = UNITS[run.config.budget.unit], run.job
     amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
     charged = duration(amount) if unit.in_seconds else unit.text(amount)
     ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
-    of_job = (job.id if job else "", *_describe_job(job))
-    return (run.config.label, "", run.state, *of_job, charged, ap, run.detail, _name_log(job))
+    of_job = (job.id, _count_starts(job), job.node) if job else ("", "", "")
+    return (run.config.label, "", run.state, *of_job, charged, ap, run.detail)
 
 
-def _describe_job(job: Job | None) -> tuple[str, str]:
-    """How often it was started if more than once, and its node."""
-    return (str(job.restarts + 1) if job.restarts else "", job.node) if job else ("", "")
-
-
-def _name_log(job: Job | None) -> str:
-    """The name of the file of what a job said, once there is one."""
-    return Path(job.log).name if job and Path(job.log).is_file() else ""
+def _count_starts(job: Job) -> str:
+    """How often it was started, if more than once."""
+    return str(job.restarts + 1) if job.restarts else ""
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
