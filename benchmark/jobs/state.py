@@ -121,20 +121,9 @@ class Survey:
     def _state(self, config: RunConfig, identity: Identity) -> RunState:
         names = tuple(domain.name for domain in config.domains)
         stages = tuple(self._read_stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
-        job, keys = self._job_of.get(f"train-{config.id}"), tuple(identity.keys)
-        other = sum(identity.other_code(stage.begun) for stage in stages)
-        run = RunState(
-            config,
-            "todo",
-            identity.why,
-            tuple(self.keys(config)),
-            keys,
-            stages,
-            identity.prepared,
-            identity.sizes,
-            job=job,
-            other_code=other,
-        )
+        job, other = self._job_of.get(f"train-{config.id}"), sum(identity.other_code(each.begun) for each in stages)
+        known = (tuple(self.keys(config)), tuple(identity.keys), stages, identity.prepared, identity.sizes)
+        run = RunState(config, "todo", identity.why, *known, job=job, other_code=other)
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and records.select_kind(identity.lines, records.EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
@@ -175,20 +164,13 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     Raises RecordsError for lines that are damaged or of another stage.
     """
     lines = store.stage_lines(key)
-    first, evaluation, done = (
-        records.last(lines, records.StageLine),
-        records.last(lines, records.EvaluationLine),
-        records.last(lines, records.DoneLine),
-    )
-    if not first:
-        return StageState()
-    spent = done or evaluation
-    ap = None
+    evaluation, done = records.last(lines, records.EvaluationLine), records.last(lines, records.DoneLine)
+    spent, ap = done or evaluation, None
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]
         ap = statistics.geometric_mean([math.inf if value is None else value for value in values])
-    charged = spent.charged if spent else {}
-    return StageState(done is not None, evaluation is not None, ap, charged, first)
+    charged, begun = spent.charged if spent else {}, records.last(lines, records.StageLine)
+    return StageState(done is not None, evaluation is not None, ap, charged, begun)
 
 
 def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]) -> Scored:
@@ -198,14 +180,11 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     """
     asked = [way for way in suite.finetuning.prompts if final or way == "right"]
     lines = records.read(store.scores_file(key), records.SCORES)
-    is_prompted = _has_prompts(store, key) or any(
-        line.prompt == "right" for line in records.select_kind(lines, records.ScoreLine)
-    )
-    ways = asked if is_prompted else ["none"]  # an archive has no model, only what it scored
-    tasks = {task.name: task for task in tasks_after(suite, final)}
+    scored = records.select_kind(lines, records.ScoreLine)  # an archive has no model, only what it scored
+    ways = asked if _has_prompts(store, key) or any(line.prompt == "right" for line in scored) else ["none"]
     wanted: set[tuple[str, str, str, int]] = {
-        (name, how, way, seed)
-        for name, task in tasks.items()
+        (task.name, how, way, seed)
+        for task in tasks_after(suite, final)
         for how, seed in suite.finetuning.trials_of(task)
         for way in ways
     }
