@@ -5,15 +5,12 @@ Everything rests on Student's t from scipy. docs/statistics.md says why, and sho
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import scipy.optimize
-import scipy.stats
+import scipy.special
 from numpy.typing import ArrayLike
 
 from analysis.metrics import Floats
@@ -38,7 +35,7 @@ def interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
         own = sample.var(axis=0, ddof=1) / len(sample)
         if shared:
             freedom = freedom * (1 + shared / own) ** 2 if own else math.inf
-        half = _student(freedom) * np.sqrt(own + shared)
+        half = scipy.special.stdtrit(freedom, 1 - ERRORS / 2) * np.sqrt(own + shared)
         return sample.mean(axis=0) - half, sample.mean(axis=0) + half
 
 
@@ -60,12 +57,6 @@ def document_variance(nats: Floats, tokens: Floats) -> float:
     return float(len(nats) / (len(nats) - 1) * (rest @ rest) / tokens.sum() ** 2)
 
 
-@functools.cache
-def _student(freedom: float) -> float:
-    """The quantile that an interval is wide; a report asks for the same one thousands of times."""
-    return float(scipy.stats.t.isf(ERRORS / 2, freedom))
-
-
 def one_sided(excess: Floats) -> tuple[Floats, Floats]:
     """The p-values, shape (...), of "the mean is above 0" and of "the mean is below 0", for `excess` (seeds, ...).
 
@@ -77,13 +68,13 @@ def one_sided(excess: Floats) -> tuple[Floats, Floats]:
     if seeds < 2:
         return np.ones(excess.shape[1:]), np.ones(excess.shape[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = excess.mean(axis=0) / scipy.stats.sem(excess, axis=0)
+        t = excess.mean(axis=0) / (excess.std(axis=0, ddof=1) / math.sqrt(seeds))
     return p_above(t, seeds), p_above(-t, seeds)
 
 
 def p_above(t: Floats, seeds: int) -> Floats:
     """The p-value of "the mean is above 0" for a t statistic of so many seeds, see `one_sided`."""
-    p = np.maximum(scipy.stats.t.sf(t, seeds - 1), SAME_DIFFERENCE**seeds)
+    p = np.maximum(scipy.special.stdtr(seeds - 1, -t), SAME_DIFFERENCE**seeds)
     return np.where(np.isnan(t), 1.0, p)
 
 
@@ -107,15 +98,9 @@ def detectable(sd: float, seeds: int, tests: int) -> float:
 
     NaN where they cannot at all.
     """
-    return _noncentrality(seeds, tests) * sd / math.sqrt(seeds) if seeds >= fewest_seeds(tests) else math.nan
-
-
-@lru_cache(maxsize=256)
-def _noncentrality(seeds: int, tests: int) -> float:
-    """The mean in standard errors at which Student's t exceeds its critical value with probability POWER."""
-    critical = float(scipy.stats.t.isf(ERRORS / tests, seeds - 1))
-
-    def missing(mean: float) -> float:
-        return float(scipy.stats.nct.sf(critical, seeds - 1, mean)) - POWER
-
-    return float(scipy.optimize.brentq(missing, 0.0, 3 * critical + 10))
+    if seeds < fewest_seeds(tests):
+        return math.nan
+    critical = scipy.special.stdtrit(seeds - 1, 1 - ERRORS / tests)
+    # that of the noncentral t above `critical` with probability POWER
+    mean = scipy.special.nctdtrinc(seeds - 1, 1 - POWER, critical)
+    return float(mean) * sd / math.sqrt(seeds)
