@@ -55,25 +55,22 @@ class ScoreTable(TableExhibit):
 
     def _note_leaks(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
         """What stands in each column that leaks touch without them; `clean` are the blocks without them."""
-        ours, others = (
-            [
-                (f"{block.title}, {row.stub[0]}" if self.by_stage else row.stub[0], row.cells)
-                for block in each
-                for row in block.rows
-            ]
-            for each in (blocks, clean)
-        )
-        lines = []
+        pairs = [
+            (f"{block.title}, {row.stub[0]}" if self.by_stage else row.stub[0], row.cells, less.cells)
+            for block, without in zip(blocks, clean, strict=True)
+            for row, less in zip(block.rows, without.rows, strict=True)
+        ]
+        notes = []
         for j, column in enumerate(columns):
-            if any(cells[j] != other[j] for (_, cells), (_, other) in zip(ours, others, strict=True)):
-                numbers = [
+            if any(cells[j] != less[j] for _, cells, less in pairs):
+                numbers = (
                     f"{label} {less[j].number if less[j].values else 'not known'}"
-                    for (label, cells), (_, less) in zip(ours, others, strict=True)
+                    for label, cells, less in pairs
                     if cells[j].values
-                ]
-                said = ", ".join(numbers) if any(cells[j].values for _, cells in others) else "not known"
-                lines.append(f"{column.name} without leaked test examples: {said}.")
-        return lines
+                )
+                said = ", ".join(numbers) if any(less[j].values for *_, less in pairs) else "not known"
+                notes.append(f"{column.name} without leaked test examples: {said}.")
+        return notes
 
     def lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
