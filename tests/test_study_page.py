@@ -87,7 +87,7 @@ def test_the_share_of_the_time_that_exact_growth_needs() -> None:
 
 def test_the_maps_comparisons() -> None:
     """Oracle: scipy's paired t test on logarithms; the other budget's one comparison doubles the smaller p (Holm)."""
-    compare_rows = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "compare_rows.py"))["compare_rows"]
+    script = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "compare_rows.py"))
     full, sixteenth = "ELLE (exact), to 57k", "ELLE, to 113k"
     ap = pd.DataFrame({full: [50.0, 52.0, 51.0], "ER, 57k from the start": [55.0, 58.0, 55.5]})
     other = pd.DataFrame({sixteenth: [90.0, 95.0], "ER, 113k from the start": [90.0, 94.0]})
@@ -96,7 +96,7 @@ def test_the_maps_comparisons() -> None:
         ends = aps.rename_axis("seed").melt(ignore_index=False, var_name="row", value_name="ap").reset_index()
         return SimpleNamespace(ends=ends.assign(stage=4), suites=["map"], text_variance=lambda *asked: 0.0)
 
-    lines = compare_rows({"C": study_of(ap), "C / 16": study_of(other)})
+    lines = script["compare_rows"](script["LARGE"], {"C": study_of(ap), "C / 16": study_of(other)})
     tests = [stats.ttest_1samp(np.log(frame.iloc[:, 0] / frame.iloc[:, 1]), 0.0) for frame in (ap, other)]
     low, high = (f"{np.expm1(end):+.1%}".replace("-", "−") for end in tests[0].confidence_interval(0.95))
     assert lines[0][:3] == ["C", "57k", f"{full} / ER, 57k from the start"]
