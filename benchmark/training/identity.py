@@ -34,7 +34,8 @@ class Identity:
     sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
 
     def other_code(self, begun: StageLine | None) -> bool:
-        """Whether its method trained a stage when its code was another; older records do not say."""
+        """Whether its method trained a stage when its code was another; of a stage whose method is not known: no."""
+        # archives have stages without `method` and `method_code`
         return begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
 
 
