@@ -29,7 +29,7 @@ from benchmark.training.method import Phase, get_state, keeps_optimizer, set_sta
 from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import Stopped, provenance
 from benchmark.training.step import StageInputs, Stepper
-from benchmark.training.step_times import StageTimes, stage_times
+from benchmark.training.step_times import stage_times
 
 if TYPE_CHECKING:
     from benchmark.training.run import Run
@@ -49,14 +49,12 @@ class StageRun:
         self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
-        timed = run.config.budget.reference  # its table knows the run's own settings
-        self.times = stage_times(run.config, self.stage.index) if timed else StageTimes(0.0, {})
+        self.times = stage_times(run.config, self.stage.index)  # the table knows the run's own settings
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
         self.trunk: dict[str, Any] | None = None  # the model and what was carried where a branch began
-        self._saved_at = 0.0
 
     def train(self) -> None:
         """Train to the end of the stage's budget, from its checkpoint if there is one, and write what the stage leaves.
@@ -181,30 +179,27 @@ class StageRun:
 
     def _check_finite(self, loss: torch.Tensor, phase: Phase, rate: float, alarm: int = 0) -> None:
         if alarm == NOT_FINITE or not math.isfinite(loss):
-            where = f" of phase {phase.name}, at learning rate {rate:.3g}"
-            raise self._make_divergence("the loss is not finite", where)
+            raise self._make_error("the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}")
 
     def _check_weights(self) -> None:
         """Look at what the last step did to the weights, which no loss has seen yet, before they are kept."""
         bad = [name for name, tensor in self.inputs.model.named_parameters() if not tensor.isfinite().all()]
         if bad:
-            raise self._make_divergence(f"{len(bad)} weights are not finite ({bad[0]} the first)")
+            raise self._make_error(f"{len(bad)} weights are not finite ({bad[0]} the first)")
 
-    def _make_divergence(self, what: str, where: str = "") -> NonFiniteLoss:
+    def _make_error(self, what: str, where: str = "") -> NonFiniteLoss:
         return NonFiniteLoss(
             f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step {self.position.step}{where}: "
             "lower training.learning_rate, lengthen training.warmup, or set training.clip"
         )
 
     def _evaluate(self, phase: str, **values: Any) -> None:
-        clock, inputs = self.clock, self.inputs
-        given = inputs.evaluated, inputs.stream, self.world, self.training.precision
-        measured = evaluate(*given, at_end=clock.fraction >= 1)
+        clock, model, stream = self.clock, self.inputs.evaluated, self.inputs.stream
+        measured = evaluate(model, stream, self.world, self.training.precision, at_end=clock.fraction >= 1)
         if gone := [name for name, value in measured["perplexity"].items() if not math.isfinite(value)]:
-            raise self._make_divergence(f"the perplexity of {gone[0]} is more than a number holds")
+            raise self._make_error(f"the perplexity of {gone[0]} is more than a number holds")
         values |= {"charged": clock.charged, "tokens_per_second": clock.tokens_per_second, **measured}
-        fraction = min(1.0, clock.fraction)
-        self._record(EvaluationLine(phase=phase, step=self.position.step, fraction=fraction, **values))
+        self._record(EvaluationLine(phase=phase, step=self.position.step, fraction=min(1.0, clock.fraction), **values))
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:

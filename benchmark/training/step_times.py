@@ -73,11 +73,13 @@ def _read(path: Path, changed: int) -> Table:
 
 
 def stage_times(config: RunConfig, stage: int) -> StageTimes:
-    """What the table that a run's budget names says of a stage.
+    """What the table that a run's budget names says of a stage; zeros where the budget names none.
 
-    Raises ConfigError when there is no table, or the run is not in it.
+    Raises ConfigError when there is no such table, or the run is not in it.
     """
-    given = Path(str(config.budget.reference))
+    if not config.budget.reference:
+        return StageTimes(0.0, {})
+    given = Path(config.budget.reference)
     # as a suite that comes with the project says it
     path = given if given.exists() or not (ROOT / given).exists() else ROOT / given
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
