@@ -4,6 +4,9 @@ Whoever takes `NAME` creates `NAME.1`, which only one can, and touches it every 
 Leases). The next owner creates `NAME.2`, and so on; the highest number counts. An owner is dead if its process is, on
 its own machine, or, seen from elsewhere, after 100 s of watching without a sign of life. One that was only silent finds
 a higher number than its own before it writes anything more.
+
+flufl.lock was not taken: it holds an owner's clock against that of whoever waits, and who waits for a process that died
+on the same machine waits for the rest of the lock's lifetime.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class LeaseLost(UserError):
 
 
 def identify_self() -> str:
-    """What a lock says of its owner: what can see its number, the number, since when it has it, machine, and job."""
+    """The text of a lock: boot and process namespace, process id, its start time, host, job."""
     pid = os.getpid()
     return f"{identify_kernel()} {pid} {read_start_time(pid)} {socket.gethostname()} {os.environ.get(JOB, '')}"
 
@@ -48,7 +51,7 @@ def identify_kernel() -> str:
 
 
 def read_start_time(pid: int | str) -> str:
-    """When a process started; nothing if it is dead, or only waits for its parent to see it."""
+    """When a process started, in ticks since boot; empty if it is dead or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
     except OSError:
@@ -89,7 +92,10 @@ class Lease:
         return True
 
     def acquire(self, wait: Callable[[], None] = lambda: None, poll: Callable[[], object] = lambda: None) -> None:
-        """Wait until it is taken; if not at once, `wait` is called once, `poll` before each try: it may raise."""
+        """Take it, and wait for it where another has it.
+
+        `wait` is called once if there is a wait, `poll` before each further try: it may raise.
+        """
         pause, longest = PAUSES
         while not self.try_acquire():
             poll()
@@ -121,7 +127,7 @@ class Lease:
             raise LeaseLost(f"{self.path}: {self.owner()} took it from this process, which gave no sign of life")
 
     def owner(self) -> str:
-        """Its owner, or the last one, as far as that is known."""
+        """The process that has it, or had it last, in words."""
         fields = self._read(max(self._numbers()))[1].split()
         return f"process {fields[1]} on {fields[3]}" if len(fields) >= 4 else "another process"
 
