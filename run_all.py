@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import status_of
+from benchmark.errors import run_command
 from benchmark.jobs import executors
 from benchmark.settings.command_line import parse, repeat_options
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(given, __doc__ or "")
     options.program = (__file__, *given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    return status_of(partial(COMMANDS[options.command], options))
+    return run_command(partial(COMMANDS[options.command], options))
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:

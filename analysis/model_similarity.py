@@ -63,7 +63,7 @@ from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.learner import Batch
-from benchmark.training.run import stream_of
+from benchmark.training.run import make_stream
 from benchmark.training.stream import Stream, predictions
 
 # of D_j's validation text: about 2,000 positions in BERT's rows of 512 tokens and in the demo's of 64, where it is
@@ -231,7 +231,7 @@ class RunModels:
 
     @cached_property
     def stream(self) -> Stream:
-        return stream_of(self.config, corpus_of(self.config, self.store))
+        return make_stream(self.config, corpus_of(self.config, self.store))
 
     def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""

@@ -26,8 +26,11 @@ def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryErro
     return "".join(character if character.isprintable() else "?" for character in " ".join(text.splitlines()))
 
 
-def status_of(command: Callable[[], int]) -> int:
-    """What a command returns, once all that it printed is written; of what a user can fix 2, and a message."""
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command and flush its output.
+
+    Returns its exit status; 2, after a message, for what a user can fix.
+    """
     try:
         status = command()
         sys.stdout.flush()

@@ -138,7 +138,7 @@ class StageLine(Line, tag="stage", kw_only=True):
     data: dict[str, dict[str, Any]]  # by domain, what its tokens were made of
     texts: dict[str, str]  # by domain or probe a hash of its validation text
     method: str = ""  # of the run that trained it, others may share it
-    method_code: str = ""  # a hash of that method's code, see `code_of` in benchmark/training/keys.py
+    method_code: str = ""  # a hash of that method's code, see `hash_code` in benchmark/training/keys.py
 
 
 class EvaluationLine(Line, tag="evaluation", kw_only=True):

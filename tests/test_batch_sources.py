@@ -12,7 +12,7 @@ import methods
 from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Source
 from tests.support import toy

@@ -14,7 +14,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.command_line import LISTS, parse
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
-from benchmark.training.processes import launched
+from benchmark.training.processes import read_launch
 from tests.support import synthetic
 
 ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER", "er", {})]
@@ -131,4 +131,4 @@ def test_what_a_launcher_left_over_launches_nothing(variables: dict[str, str], e
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert launched() == expected
+    assert read_launch() == expected

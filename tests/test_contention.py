@@ -16,7 +16,7 @@ from benchmark.settings.suite import Budget
 from benchmark.training import clock as contention
 from benchmark.training import stage
 from benchmark.training.clock import Clock, CoreTime, CoreUse, measure_share
-from benchmark.training.processes import Stopped, World, polled
+from benchmark.training.processes import Stopped, World, make_poll
 from tests.support.record_lines import read_lines
 
 
@@ -49,9 +49,9 @@ def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
         file.write_text(f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {work} 1 2 900 900 3 4 5 0 0\ncpu7 {work} 0 0 0 0 0 0 0 0 0\n")
 
     monkeypatch.setattr(contention, "STAT", file)
-    monkeypatch.setattr(contention, "own_cores", lambda: [0])
+    monkeypatch.setattr(contention, "list_own_cores", lambda: [0])
     at(100)
-    assert contention._busy((0,)) == pytest.approx(115 / tick)
+    assert contention._read_busy_seconds((0,)) == pytest.approx(115 / tick)
     clock = Clock(Budget(unit="seconds", amount=10.0), 0, ALONE)
     for before, after in ((100, 150), (500, 501)):
         at(before)
@@ -69,7 +69,7 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
         totals.append(cores.wall)
         return CoreShare(share=0.8)
 
-    monkeypatch.setattr(stage, "contention", note)
+    monkeypatch.setattr(stage, "measure_core_share", note)
     tiny = TinyRuns("naive", methods.build, tmp_path)
     tiny.run(tiny.config(), "text")  # is made, where a run would stop, too
     run = tiny.run(tiny.config(), "steps", iter([False, True]).__next__)
@@ -89,8 +89,8 @@ def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
     with Lease(tmp_path / "lock"):
         mine = Lease(tmp_path / "lock")
         with pytest.raises(Stopped):
-            mine.acquire(lambda: said.append("waits"), partial(polled(iter([False, True]).__next__), True))
+            mine.acquire(lambda: said.append("waits"), partial(make_poll(iter([False, True]).__next__), True))
         assert said == ["waits"] and not mine.number
-    mine.acquire(lambda: said.append("waits"), partial(polled(lambda: False), True))
+    mine.acquire(lambda: said.append("waits"), partial(make_poll(lambda: False), True))
     assert said == ["waits"] and mine.number
     mine.release()

@@ -19,7 +19,7 @@ from benchmark.records import CURE, ScoreLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
 from benchmark.store import Store
-from benchmark.training.keys import code_of
+from benchmark.training.keys import hash_code
 from methods.naive import Naive
 from run_all import main
 from tests.support.record_lines import read_lines, write_lines
@@ -51,10 +51,10 @@ def test_the_hash_of_a_methods_code(tmp_path: Path, monkeypatch, file: str, new:
     """Oracle: by hand; what it takes from its package counts, comments, docstrings and other files do not."""
 
     def hashed() -> str:
-        code_of.cache_clear()
+        hash_code.cache_clear()
         for name in [name for name in sys.modules if name.split(".")[0] == "pack"]:
             del sys.modules[name]
-        return code_of("pack.mine")
+        return hash_code("pack.mine")
 
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -255,7 +255,7 @@ def test_code_that_was_changed_without_its_version_is_said(place: Path, capsys, 
     """Oracle: nothing is said before; the numbers stay."""
     old = shown(capsys)
     assert "its code was changed" not in said(capsys, "status", "tiny.toml")
-    monkeypatch.setattr("benchmark.training.identity.code_of", lambda module: "another")
+    monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
     told = said(capsys, "status", "tiny.toml")
     assert "1 done" in told and "! naive: its code was changed since it was trained (1 of 1 runs): if" in told
     assert shown(capsys) == old

@@ -19,7 +19,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
 from benchmark.store import load_runs
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from benchmark.training.keys import stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite

@@ -19,7 +19,7 @@ from benchmark.settings.optimizers import OPTIMIZERS, Optimizer, Part
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.optimizer import PhaseOptimizer, copy_layers, factors
-from benchmark.training.step import trainable_stage
+from benchmark.training.step import make_stage
 from tests.support.record_lines import read_lines
 
 CONSTANT: Any = "constant"
@@ -144,7 +144,7 @@ def test_parts_have_names_in_every_architecture(architecture: str, tmp_path) -> 
     config = tiny_config("naive", architecture)
     tiny = TinyRuns("naive", methods.build, tmp_path)
     stage = tiny.run(config, "run").config.model.ladder[-1]
-    model = trainable_stage(config, 2, tiny.run(config, "run").stream).build(stage)
+    model = make_stage(config, 2, tiny.run(config, "run").stream).build(stage)
     names = set(model.part_names().values())
     assert len(names) == len(list(model.parameters()))
     assert {name.split(".")[1] for name in names if name.startswith("layers.")} == {"0", "1"}

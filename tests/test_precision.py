@@ -23,7 +23,7 @@ from benchmark.training.learner import elapsed
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import Stopped
 from benchmark.training.run import Run
-from benchmark.training.step import Loader, StageInputs, Stepper, trainable_stage
+from benchmark.training.step import Loader, StageInputs, Stepper, make_stage
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import TASK, data_of, save
 
@@ -166,7 +166,7 @@ def in_fp16(tiny: TinyRuns, name: str, asked_to_stop: Any = lambda: False) -> Ru
 
 def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
     """The weights of the first stage, and how many steps were skipped, by torch's own recipe."""
-    stage = trainable_stage(run.config, 0, run.stream)
+    stage = make_stage(run.config, 0, run.stream)
     torch.manual_seed(stage.seed)
     inputs = StageInputs(run.config, stage, run.stream, LifelongMethod(), stage.build(stage.ladder[0]), ALONE)
     model, loader, skipped = inputs.model, Loader(inputs, Phase("adapt"), 0), 0

@@ -13,7 +13,7 @@ from benchmark.records import EvaluationLine, last
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain, Replay
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Phase, Source
 from benchmark.training.stream import Stream

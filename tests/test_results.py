@@ -105,7 +105,7 @@ def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> Non
 
 def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) -> None:
     """Oracle: the report as it was, though its method's code is another."""
-    monkeypatch.setattr("benchmark.training.identity.code_of", lambda module: "another")
+    monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
     assert check(study)[1] == "report: 4 tables rendered again from the records are the same"
 
 

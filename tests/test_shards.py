@@ -15,7 +15,7 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, tiny_config, weights_of
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from benchmark.training.processes import Stopped, join
 from benchmark.training.run import Run
 from benchmark.training.shards import Shards, local

@@ -19,7 +19,7 @@ from benchmark.training import step_times
 from benchmark.training.clock import count_flops
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.step import StageInputs, Stepper, trainable_stage
+from benchmark.training.step import StageInputs, Stepper, make_stage
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
 from tests.support.record_lines import read_stage_lines
 
@@ -46,12 +46,12 @@ def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> N
     config = tiny.config(architecture)
     config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": dropout})})
     run = tiny.run(config, "run")
-    stage = trainable_stage(config, 0, run.stream)
+    stage = make_stage(config, 0, run.stream)
     model = stage.build(config.model.ladder[0])
     inputs = StageInputs(config, stage, run.stream, LifelongMethod(), model, ALONE)
     stepper = Stepper(inputs, Phase("adapt"), 0)
     expected = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
-    assert stepper.flops() == pytest.approx(expected, rel=0.01)
+    assert stepper.count_step_flops() == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -87,7 +87,7 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
     for _ in range(2):
         _, work = next(stages)
         [phase] = work.inputs.method.phases(work.inputs.stage)
-        flops.append(Stepper(work.inputs, phase, 0).flops())
+        flops.append(Stepper(work.inputs, phase, 0).count_step_flops())
     if second is None:
         d, columns, layers = 16, config.data.text_length + 1, 1
         frozen = 2 * layers * (12 * d * d + 2 * columns * d)

@@ -13,7 +13,7 @@ from benchmark.data.sampling import random_bits, shuffled, uniform
 from benchmark.data.tokenizer import BOS, MASK
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
-from benchmark.training.draws import rows_of_share
+from benchmark.training.batch_parts import rows_of_share
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream

@@ -16,7 +16,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig, Suite, Tuned
 from benchmark.store import load_runs
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from run_all import main
 from tests.support import tiny_suite
 

@@ -34,7 +34,7 @@ from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
 from benchmark.store import Store
 from benchmark.training.processes import Stopped
-from benchmark.training.run import stream_of
+from benchmark.training.run import make_stream
 
 POOL = 8  # batches at most whose rows are sorted by length together
 BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
@@ -336,7 +336,7 @@ def score_stage(
 
     @cache
     def fit() -> Pick:
-        return fit_discriminator(checkpoint.folder, stream_of(config, corpus_of(config, store)), index + 1)
+        return fit_discriminator(checkpoint.folder, make_stream(config, corpus_of(config, store)), index + 1)
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
     if corpus := corpus_if_prepared(config, store):

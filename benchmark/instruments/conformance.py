@@ -39,10 +39,10 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Budget, RunConfig, Size
 from benchmark.store import Store
+from benchmark.training.batch_parts import check_method
 from benchmark.training.clock import count_flops
-from benchmark.training.draws import check_method
 from benchmark.training.evaluate import perplexities
-from benchmark.training.keys import stage_of
+from benchmark.training.keys import plan_stage
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
 from benchmark.training.processes import World, join
 from benchmark.training.run import Run
@@ -179,7 +179,7 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
     method = tiny.new_method()
     spent = 0.0
     for index in range(len(config.domains)):
-        stage = stage_of(config, index)
+        stage = plan_stage(config, index)
         phases = list(method.phases(stage))
         assert all(phase.share > 0 for phase in phases), f"stage {index}: a phase has no share: {phases}"
         assert index == 0 or not any(phase.trains for phase in phases) or any(map(_has_new_rows, phases)), (
@@ -188,7 +188,7 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
         spent = (spent if method.group != "references" else 0.0) + sum(phase.share for phase in phases) * stage.budget
-        assert spent <= sum(stage_of(config, i).budget for i in range(index + 1)) * (1 + 1e-9), (
+        assert spent <= sum(plan_stage(config, i).budget for i in range(index + 1)) * (1 + 1e-9), (
             f"the phases up to stage {index} take {spent:g}, more than the budget"
         )
         ends = Outlook(index + 1, stage.size, stage.spent + stage.budget)
@@ -361,7 +361,7 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     others = {*threading.enumerate(), *multiprocessing.active_children()}
     for _, prepared in stages(config, tiny.build, tiny.run(config, "untrained").stream, ALONE):
         inputs, index = prepared.inputs, prepared.inputs.stage.index
-        method, bare = inputs.method, stage_of(config, index)
+        method, bare = inputs.method, plan_stage(config, index)
 
         def ask() -> object:
             return method.signature(bare), method.options(), list(method.phases(inputs.stage))  # noqa: B023

@@ -30,8 +30,8 @@ from benchmark.training import step_times
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World, join
-from benchmark.training.run import stream_of
-from benchmark.training.step import StageInputs, Stepper, set_training, trainable_stage
+from benchmark.training.run import make_stream
+from benchmark.training.step import StageInputs, Stepper, make_stage, set_training
 from benchmark.training.step_times import RowTimes, StageTimes, settings_of
 from benchmark.training.stream import Stream
 
@@ -75,7 +75,7 @@ def measure(
     rows: list[RowTimes] = []
     known: dict[str, tuple[list[Cost], StageTimes]] = {}
     for config in configs:
-        stream = stream_of(config, corpus_of(config))
+        stream = make_stream(config, corpus_of(config))
         times = []
         for key, prepared in stages(config, build, stream, world):
             if key not in known:
@@ -104,7 +104,7 @@ class Prepared:
         for number, phase in enumerate(inputs.method.phases(stage)):
             torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
             stepper = Stepper(inputs, phase, number)
-            flops = stepper.flops()
+            flops = stepper.count_step_flops()
             turns = _time_in_turns(stepper, naive, product, pairs)
             costs.append(
                 Cost(
@@ -113,7 +113,7 @@ class Prepared:
                     phase=phase.name,
                     seconds=statistics.median(mine for mine, _, _ in turns),
                     over_naive=statistics.median(mine / of_naive for mine, of_naive, _ in turns),
-                    predicted=flops / naive.flops(),
+                    predicted=flops / naive.count_step_flops(),
                     tokens=stepper.loader.tokens,
                     flops=flops,
                     of_peak=statistics.median(flops / mine / peak for mine, _, peak in turns),
@@ -175,7 +175,7 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     texts = [stream.corpus.keys[text.name] for text in config.learned]
     keys = stage_keys(steps, method, texts)  # of steps: a table need not be there yet
     config = set_training(config, precision=precision_of(config.training.precision, world.device))
-    first = trainable_stage(config, 0, stream)
+    first = make_stage(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])
     naive = copy.deepcopy(model).to(world.device).train()
@@ -183,7 +183,7 @@ def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Ite
     for index, key in enumerate(keys):
         method, state = build(config.method, config.options), get_state(method)
         set_state(method, state)
-        stage = trainable_stage(config, index, stream, partial(copy.deepcopy, evaluated) if evaluated else None)
+        stage = make_stage(config, index, stream, partial(copy.deepcopy, evaluated) if evaluated else None)
         inputs = StageInputs(config, stage, stream, method, model, world)
         torch.manual_seed(inputs.stage.seed)
         model.to(world.device)

@@ -25,7 +25,7 @@ from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.settings.units import UNITS
 from benchmark.store import Store
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from benchmark.training.identity import Identities, Identity
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Build

@@ -22,7 +22,7 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, per_stage
 from benchmark.store import Store
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from benchmark.training.method import Build
 
 DOMAINS = 2  # that configurations are tried on

@@ -116,10 +116,10 @@ class Prepare(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.data.tokens import corpus_of
-        from benchmark.training.processes import polled
+        from benchmark.training.processes import make_poll
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        corpus_of(self.config, self.store, say, poll=polled(worker.asked_to_stop, worker.waits))
+        corpus_of(self.config, self.store, say, poll=make_poll(worker.asked_to_stop, worker.waits))
 
 
 @dataclass(frozen=True)

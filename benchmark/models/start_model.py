@@ -56,7 +56,7 @@ def set_start_model(config: RunConfig) -> RunConfig:
     return config.model_copy(
         update={
             "model": model.model_copy(update=resolved),
-            "start": Start(folder=str(folder), key=_content_key(folder)),
+            "start": Start(folder=str(folder), key=_hash_content(folder)),
         }
     )
 
@@ -67,7 +67,7 @@ def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
     Raises ConfigError for files that are others than when the run was planned.
     """
     folder = Path(start.folder)
-    if _content_key(folder) != start.key:
+    if _hash_content(folder) != start.key:
         raise ConfigError(
             f"model.start: the files in {folder} are not those that the run was planned with (hash {start.key}): "
             "restore them from a copy; or call the command again, to begin with what they are now"
@@ -128,7 +128,7 @@ def _configuration(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def _content_key(folder: Path) -> str:
+def _hash_content(folder: Path) -> str:
     """A hash of the files of a model; a snapshot of the Hub is known by its commit, and its files by their digests."""
     if folder.parent.name == "snapshots":
         return folder.name

@@ -1,4 +1,4 @@
-"""What the batches of a step consist of: so many rows of which text, by a phase's shares. No torch here."""
+"""The parts of a step's batches: how many rows are of which text, by a phase's shares. No torch here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
-from benchmark.training.keys import stage_of
+from benchmark.training.keys import plan_stage
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
 SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
@@ -28,7 +28,7 @@ class Draw:
         return self.fresh + self.replayed + self.memory
 
 
-def draws_of(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Draw], Draw]:
+def plan_draws(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Draw], Draw]:
     """What a step of a phase, the `index`-th of its stage, consists of, and its second batch, `Phase.memory_batch`.
 
     `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `rows_of_share`.
@@ -84,7 +84,7 @@ def check_method(config: RunConfig, method: LifelongMethod) -> None:
     tokens, length = config.data.memory_tokens, config.data.text_length
     has_memory = tokens >= length
     for index in range(len(config.domains)):
-        stage = stage_of(config, index)
+        stage = plan_stage(config, index)
         if 0 < tokens < length and method.uses_memory(stage):
             raise ConfigError(
                 f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no row of {length}: let "
@@ -94,7 +94,7 @@ def check_method(config: RunConfig, method: LifelongMethod) -> None:
             _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
             replay = config.replay.share if config.replay else 0.0
             try:
-                draws_of(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
+                plan_draws(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
             except ConfigError as error:
                 raise ConfigError(f"row {config.row!r}, {error}") from None
 

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget, per_stage
 from benchmark.settings.units import UNITS, Work
-from benchmark.training.processes import World, node, own_cores
+from benchmark.training.processes import World, list_own_cores, node
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
@@ -82,7 +82,7 @@ class Clock:
     def start(self) -> None:
         assert self._started is None, "the clock is running"
         self._world.synchronize()
-        self._cores_before = core_time()
+        self._cores_before = read_core_time()
         self._started, self._computed = time.perf_counter(), time.process_time()
 
     def pause(self) -> None:
@@ -115,7 +115,7 @@ class Clock:
         self._still += passed if stopped else 0.0
         self._started, self._computed = now, computed
         if look or stopped or now - self._cores_before.wall > LOOK:
-            before, self._cores_before = self._cores_before, core_time()
+            before, self._cores_before = self._cores_before, read_core_time()
             if stopped:  # the rest of what has passed since the last look is of no use
                 self.cores.stood_still += passed
             else:
@@ -134,9 +134,9 @@ class CoreUse:
     time: CoreTime
 
 
-def contention(mine: CoreTime, world: World) -> CoreShare:
+def measure_core_share(mine: CoreTime, world: World) -> CoreShare:
     """What the processes of the run had of their cores. All of them must call this at once."""
-    uses = world.gather(CoreUse(node(), tuple(own_cores()), torch.get_num_threads(), mine))
+    uses = world.gather(CoreUse(node(), tuple(list_own_cores()), torch.get_num_threads(), mine))
     places = {(use.machine, use.cores) for use in uses}
     shares = [measure_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
     can_tell = max(use.time.wall for use in uses) >= MEASURABLE
@@ -153,12 +153,12 @@ def measure_share(uses: Sequence[CoreUse]) -> float:
     return min(1.0, max(0.0, available - others) / wanted)
 
 
-def core_time() -> CoreTime:
+def read_core_time() -> CoreTime:
     """What the clocks say now; only differences mean anything."""
-    return CoreTime(time.perf_counter(), time.process_time(), _busy(own_cores()))
+    return CoreTime(time.perf_counter(), time.process_time(), _read_busy_seconds(list_own_cores()))
 
 
-def _busy(numbers: Sequence[int]) -> float:
+def _read_busy_seconds(numbers: Sequence[int]) -> float:
     """Seconds that these cores have been busy since the machine started, stolen time included."""
     wanted, ticks = {f"cpu{number}" for number in numbers}, 0
     for line in STAT.read_text().splitlines():
@@ -179,7 +179,7 @@ def count_flops(run: Callable[[], Any]) -> float:
     formulas = {
         getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
         for backend in _BACKENDS
-        for suffix, formula in (("", _count_attention), ("_backward", _attention_backward))
+        for suffix, formula in (("", _count_attention), ("_backward", _count_attention_backward))
     }
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter:
@@ -193,5 +193,5 @@ def _count_attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: 
     return 2 * rows * heads * length * key[2] * (size + value[3])
 
 
-def _attention_backward(grad: torch.Size, *shapes: Any, **_: Any) -> int:
+def _count_attention_backward(grad: torch.Size, *shapes: Any, **_: Any) -> int:
     return 2 * _count_attention(*shapes[:3])

@@ -15,7 +15,7 @@ from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, last, se
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, Store, leave_out
-from benchmark.training.keys import code_of, stage_keys
+from benchmark.training.keys import hash_code, stage_keys
 from benchmark.training.method import Build
 
 
@@ -55,26 +55,26 @@ class Identities:
         """
         method, corpus = self.build(config.method, config.options), self._text(config)
         lines = self.store.run_lines(config) if lines is None else lines  # given by whoever has read them
-        told, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
+        recorded, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
         sizes: tuple[int, ...] = ()
         if isinstance(corpus, Corpus):
             tokens, sizes = corpus.keys, tuple(domain.info["tokens"] for domain in corpus.domains)
-        elif told and (self.store.is_archive or self._agree(config, told.tokens)):
-            keys, tokens = told.stages, told.tokens
-        elif corpus and not told:
+        elif recorded and (self.store.is_archive or self._agree(config, recorded.tokens)):
+            keys, tokens = recorded.stages, recorded.tokens
+        elif corpus and not recorded:
             raise corpus
         if tokens:
             keys = stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])
         why = ""
-        if told and not keys:
+        if recorded and not keys:
             why = "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
-        elif told and (keys != told.stages or told.tokens not in ({}, tokens)):
+        elif recorded and (keys != recorded.stages or recorded.tokens not in ({}, tokens)):
             why = "its records are of another text, tokenizer or version of its method: `run` trains it anew"
         return Identity(
             keys,
             [] if why else lines,
             isinstance(corpus, Corpus),
-            (config.method, code_of(type(method).__module__)),
+            (config.method, hash_code(type(method).__module__)),
             why,
             sizes,
         )

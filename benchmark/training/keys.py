@@ -29,7 +29,7 @@ MADE_OF = {"architecture", "head_size", "dropout"}  # settings of the model, on 
 EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each stage
 
 
-def stage_of(config: RunConfig, index: int) -> Stage:
+def plan_stage(config: RunConfig, index: int) -> Stage:
     """The stage `index` of a run as plans see it: a method can say its signature and phases, but train nothing."""
     names = tuple(domain.name for domain in config.domains[: index + 1])
     amounts = [per_stage(config.budget.amount, i) for i in range(len(config.domains))]
@@ -49,7 +49,7 @@ def stage_of(config: RunConfig, index: int) -> Stage:
 
 
 def _refuse(*_: object) -> NoReturn:
-    raise TypeError("a stage that is only planned has no models and no text: see `trainable_stage`")
+    raise TypeError("a stage that is only planned has no models and no text: see `make_stage`")
 
 
 def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
@@ -59,7 +59,7 @@ def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) 
     """
     keys: list[str] = []
     for index, parts in enumerate(_describe_settings(config, texts)):
-        stage = stage_of(config, index)
+        stage = plan_stage(config, index)
         phases = list(method.phases(stage))
         asked = _describe_method(config, method, stage, phases)
         keys.append(digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None}))
@@ -123,7 +123,7 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
 
 
 @functools.cache
-def code_of(module: str) -> str:
+def hash_code(module: str) -> str:
     """A hash of a method's module and of what it takes from its package, without comments and docstrings."""
     package = module.rpartition(".")[0]
     known, left = dict[str, str](), [module]

@@ -44,8 +44,8 @@ class Taken(Stopped):
 Poll = Callable[[bool], None]
 
 
-def polled(asked_to_stop: Callable[[], bool], waits: bool = True) -> Poll:
-    """What work asks that can be gone on with at any time, and whether it waits for another process: see `Run`."""
+def make_poll(asked_to_stop: Callable[[], bool], waits: bool = True) -> Poll:
+    """A function for work to call now and then: it raises Stopped when asked to stop, Taken where work may not wait."""
 
     def poll(waiting: bool) -> None:
         if asked_to_stop():
@@ -123,7 +123,7 @@ class World:
         return Hardware(
             device=device_name(self.device),
             count=self.size,
-            cpu=_cpu_model(),
+            cpu=_read_cpu_model(),
             instructions=torch.backends.cpu.get_cpu_capability(),
             cores=os.cpu_count(),
             threads=torch.get_num_threads(),
@@ -131,7 +131,7 @@ class World:
         )
 
 
-def own_cores() -> list[int]:
+def list_own_cores() -> list[int]:
     """The cores that this process may run on."""
     return sorted(os.sched_getaffinity(0))
 
@@ -141,7 +141,7 @@ def node() -> str:
     return os.environ.get(NODE) or socket.gethostname()
 
 
-def launched() -> tuple[int, int]:
+def read_launch() -> tuple[int, int]:
     """The rank of this process and how many there are: 0 and 1 where what a launcher sets is empty or left over."""
     rank, size, place = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
     return (int(rank), int(size)) if rank and size and place else (0, 1)
@@ -150,7 +150,7 @@ def launched() -> tuple[int, int]:
 @contextmanager
 def join() -> Iterator[World]:
     """Join the process group that the environment names, or be alone."""
-    (rank, size), device = launched(), own_device(int(os.environ.get("LOCAL_RANK") or 0))
+    (rank, size), device = read_launch(), own_device(int(os.environ.get("LOCAL_RANK") or 0))
     if size == 1:
         yield World(0, 1, device)
         return
@@ -160,7 +160,7 @@ def join() -> Iterator[World]:
     dist.destroy_process_group()  # not after an error: NCCL would wait for the others, who wait for this process
 
 
-def _cpu_model() -> str:
+def _read_cpu_model() -> str:
     named = re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     return named[1].strip() if named else platform.machine()
 

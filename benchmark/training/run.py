@@ -29,20 +29,20 @@ from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
 from benchmark.store import Store
 from benchmark.training import checkpoint
-from benchmark.training.draws import check_method
+from benchmark.training.batch_parts import check_method
 from benchmark.training.evaluate import evaluate_missing
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
-from benchmark.training.processes import Stopped, World, polled
+from benchmark.training.processes import Stopped, World, make_poll
 from benchmark.training.progress import ProgressLine
 from benchmark.training.stage import CHECKPOINT, StageRun
-from benchmark.training.step import StageInputs, set_training, trainable_stage
+from benchmark.training.step import StageInputs, make_stage, set_training
 from benchmark.training.stream import Stream
 
 _log = logging.getLogger(__name__)
 
 
-def stream_of(config: RunConfig, corpus: Corpus) -> Stream:
+def make_stream(config: RunConfig, corpus: Corpus) -> Stream:
     """The batches of a run; its architecture says whether every token is predicted or masked ones."""
     masked = architectures.load(config.model.architecture).masked
     if masked and corpus.special.mask < 0:
@@ -71,11 +71,11 @@ class Run:
     ) -> None:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
         self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
-        poll = polled(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
+        poll = make_poll(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
         self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
-        self.stream = stream_of(config, self.corpus)
+        self.stream = make_stream(config, self.corpus)
         # all runs need these, so they are waited for
-        self.stream.leaks = find_validation_leaks(self.corpus, config.learned, store.data, polled(asked_to_stop))
+        self.stream.leaks = find_validation_leaks(self.corpus, config.learned, store.data, make_poll(asked_to_stop))
         method = new_method()
         check_method(config, method)
         if method.decoders_only and self.stream.masked:
@@ -187,7 +187,7 @@ class Run:
             if not briefly:
                 print(f"waits for {path.parent}: {lease.owner()} has it", file=sys.stderr)
 
-        poll = polled(self.asked_to_stop, self.waits or briefly)
+        poll = make_poll(self.asked_to_stop, self.waits or briefly)
         self.world.let_first(partial(lease.acquire, say, partial(poll, True)))
         try:
             yield lease
@@ -223,7 +223,7 @@ class Run:
     def _inputs(self, config: RunConfig, index: int) -> StageInputs:
         """A stage with the model, the method and the moments that it begins with."""
         previous = self.store.stage(self.keys[index - 1]) if index else None
-        stage = trainable_stage(config, index, self.stream, partial(load, previous / "model") if previous else None)
+        stage = make_stage(config, index, self.stream, partial(load, previous / "model") if previous else None)
         method = self.new_method()
         inputs = partial(StageInputs, config, stage, self.stream, method, world=self.world)
         torch.manual_seed(stage.seed)

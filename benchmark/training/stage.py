@@ -21,9 +21,9 @@ from benchmark.settings.schedules import Schedule, schedule_of
 from benchmark.settings.suite import per_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Position, load_for_all, save
-from benchmark.training.clock import Clock, CoreTime, contention, count_flops
+from benchmark.training.clock import Clock, CoreTime, count_flops, measure_core_share
 from benchmark.training.evaluate import evaluate
-from benchmark.training.keys import code_of
+from benchmark.training.keys import hash_code
 from benchmark.training.learner import Learner, elapsed
 from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
@@ -222,7 +222,7 @@ class StageRun:
                 data=stream.describe(),
                 texts=stream.validation_keys,
                 method=config.method,
-                method_code=code_of(type(self.method).__module__),
+                method_code=hash_code(type(self.method).__module__),
             )
         )
 
@@ -233,7 +233,7 @@ class StageRun:
 
     def _keep(self, phases: list[Phase]) -> None:
         """Write what the stage leaves, and at the end that it is done."""
-        cores = contention(self.clock.cores, self.world)
+        cores = measure_core_share(self.clock.cores, self.world)
         if not self.world.leads:
             return
         self.lease.check()

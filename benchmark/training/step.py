@@ -19,9 +19,9 @@ from benchmark.models import LanguageModel, build
 from benchmark.models.devices import evaluating, keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
+from benchmark.training.batch_parts import Draw
 from benchmark.training.clock import count_flops
-from benchmark.training.draws import Draw
-from benchmark.training.keys import stage_of
+from benchmark.training.keys import plan_stage
 from benchmark.training.learner import Batch, Elapsed, Learner
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
 from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
@@ -35,7 +35,7 @@ def set_training(config: RunConfig, **values: Any) -> RunConfig:
     return config.model_copy(update={"training": config.training.model_copy(update=values)})
 
 
-def trainable_stage(
+def make_stage(
     config: RunConfig, index: int, stream: Stream, load_previous: Callable[[], LanguageModel] | None = None
 ) -> Stage:
     """The stage `index` of a run with all that a method may ask it for.
@@ -64,7 +64,7 @@ def trainable_stage(
         return before.eval()
 
     rows = partial(stream.memory_text, index)
-    stage = replace(stage_of(config, index), build=new_model, memory_rows=rows, previous=previous)
+    stage = replace(plan_stage(config, index), build=new_model, memory_rows=rows, previous=previous)
     return stage
 
 
@@ -242,7 +242,7 @@ class Stepper:
             saved = [local(tensor).to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))
             rate = self.inputs.stage.learning_rate
-            flops = self.flops(rate)
+            flops = self.count_step_flops(rate)
             if self.training.compile:
                 self.step(0, rate)
             set_state(self.method, state)
@@ -255,7 +255,7 @@ class Stepper:
         self._begin()
         return flops
 
-    def flops(self, learning_rate: float = 0.0) -> float:
+    def count_step_flops(self, learning_rate: float = 0.0) -> float:
         """Take the first step and count its FLOPs, over all processes.
 
         Nothing is compiled: the counter sees operators, not kernels.

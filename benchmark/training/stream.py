@@ -25,7 +25,7 @@ from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Replay
-from benchmark.training.draws import SOURCES, Draw, draws_of
+from benchmark.training.batch_parts import SOURCES, Draw, plan_draws
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
@@ -96,8 +96,10 @@ class Stream:
         return self._cut_in_blocks(np.cumsum(ends) - ends)
 
     def draws(self, phase: Phase, index: int, stage: int, batch_size: int) -> tuple[list[Draw], Draw]:
-        """What a step of a phase, the `index`-th of its stage, consists of, and its second batch: see `draws_of`."""
-        return draws_of(phase, index, batch_size, self._replay.share if self._replay else 0.0, self._has_memory(stage))
+        """What a step of a phase, the `index`-th of its stage, consists of, and its second batch: see `plan_draws`."""
+        return plan_draws(
+            phase, index, batch_size, self._replay.share if self._replay else 0.0, self._has_memory(stage)
+        )
 
     def _has_memory(self, stage: int) -> bool:
         return stage > 0 and max(self.memory_blocks[:stage], default=0) > 0

@@ -45,9 +45,9 @@ def execute(plan: Plan) -> int:
     Several processes, of `--processes` or torchrun, train together, and the first alone does all else.
     """
     from benchmark.models.devices import accelerators
-    from benchmark.training.processes import Stopped, join, launched
+    from benchmark.training.processes import Stopped, join, read_launch
 
-    (rank, together), wanted = launched(), [state.config for state in plan.wanted]
+    (rank, together), wanted = read_launch(), [state.config for state in plan.wanted]
     leads = rank == 0
     count = count_processes(plan.processes) if plan.processes and wanted and together == 1 else together
     if count > 1 and plan.parallel not in (None, 1):
