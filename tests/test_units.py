@@ -44,7 +44,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
         assert run_all.main(["run", str(suite), *folders, *rows, *options]) == 0
         return capsys.readouterr().out
 
-    assert "ER, seed 0: 80 rows" in call("--dry-run")
+    assert "2 of 2 runs, 120 rows" in call("--dry-run")  # the first stage is shared
     call("--parallel", "1", "--set", 'tables=["trend_main", "units"]')
     assert {axis.get_xlabel() for axis in drawn[0].axes} == {"Training rows, linear"}
     table = tmp_path / "report" / "tiny" / "units.md"
