@@ -230,10 +230,6 @@ def nothing(folder: Path) -> None:
     pass
 
 
-def is_subset(seen: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
-    return set(seen) <= set(after)
-
-
 def is_prefix(seen: Sequence[Any], before: Any, after: Sequence[Any]) -> bool:
     return len(seen) >= len(before) and list(seen) == list(after[: len(seen)])
 
@@ -339,7 +335,7 @@ def scenarios() -> list[Scenario]:
         Scenario("model", nothing, models.second, models.read),
         # between two renames there is none: its stage is not done then, and trains on from its checkpoint
         Scenario("model_again", models.first, models.second, models.read, lambda seen, *both: seen in (None, *both)),
-        Scenario("tokens", write_text, tokenise, read_tokens, is_subset),
+        Scenario("tokens", write_text, tokenise, read_tokens, lambda seen, _, after: set(seen) <= set(after)),
         Scenario("lease", nothing, own_twice, lambda folder: locks.Lease(folder / "lock").is_taken()),
     ]
 

@@ -124,18 +124,13 @@ def register() -> torch.device:
     _setup_privateuseone_for_python_backend(NAME, Backend)
     DEVICE = torch.device(NAME, 0)
     torch.accelerator.synchronize = Backend.synchronize
-    Tensor.pin_memory = _pinned  # type: ignore[assignment]
+    Tensor.pin_memory = Tensor.clone  # type: ignore[assignment]  # torch pins memory for devices in C++ alone
     torch.autograd.set_multithreading_enabled(False)  # a guard in Python cannot serve the engine's own threads
     torch.__future__.set_swap_module_params_on_conversion(True)  # or a module's way there would untie tied weights
     for name in FACTORIES:
         LIBRARY.impl(name, functools.partial(_made, getattr(ATEN, name.partition(".")[0])), "PrivateUse1")
     LIBRARY.impl("_copy_from", _copied, "PrivateUse1")  # what torch.tensor(numbers, device=...) ends with
     return DEVICE
-
-
-def _pinned(tensor: Tensor) -> Tensor:
-    """A copy: torch asks a device written in C++ for pinned memory, and has none of this one."""
-    return tensor.clone()
 
 
 def _made(operator: Any, *args: Any, **kwargs: Any) -> OtherTensor:
