@@ -29,7 +29,7 @@ class Metric:
     axis: str = "linear"
 
     def change(self, value: Floats, reference: Floats) -> Floats:
-        """What `one` makes of `other`: a log ratio, or a difference."""
+        """The change from `reference` to `value`: a log ratio, or a difference."""
         return np.log(value) - np.log(reference) if self.ratio else value - reference
 
     def step(self, amount: float) -> float:

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from analysis.metrics import representational_similarity
 from benchmark import records
-from benchmark.data.tokens import corpus_of
+from benchmark.data.tokens import prepare_corpus
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import evaluating, own_device
@@ -231,7 +231,7 @@ class RunModels:
 
     @cached_property
     def stream(self) -> Stream:
-        return make_stream(self.config, corpus_of(self.config, self.store))
+        return make_stream(self.config, prepare_corpus(self.config, self.store))
 
     def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""

@@ -150,8 +150,8 @@ def note_leaks(part: Study) -> list[str]:
     for line in lines:
         for counts, count in zip(leaks.values(), (line.leaks, line.in_stream), strict=True):
             counts |= {line.task: count} if count else {}
-    told = {where: ", ".join(f"{count} of {task}" for task, count in of.items()) for where, of in leaks.items()}
-    return [f"Test examples stand in {where}, too: {counts}." for where, counts in told.items() if counts]
+    counted = {where: ", ".join(f"{count} of {task}" for task, count in of.items()) for where, of in leaks.items()}
+    return [f"Test examples stand in {where}, too: {counts}." for where, counts in counted.items() if counts]
 
 
 def note_near_copies(part: Study) -> list[str]:
@@ -169,10 +169,10 @@ def note_near_copies(part: Study) -> list[str]:
                         )
     if not counts:
         return []
-    told = ", ".join(counts.values())
+    shares = ", ".join(counts.values())
     final = note_without_copies(part, "the last domain", len(part.runs[0].domains) - 1)
     return [
-        f"Validation text nearly stands in training text, so perplexity is lower: {told}.",
+        f"Validation text nearly stands in training text, so perplexity is lower: {shares}.",
         *([f"{note} Other numbers include them." for note in final] or ["No number without them is known."]),
     ]
 
@@ -185,16 +185,16 @@ def note_without_copies(part: Study, title: str, stage: int) -> list[str]:
     )
     means = means.dropna(how="all")
     said = means.map(lambda value: number(value, 2)).where(means.notna(), "not known")
-    told = ", ".join(f"{row} {' and '.join(values)}" for row, *values in said.itertuples())
+    listed = ", ".join(f"{row} {' and '.join(values)}" for row, *values in said.itertuples())
     of = "AP and AP⁺" if stage else "AP"
-    return [f"{of} after {title} without near copies: {told}."] if told else []
+    return [f"{of} after {title} without near copies: {listed}."] if listed else []
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
     """Rows with stages that their methods trained with other code than today's, of the same version."""
     rows = ", ".join(dict.fromkeys(run.row for run in runs if run.other_code))
-    told = f"Methods' code has changed since, their `version` has not: {rows}. Their numbers are of the old one."
-    return [told] if rows else []
+    note = f"Methods' code has changed since, their `version` has not: {rows}. Their numbers are of the old one."
+    return [note] if rows else []
 
 
 def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
@@ -204,8 +204,8 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
         f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})"
         for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)
     ]
-    told = _shorten(where, "; ", "stages")
-    return [f"Other programs took cores, so wall times do not compare: {told}."] if where else []
+    listed = _shorten(where, "; ", "stages")
+    return [f"Other programs took cores, so wall times do not compare: {listed}."] if where else []
 
 
 def note_failures(runs: Sequence[RunRecords], titles: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
 GROWN = 1.05  # times the parameters: prompts and adapters are less
-METRICS = {metric.column: metric.name for metric in PERPLEXITIES}
+METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
 def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
@@ -187,7 +187,7 @@ def data(study: Study) -> Markup:
         "colours": [[row, f"light-dark({colour}, {COLOURS[colour]})"] for row, colour in colours(study).items()],
         "clear": CLEAR,
         "units": {"charged": UNITS[own].label, **others},
-        "metrics": METRICS,
+        "metrics": METRIC_NAMES,
         "points": _points(study),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -203,8 +203,8 @@ def _points(study: Study) -> dict[str, Any]:
     evaluations = study.evaluations.astype({"learned": int})
     groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
     spent = groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
-    measured = groups[list(METRICS)].agg(["mean", "min", "max"])
-    measured.columns = [f"{metric}{end}" for metric in METRICS for end in ("", "_low", "_high")]
+    measured = groups[list(METRIC_NAMES)].agg(["mean", "min", "max"])
+    measured.columns = [f"{metric}{end}" for metric in METRIC_NAMES for end in ("", "_low", "_high")]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
     table = groups.agg({"seed": "nunique", "learned": "max"}).join([spent, measured]).reset_index()
     table["stage"] = [titles[suite][stage] for suite, stage in zip(table["suite"], table["stage"], strict=True)]

@@ -86,10 +86,10 @@ def _note_other_verdicts(judged: Sequence[tuple[str, Verdict]], clean: Sequence[
     """Verdicts that are others without test examples that models have seen."""
     states = {(suite, now.claim): now.state for suite, now in clean}
     pairs = [(was, states.get((suite, was.claim), "not decidable")) for suite, was in judged]
-    told = "; ".join(
+    listed = "; ".join(
         f"{was.claim.text.rstrip('.')}: {now} instead of {was.state}" for was, now in pairs if now != was.state
     )
-    return [f"Without leaked test examples: {told}."] if told else []
+    return [f"Without leaked test examples: {listed}."] if listed else []
 
 
 def _describe_undecided(claims: int, seeds: int) -> str:

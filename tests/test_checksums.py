@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.data.tokens import corpus_if_prepared, corpus_of
+from benchmark.data.tokens import corpus_if_prepared, prepare_corpus
 from benchmark.downstream.classifier import SavedModel
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.conformance import TinyRuns
@@ -121,7 +121,7 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage
 def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRuns) -> None:
     """Oracle: the contract. `status`, which reads no ids, sees those that are cut or missing, too."""
     config, store = tiny.config(), Store(tiny.folder / "run")
-    folder = corpus_of(config, store).domains[1].folder
+    folder = prepare_corpus(config, store).domains[1].folder
     assert folder
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)

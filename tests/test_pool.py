@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info
 import methods
 from benchmark.jobs import pool
 from benchmark.jobs.executors import local
-from benchmark.jobs.pool import outcome_of, slots_for
+from benchmark.jobs.pool import do_unit, slots_for
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.models import devices
@@ -267,12 +267,12 @@ def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) 
         worker = Worker(world, waits=False)
         own.mkdir()
         with Lease(own / "lock"):
-            assert outcome_of(er, worker) == "taken"
+            assert do_unit(er, worker) == "taken"
         looks = Lease(shared / "lock")
         looks.acquire()
         letting_go = threading.Timer(0.3, looks.release)
         letting_go.start()
-        assert outcome_of(er, worker) == "done"
+        assert do_unit(er, worker) == "done"
         letting_go.join()
 
 

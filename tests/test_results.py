@@ -15,7 +15,7 @@ import torch
 from msgspec.structs import replace
 
 import methods
-from benchmark.data.tokens import corpus_of
+from benchmark.data.tokens import prepare_corpus
 from benchmark.downstream.tasks import load_examples, score_key
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
@@ -178,7 +178,7 @@ def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path,
     model = load(folder)
     next(model.parameters()).data[0] += 1
     shutil.rmtree(folder)
-    model.save(folder, corpus_of(er, Store(study / "again")).tokenizer)
+    model.save(folder, prepare_corpus(er, Store(study / "again")).tokenizer)
     assert main([*arguments, second]) == 2
     assert f"stage {first} of {er.id} came to weights {weights_hash(model)} on " in capsys.readouterr().err
 

@@ -228,9 +228,8 @@ def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path:
     and then fails, with the key to raise in `status`."""
     with new_suite_folder(tmp_path, texts, prepared=False) as tiny:
         begun, tokens = tmp_path / "begun", tmp_path / "code" / "benchmark" / "data" / "tokens.py"
-        sleeps = (
-            f"\n\ndef corpus_of(*_, **__):\n    open({str(begun)!r}, 'w').close()\n    __import__('time').sleep(900)\n"
-        )
+        begins = f"    open({str(begun)!r}, 'w').close()\n    __import__('time').sleep(900)\n"
+        sleeps = f"\n\ndef prepare_corpus(*_, **__):\n{begins}"
         tokens.write_text(tokens.read_text() + sleeps)
         tiny.write("x").submit()
         [job] = tiny.ids("prepare").values()

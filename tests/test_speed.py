@@ -82,7 +82,7 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
     config = tiny.config("bert")
     run = tiny.run(config, "run")
     naive = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
-    stages = speed.stages(config, methods.build, run.stream, ALONE)
+    stages = speed.prepare_stages(config, methods.build, run.stream, ALONE)
     flops = []
     for _ in range(2):
         _, work = next(stages)

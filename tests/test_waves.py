@@ -21,7 +21,7 @@ from benchmark import records
 from benchmark.files import BEGUN
 from benchmark.jobs import executors
 from benchmark.jobs.executors import slurm as of_slurm
-from benchmark.jobs.pool import outcome_of
+from benchmark.jobs.pool import do_unit
 from benchmark.jobs.work import Train, Worker
 from benchmark.locks import JOB, Lease
 from benchmark.store import Store
@@ -452,8 +452,8 @@ def test_text_that_another_job_makes_is_not_waited_for(tiny: SuiteFolder, monkey
     with join() as world:
         worker = Worker(world, waits=False)
         with Lease(made.with_name(f"{made.name}.lock")):
-            assert outcome_of(unit, worker) == "taken" and unit.find_owning_job() == "9_1"
-        assert outcome_of(unit, worker) == "done" and unit.find_owning_job() == ""
+            assert do_unit(unit, worker) == "taken" and unit.find_owning_job() == "9_1"
+        assert do_unit(unit, worker) == "done" and unit.find_owning_job() == ""
 
 
 def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def read_versions(packages: Collection[str]) -> dict[str, str]:
     """The versions of the distributions of packages."""
     versions = {"python": platform.python_version()} if STDLIB in packages else {}
     installed = (name for name in packages if name not in {STDLIB, *sys.stdlib_module_names})
-    found = (dist for name in installed for dist in _distributions(name))
-    return versions | {dist: importlib.metadata.version(dist) for dist in found}
+    dists = (dist for name in installed for dist in _distributions(name))
+    return versions | {dist: importlib.metadata.version(dist) for dist in dists}
 
 
 def _distributions(package: str) -> tuple[str, ...]:

@@ -41,21 +41,21 @@ def find_leaks(
     folder: Path,
     poll: Poll = lambda waits: None,
 ) -> Found:
-    """Of each of `texts`, by name, the documents of each that is `asked` about that nearly stand in it; see `nearly`.
+    """Of each of `texts`, by name, the documents of each that is `asked` about that `find_near_copies` finds in it.
 
     Ids come from this tokenizer, and each document is followed by `eos`.
     """
-    found: Found = {}
+    copies: Found = {}
     for name, (key, read) in texts.items() if asked else ():
 
         def make(unfinished: Path) -> None:
-            copies = nearly(bpe, eos, [np.asarray(read_asked()) for _, read_asked in asked.values()], read())  # noqa: B023
+            copies = find_near_copies(bpe, eos, [np.asarray(read_asked()) for _, read_asked in asked.values()], read())  # noqa: B023
             write_json(unfinished / "copies.json", {"copies": copies})
 
         identity = digest([FORMAT, key, [key for key, _ in asked.values()]])
         made = Place(folder, poll=poll).make_once("copies", identity, make)
-        found[name] = dict(zip(asked, read_json(made / "copies.json", cure(made))["copies"], strict=True))
-    return found
+        copies[name] = dict(zip(asked, read_json(made / "copies.json", cure(made))["copies"], strict=True))
+    return copies
 
 
 def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
@@ -76,8 +76,8 @@ def find_validation_leaks(
 # Near copies
 
 
-def nearly(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray[Any]) -> list[list[int]]:
-    """The documents of each array, by number, of which NEARLY of their runs of RUN words, or more, stand in `ids`, too.
+def find_near_copies(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray[Any]) -> list[list[int]]:
+    """For each array, the numbers of the documents at least NEARLY of whose runs of RUN words stand in `ids` too.
 
     Neither case nor blanks count, nor how the tokenizer cuts words. A document of fewer words has no run.
     """

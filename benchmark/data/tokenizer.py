@@ -146,10 +146,12 @@ def ids_of(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     except BaseException as error:  # a panic of the library is no Exception
         if type(error).__name__ != "PanicException":
             raise
-        told = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
     for text in texts if len(texts) > 1 else ():
         ids_of(bpe, [text])
-    raise DataError(f"the tokenizer gives up ({told:.80}) on the text {texts[0]!r:.60}: leave it out, or take another")
+    raise DataError(
+        f"the tokenizer gives up ({reason:.80}) on the text {texts[0]!r:.60}: leave it out, or take another"
+    )
 
 
 def encode_documents(
@@ -197,8 +199,8 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
 
         wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers does not say what damaged files may raise
-        told = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise DataError(f"{folder}: no tokenizer ({told}): copy the one that the model was trained with") from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise DataError(f"{folder}: no tokenizer ({reason}): copy the one that the model was trained with") from None
     if not wrapped.is_fast:
         raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
     rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]

@@ -188,8 +188,8 @@ def prepare(
     sources = {text.name: corpus.identity(text, data.valid_share, notes, makes) for text in (*domains, *probes)}
     made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, sources, into)
     made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
-    opened = [_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]
-    split = tuple(opened[: len(domains)]), tuple(opened[len(domains) :])
+    tokenised = [_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]
+    split = tuple(tokenised[: len(domains)]), tuple(tokenised[len(domains) :])
     made = Corpus(made_with.bpe, made_with.vocabulary, *split, made_with.special)
     taken = [prompt for prompt in made.vocabulary.prompt_tokens if made.tokenizer.token_to_id(prompt) is not None]
     if taken:
@@ -412,7 +412,7 @@ def _count_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.in
 # The corpus of a run, as its settings say
 
 
-def corpus_of(
+def prepare_corpus(
     config: RunConfig,
     store: Store,
     progress: Say = lambda line: None,
@@ -435,7 +435,7 @@ def corpus_of(
 def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
     """The run's corpus if it needs no work; its ids are not read, and nothing is made."""
     try:
-        return corpus_of(config, store, check=False, makes=False)
+        return prepare_corpus(config, store, check=False, makes=False)
     except Unprepared:
         return None
 

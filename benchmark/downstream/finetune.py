@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmark import records
-from benchmark.data.tokens import corpus_if_prepared, corpus_of
+from benchmark.data.tokens import corpus_if_prepared, prepare_corpus
 from benchmark.downstream.classifier import Asked, Pick, Rows, SavedModel, fit_discriminator, prompt_domains, rows_of
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_baselines, result_of, score_key
@@ -336,7 +336,7 @@ def score_stage(
 
     @cache
     def fit() -> Pick:
-        return fit_discriminator(checkpoint.folder, make_stream(config, corpus_of(config, store)), index + 1)
+        return fit_discriminator(checkpoint.folder, make_stream(config, prepare_corpus(config, store)), index + 1)
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
     if corpus := corpus_if_prepared(config, store):

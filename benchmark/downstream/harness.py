@@ -96,13 +96,13 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Of each text as a whole, in rows that are as long as the model reads, each token predicted once."""
-        told = []
+        likelihoods = []
         for request in requests:
             ids = self.tok_encode(request.args[0])
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.room, context_len=1)
             rows = [("", *make_disjoint_window(window)) for window in windows]
-            told.append(math.fsum(value for value, _ in self._loglikelihood_tokens(rows)))
-        return told
+            likelihoods.append(math.fsum(value for value, _ in self._loglikelihood_tokens(rows)))
+        return likelihoods
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         raise NotScored("tasks that have text written are not for these models: take those that compare likelihoods")
@@ -120,7 +120,7 @@ def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settin
     if unknown := ", ".join(task for task in tasks if task not in manager.all_tasks):
         raise NotScored(f"lm_eval knows no task {unknown}: `lm_eval ls tasks` shows all; evaluate.folder adds yours")
     with keep_random_numbers(own_device()), contextlib.redirect_stderr(io.StringIO()):  # it draws bars
-        told: Any = simple_evaluate(
+        answers: Any = simple_evaluate(
             Likelihoods(model, tokenizer, stop),
             tasks=list(tasks),
             num_fewshot=settings.few_shot,
@@ -132,14 +132,14 @@ def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settin
     values = {
         task: {
             name.removesuffix(",none"): float(value)
-            for name, value in told["results"].get(task, {}).items()
+            for name, value in answers["results"].get(task, {}).items()
             if "," in name and isinstance(value, int | float)
         }
         for task in tasks
     }
     if empty := [task for task in tasks if not values[task]]:
         raise NotScored(f"lm_eval has no score of {', '.join(empty)} as a whole: name the tasks in it")
-    return {task: (values[task], str(told["versions"].get(task, ""))) for task in tasks}
+    return {task: (values[task], str(answers["versions"].get(task, ""))) for task in tasks}
 
 
 def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, asked_to_stop: Asked) -> str:
@@ -155,11 +155,11 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
 
     def compute(tasks: Sequence[str]) -> list[ZeroShotLine]:
         began, model = time.monotonic(), load(folder).to(own_device()).eval()
-        told = ask(model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop)
+        answers = ask(model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop)
         made: dict[str, Any] = {"content": content_of(settings), "seconds": round(time.monotonic() - began, 3)}
         return [
             ZeroShotLine(key=score_key(key, task, settings), task=task, values=values, version=version, **made)
-            for task, (values, version) in told.items()
+            for task, (values, version) in answers.items()
         ]
 
     def find() -> list[tuple[Sequence[UnscoredLine], Computation]]:

@@ -155,12 +155,12 @@ def mark_in_stream(
     """The tasks, knowing which examples of test nearly stand in training text of the stream; and where each does."""
     bpe, eos = corpus.tokenizer, corpus.special.eos
     asked = {task.name: (data.key, partial(_ids, bpe, eos, data.test)) for task, data in tasks}
-    found = find_leaks(bpe, eos, asked, list_learned(corpus, learned), folder)
+    copies = find_leaks(bpe, eos, asked, list_learned(corpus, learned), folder)
     marked = [
-        (task, replace(data, in_stream=frozenset(number for of in found.values() for number in of[task.name])))
+        (task, replace(data, in_stream=frozenset(number for of in copies.values() for number in of[task.name])))
         for task, data in tasks
     ]
-    return marked, found
+    return marked, copies
 
 
 def load_examples(

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from benchmark import records
-from benchmark.instruments.speed import stages
+from benchmark.instruments.speed import prepare_stages
 from benchmark.models import architectures, load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings.base import ConfigError
@@ -359,7 +359,7 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     config = tiny.config()
     _refuse_work("building it", tiny.new_method)
     others = {*threading.enumerate(), *multiprocessing.active_children()}
-    for _, prepared in stages(config, tiny.build, tiny.run(config, "untrained").stream, ALONE):
+    for _, prepared in prepare_stages(config, tiny.build, tiny.run(config, "untrained").stream, ALONE):
         inputs, index = prepared.inputs, prepared.inputs.stage.index
         method, bare = inputs.method, plan_stage(config, index)
 

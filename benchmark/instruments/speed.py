@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas
 import torch
 
-from benchmark.data.tokens import Corpus, corpus_of
+from benchmark.data.tokens import Corpus, prepare_corpus
 from benchmark.models import LanguageModel
 from benchmark.models.devices import HALF, precision_of
 from benchmark.records import Hardware
@@ -62,7 +62,7 @@ class Cost:
 def measure(
     configs: Sequence[RunConfig],
     build: Build,
-    corpus_of: Callable[[RunConfig], Corpus],
+    prepare_corpus: Callable[[RunConfig], Corpus],
     world: World,
     pairs: int = 7,
     say: Callable[[str], None] = lambda text: None,
@@ -75,9 +75,9 @@ def measure(
     rows: list[RowTimes] = []
     known: dict[str, tuple[list[Cost], StageTimes]] = {}
     for config in configs:
-        stream = make_stream(config, corpus_of(config))
+        stream = make_stream(config, prepare_corpus(config))
         times = []
-        for key, prepared in stages(config, build, stream, world):
+        for key, prepared in prepare_stages(config, build, stream, world):
             if key not in known:
                 say(f"{config.row}, stage {prepared.inputs.stage.index + 1} of {len(config.domains)}")
                 known[key] = prepared.measure(pairs)
@@ -168,7 +168,7 @@ def _seconds_of(stepper: Stepper, step: int) -> float:
     return world.maximum(time.perf_counter() - began)[0]
 
 
-def stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
+def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
     """Each stage of a run with its key; the next begins from what this one leaves."""
     method = build(config.method, config.options)
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
@@ -224,7 +224,7 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
     """Measure, print the table, and write the table of step times to `table_file`, if there is one."""
     say = partial(print, file=sys.stderr)
     with join() as world:
-        costs, rows = measure(configs, build, lambda config: corpus_of(config, store, say), world, pairs, say)
+        costs, rows = measure(configs, build, lambda config: prepare_corpus(config, store, say), world, pairs, say)
         print(table(costs, precision_of(configs[0].training.precision, world.device), world.hardware()))
         if table_file:
             step_times.write(table_file, rows, world.hardware())

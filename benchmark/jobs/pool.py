@@ -160,7 +160,7 @@ def work_through(
             for sentinel in wait(list(busy), PATIENCE):
                 unit, slot, process = busy.pop(sentinel)  # type: ignore[arg-type]
                 free.append(slot)
-                outcome = _outcome(unit, process)
+                outcome = _collect_outcome(unit, process)
                 stopping |= outcome == "stopped"
                 failed += [unit] * (outcome == "failed")
                 if outcome == "taken":
@@ -190,7 +190,7 @@ def start_server() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
+def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
     """How the unit of a process that has ended did; what it has said meanwhile, where a table was shown, is printed."""
     process.join()
     said = Path(os.environ.get(WATCHED, os.devnull), str(process.pid))
@@ -231,12 +231,12 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
         worker = Worker(world, lambda: signals() or bool(parent and not parent.is_alive()), waits=False)
-        outcome = outcome_of(unit, worker)
+        outcome = do_unit(unit, worker)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: it has ended
     sys.exit(OUTCOMES.index(outcome))
 
 
-def outcome_of(unit: Unit, worker: Worker) -> Outcome:
+def do_unit(unit: Unit, worker: Worker) -> Outcome:
     """Do a unit, and return how that ended; what fails has said so in its line."""
     from benchmark.training.processes import Stopped, Taken
 

@@ -113,8 +113,8 @@ def _result(path: Path, content: bytes) -> str:
         done = records.last(records.parse(content, records.STAGE, path), records.DoneLine)
         return f"weights {done.weights if done else None}"
     if path.parent.parent.name == "suites":
-        told = records.last(records.parse(content, records.RUN, path), records.RunLine)
-        return f"stages {', '.join(told.stages) if told else None}"
+        run = records.last(records.parse(content, records.RUN, path), records.RunLine)
+        return f"stages {', '.join(run.stages) if run else None}"
     return ""
 
 

@@ -115,11 +115,11 @@ class Prepare(Unit):
     kind = "prepare"
 
     def __call__(self, worker: Worker) -> None:
-        from benchmark.data.tokens import corpus_of
+        from benchmark.data.tokens import prepare_corpus
         from benchmark.training.processes import make_poll
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        corpus_of(self.config, self.store, say, poll=make_poll(worker.asked_to_stop, worker.waits))
+        prepare_corpus(self.config, self.store, say, poll=make_poll(worker.asked_to_stop, worker.waits))
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _message(error: ValidationError, place: str, model: type) -> str:
-    told: dict[str, list[str]] = {}
+    problems: dict[str, list[str]] = {}
     got: dict[str, str] = {}
     for problem in error.errors():
         path = _path(problem)
@@ -62,19 +62,19 @@ def _message(error: ValidationError, place: str, model: type) -> str:
             choices = _fields_at(model, problem["loc"][:-1])
             near = difflib.get_close_matches(path[-1], choices, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            told[where] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
+            problems[where] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
         elif problem["type"] == "missing":
-            told[where] = ["missing"]
+            problems[where] = ["missing"]
         else:
             what = problem["msg"].removeprefix("Value error, ")
-            if where in told:  # another type that it could have had
+            if where in problems:  # another type that it could have had
                 what = what.removeprefix("Input should be ")
-            told.setdefault(where, []).append(what)
+            problems.setdefault(where, []).append(what)
             got[where] = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r:.80})"
     parts = [
         f"{where}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
-        for where, what in told.items()
-        if not any(inside.startswith(f"{where}.") for inside in told)  # then the error is inside it
+        for where, what in problems.items()
+        if not any(inside.startswith(f"{where}.") for inside in problems)  # then the error is inside it
     ]
     return f"{place}: " + "; and ".join(parts)
 

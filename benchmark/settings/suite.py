@@ -442,14 +442,18 @@ LISTED = 12  # domains at most, each of which is told of
 def describe_passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]) -> str:
     """How often runs read as many tokens in a stage as its domain has, and which share of each domain is memory."""
 
-    def told(values: Mapping[str, Sequence[float]], form: str) -> str:
+    def format_ranges(values: Mapping[str, Sequence[float]], form: str) -> str:
         if len(values) > LISTED:
             values = {f"of {len(values)} domains": [value for of in values.values() for value in of]}
         written = lambda end: format(end, form if end >= 0.05 or "%" in form else ".1g")  # noqa: E731
         ends = ((title, dict.fromkeys(map(written, (min(of), max(of))))) for title, of in values.items())
         return ", ".join(f"{title} {' to '.join(both)}" for title, both in ends)
 
-    often = f"Tokens read in a stage over those of its domain, memory's included: {told(read, ',.1f')}." if read else ""
+    often = (
+        f"Tokens read in a stage over those of its domain, memory's included: {format_ranges(read, ',.1f')}."
+        if read
+        else ""
+    )
     often = often or ("How often a stage reads its domain is known once it is trained." if held else "")
-    kept = f"The memory's share of a domain: {told(held, '.1%')}." if any(map(any, held.values())) else ""
+    kept = f"The memory's share of a domain: {format_ranges(held, '.1%')}." if any(map(any, held.values())) else ""
     return f"{often} {kept}".strip()

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from benchmark import records
 from benchmark.data.leaks import find_validation_leaks
-from benchmark.data.tokens import Corpus, corpus_of
+from benchmark.data.tokens import Corpus, prepare_corpus
 from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load, load_trained
@@ -72,7 +72,7 @@ class Run:
         self.config, self.new_method, self.store, self.world = config, new_method, store, world
         self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
         poll = make_poll(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
-        self.corpus = corpus_of(config, store, check=world.leads, poll=poll)  # the others read the same files
+        self.corpus = prepare_corpus(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = make_stream(config, self.corpus)
         # all runs need these, so they are waited for
         self.stream.leaks = find_validation_leaks(self.corpus, config.learned, store.data, make_poll(asked_to_stop))

@@ -305,7 +305,7 @@ def scontrol(*words: str) -> None:
 
 def queue() -> dict[str, commands.Queued]:
     """What Slurm has of this user's jobs."""
-    return commands.queue([getpass.getuser()])
+    return commands.ask_queue([getpass.getuser()])
 
 
 def wait_for_account(job: str, state: str, restarts: int) -> None:

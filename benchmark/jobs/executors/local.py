@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.jobs.executors import Executor
-from benchmark.jobs.pool import Slot, StopSignals, equal_slots, outcome_of, physical_cores, slots_for, work_through
+from benchmark.jobs.pool import Slot, StopSignals, do_unit, equal_slots, physical_cores, slots_for, work_through
 from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
 from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Unit, Worker
@@ -136,7 +136,7 @@ def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show:
         show([unit])
         if worker.world.size > 1:
             unit(worker)  # where one process fails all do
-        elif (outcome := outcome_of(unit, worker)) == "failed":
+        elif (outcome := do_unit(unit, worker)) == "failed":
             failed.append(unit)
         elif outcome == "stopped":
             raise KeyboardInterrupt

@@ -284,7 +284,7 @@ def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     for unit, id in last.items():
         units[id].append(unit)
     try:
-        queue, is_silent = commands.queue({wave["user"] for wave in waves.values()}) if waves else {}, False
+        queue, is_silent = commands.ask_queue({wave["user"] for wave in waves.values()}) if waves else {}, False
     except SlurmError as error:
         if not patient:
             raise

@@ -43,7 +43,7 @@ class Queued:
     restarts: int = 0
 
 
-def queue(users: Iterable[str]) -> dict[str, Queued]:
+def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
     """The jobs of users by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is no answer."""
     answer = ask("squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}")
     jobs = {}
