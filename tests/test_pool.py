@@ -27,7 +27,7 @@ from benchmark.locks import Lease
 from benchmark.models import devices
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
-from benchmark.training.processes import join
+from benchmark.training.processes import Taken, join
 from tests.support import processes
 from tests.support.suite_folder import SuiteFolder, copy_code, submitting, train_here, wait_until, write_texts
 from tests.support.thorough import only_thorough
@@ -274,6 +274,25 @@ def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) 
         letting_go.start()
         assert do_unit(er, worker) == "done"
         letting_go.join()
+
+
+def test_who_works_in_turns_does_first_what_nobody_has() -> None:
+    """Oracle: by hand; two processes share a sweep, and one does not stand behind the other."""
+    done: list[tuple[str, bool]] = []
+
+    @dataclass(frozen=True)
+    class Named(Unit):
+        kind = "train"
+
+        def __call__(self, worker: Worker) -> None:
+            if self.key == "another's" and not worker.waits:
+                raise Taken
+            done.append((self.key, worker.waits))
+
+    units = [Named(Path(), None, key) for key in ("another's", "first", "second")]  # type: ignore[arg-type]
+    with join() as world:
+        assert local.do_units(units, (), Worker(world), lambda units: None) == []
+    assert done == [("first", False), ("second", False), ("another's", True)]
 
 
 # How they end

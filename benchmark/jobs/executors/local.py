@@ -11,7 +11,9 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -132,11 +134,16 @@ def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show:
     if slots:
         return work_through(units, slots, worker.asked_to_stop, show=show)
     failed = []
-    for unit in units:
+    later: list[Unit] = []  # what others have at first is waited for at the end
+    for unit in chain(units, later):
         show([unit])
         if worker.world.size > 1:
             unit(worker)  # where one process fails all do
-        elif (outcome := do_unit(unit, worker)) == "failed":
+            continue
+        outcome = do_unit(unit, replace(worker, waits=unit in later))
+        if outcome == "taken":
+            later.append(unit)
+        elif outcome == "failed":
             failed.append(unit)
         elif outcome == "stopped":
             raise KeyboardInterrupt
