@@ -6,6 +6,7 @@ See docs/adding_a_method.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
+@functools.cache
 def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
     if name not in names():
