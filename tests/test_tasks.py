@@ -193,7 +193,7 @@ def test_tests_that_nearly_stand_in_train_are_left_out_of_the_second_score(tmp_p
     suite = load_suite("demo").model_copy(update={"tasks": (task,)})
     for again in (False, True):
         if again:
-            monkeypatch.setattr("benchmark.data.leaks.nearly", None)
+            monkeypatch.setattr("benchmark.data.leaks.find_near_copies", None)
         [(_, data)] = tasks.load_tasks(suite, store)
         assert data.in_train == {0, 3} and data.leaked == (True, False, False, True)
     record_baselines([(task, data)], store.scores_file("baselines"))
