@@ -486,6 +486,6 @@ class _Content(pickle.Pickler):
             return object, (), [*value.named_parameters(), *value.named_buffers(), *modes]
         try:
             value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-        except Exception:
+        except (TypeError, pickle.PicklingError):  # a lock, a file, a generator: they hold no numbers
             return object, ()
         return NotImplemented
