@@ -17,12 +17,12 @@ from analysis.metrics import Floats
 
 ERRORS = 0.05  # the share of reports with a wrong verdict, and of intervals without the mean, that is accepted
 POWER = 0.8
-# the largest probability that the difference of two independent runs with the same noise is one and the same value
-# other than 0: that noise takes a value and the next one with probability 1/2 each (Motzkin and Straus 1965)
+# the largest probability with which the difference of two independent runs of the same noise has a given value other
+# than 0; noise of two neighbouring values, with probability 1/2 each, comes to it (Motzkin and Straus 1965)
 SAME_DIFFERENCE = 0.25
 
 
-def interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
+def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
     """The 95% Student t interval, shape (...), of the mean of independent values (n, ...); NaN for fewer than two.
 
     `shared` is the variance of an error that all values have in common; degrees of freedom are Satterthwaite's then.
@@ -40,16 +40,16 @@ def interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
 
 
 def show_mean(values: Floats, show: Callable[[float], str], shared: float = 0.0) -> tuple[str, str]:
-    """The mean of values and its interval (see `interval`), which is "" where there is none."""
-    low, high = interval(values, shared)
+    """The mean of values and its interval (see `compute_interval`), which is "" where there is none."""
+    low, high = compute_interval(values, shared)
     return show(float(values.mean())), "" if math.isnan(low) else f"{show(low)} to {show(high)}"
 
 
-def document_variance(nats: Floats, tokens: Floats) -> float:
-    """The variance of a text's loss per token, or of the difference of two, that its choice of documents brings.
+def estimate_document_variance(nats: Floats, tokens: Floats) -> float:
+    """The variance that the choice of documents brings to a text's loss per token, or to the difference of two losses.
 
-    `nats` and `tokens` (documents,). It is that of a ratio of sums, linearised (Cochran 1977, section 6.3), which a
-    bootstrap over documents comes to; NaN for a single document.
+    `nats` and `tokens` (documents,). Variance of a ratio of sums, linearised (Cochran 1977, section 6.3); a bootstrap
+    over documents comes to the same. NaN for a single document.
     """
     if len(nats) < 2:
         return math.nan
@@ -57,7 +57,7 @@ def document_variance(nats: Floats, tokens: Floats) -> float:
     return float(len(nats) / (len(nats) - 1) * (rest @ rest) / tokens.sum() ** 2)
 
 
-def one_sided(excess: Floats) -> tuple[Floats, Floats]:
+def compute_one_sided_p(excess: Floats) -> tuple[Floats, Floats]:
     """The p-values, shape (...), of "the mean is above 0" and of "the mean is below 0", for `excess` (seeds, ...).
 
     They are Student's, but never below SAME_DIFFERENCE to the power of the seeds: equal differences look certain to
@@ -69,16 +69,16 @@ def one_sided(excess: Floats) -> tuple[Floats, Floats]:
         return np.ones(excess.shape[1:]), np.ones(excess.shape[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
         t = excess.mean(axis=0) / (excess.std(axis=0, ddof=1) / math.sqrt(seeds))
-    return p_above(t, seeds), p_above(-t, seeds)
+    return compute_p_above(t, seeds), compute_p_above(-t, seeds)
 
 
-def p_above(t: Floats, seeds: int) -> Floats:
-    """The p-value of "the mean is above 0" for a t statistic of so many seeds, see `one_sided`."""
+def compute_p_above(t: Floats, seeds: int) -> Floats:
+    """The p-value of "the mean is above 0" for a t statistic of so many seeds, see `compute_one_sided_p`."""
     p = np.maximum(scipy.special.stdtr(seeds - 1, -t), SAME_DIFFERENCE**seeds)
     return np.where(np.isnan(t), 1.0, p)
 
 
-def holm(p: Floats) -> Floats:
+def correct_by_holm(p: Floats) -> Floats:
     """The p-values of tests, shape (tests, ...), corrected for their number (Holm 1979), whatever their dependence."""
     order = np.argsort(p, axis=0)
     left = len(p) - np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
@@ -88,19 +88,19 @@ def holm(p: Floats) -> Floats:
     return corrected
 
 
-def fewest_seeds(tests: int) -> int:
+def count_fewest_seeds(tests: int) -> int:
     """The number of seeds below which none of so many tests can come out significant."""
     return max(2, math.ceil(math.log(ERRORS / tests) / math.log(SAME_DIFFERENCE)))
 
 
-def detectable(sd: float, seeds: int, tests: int) -> float:
+def find_detectable_mean(sd: float, seeds: int, tests: int) -> float:
     """The mean that so many seeds of this standard deviation tell from 0 with probability POWER, in one of `tests`.
 
     NaN where they cannot at all.
     """
-    if seeds < fewest_seeds(tests):
+    if seeds < count_fewest_seeds(tests):
         return math.nan
     critical = scipy.special.stdtrit(seeds - 1, 1 - ERRORS / tests)
-    # that of the noncentral t above `critical` with probability POWER
+    # the noncentral t with this mean is above `critical` with probability POWER
     mean = scipy.special.nctdtrinc(seeds - 1, 1 - POWER, critical)
     return float(mean) * sd / math.sqrt(seeds)

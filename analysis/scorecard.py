@@ -11,7 +11,7 @@ import scipy.stats
 from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
 from analysis.exhibits import Exhibit, growth
-from analysis.inference import ERRORS, POWER, fewest_seeds, interval, show_mean
+from analysis.inference import ERRORS, POWER, compute_interval, count_fewest_seeds, show_mean
 from analysis.metrics import METRICS
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
@@ -25,8 +25,8 @@ from analysis.verdicts import (
     collect_measurements,
     compare,
     convert_printed,
+    find_weakest,
     judge,
-    weakest,
 )
 from benchmark.settings.names import slug
 
@@ -43,7 +43,7 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     ours = {part.suite: collect_measurements(part) for part in study.parts}
     judged = _judge(ours, papers)
     seeds = max((verdict.seeds for _, verdict in judged), default=0)
-    if seeds < fewest_seeds(2 * len(judged) or 1):
+    if seeds < count_fewest_seeds(2 * len(judged) or 1):
         blocks = [Block("", (TableRow((_describe_undecided(len(judged), seeds),), tuple(Cell() for _ in COLUMNS)),))]
         below = _describe_rules(ours, len(judged))[1:] if judged else []
     else:
@@ -97,7 +97,7 @@ def _describe_undecided(claims: int, seeds: int) -> str:
     if not claims:
         return "No run has finished what a claim is about."
     have = "one seed" if seeds == 1 else f"{seeds} seeds"
-    needed = fewest_seeds(2 * claims)
+    needed = count_fewest_seeds(2 * claims)
     return f"None of {claims} claims can be decided with {have}; together they need at least {needed}."
 
 
@@ -124,7 +124,7 @@ def _row(verdict: Verdict, ours: Measurements) -> TableRow:
         *effect,
         "" if verdict.reason else _format_p(verdict.p),
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
-        _format_printed(weakest(verdict.printed) if verdict.printed else None, metric.show),
+        _format_printed(find_weakest(verdict.printed) if verdict.printed else None, metric.show),
     )
     return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts))
 
@@ -168,7 +168,7 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
         return []
     printed = [value for _, value in both]
     taus = [scipy.stats.kendalltau([mine[seed] for mine, _ in both], printed).statistic for seed in seeds]
-    low, high = interval(taus)
+    low, high = compute_interval(taus)
     between = "" if math.isnan(low) else f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
     text = f"Order of {len(both)} methods by {words}: Kendall's τ with the paper's is {np.mean(taus):.2f}"
     over = f" (mean over {len(seeds)} seeds{between})" if len(seeds) > 1 else " (one seed)"

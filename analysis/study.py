@@ -19,7 +19,7 @@ import pandas as pd
 from msgspec import structs
 
 from analysis import metrics
-from analysis.inference import document_variance
+from analysis.inference import estimate_document_variance
 from analysis.metrics import Floats
 from benchmark.records import (
     AttentionLine,
@@ -307,7 +307,7 @@ class Study:
                 change = mine[:, 1] - theirs[seed][text][:, 1]
                 changes[text].append(change / len(seeds) / len(ours[seed]))
                 tokens[text] = mine[:, 0]
-        return sum(document_variance(np.sum(parts, axis=0), tokens[text]) for text, parts in changes.items())
+        return sum(estimate_document_variance(np.sum(parts, axis=0), tokens[text]) for text, parts in changes.items())
 
     def _losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
         """Of each seed of a row the tokens and nats of each document, by the texts that are learned after a stage."""

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from analysis.inference import interval
+from analysis.inference import compute_interval
 
 MISSING = "--"
 
@@ -324,7 +324,7 @@ def to_csv(table: Table) -> str:
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
-                numbers = (cell.mean, cell.sd, *interval(cell.values))
+                numbers = (cell.mean, cell.sd, *compute_interval(cell.values))
                 values = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
                 place = [table.name, block.title, *row.stub, column.group, column.name]
                 texts = cell.text, cell.printed, cell.corrected

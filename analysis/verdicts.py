@@ -21,7 +21,7 @@ import numpy as np
 from analysis import metrics
 from analysis.claims import PAPER, ZERO, Claim
 from analysis.exhibits import PrintedValue
-from analysis.inference import ERRORS, detectable, fewest_seeds, holm, one_sided
+from analysis.inference import ERRORS, compute_one_sided_p, correct_by_holm, count_fewest_seeds, find_detectable_mean
 from analysis.metrics import METRICS, Floats
 from analysis.study import Study, average_by_domain
 from benchmark.records import MetricsLine
@@ -49,7 +49,7 @@ class Comparison:
     @cached_property
     def p_values(self) -> tuple[float, float]:
         """The p-values of "within all bounds" and of "beyond one of them", the latter corrected for their number."""
-        above, below = one_sided(self.excess.T)
+        above, below = compute_one_sided_p(self.excess.T)
         return float(above.max()), min(1.0, len(self.excess) * float(below.min()))
 
     @property
@@ -80,7 +80,7 @@ class Verdict:
     @property
     def weakest(self) -> Comparison:
         """The measured comparison that is least on the claim's side."""
-        return weakest(self.comparisons)
+        return find_weakest(self.comparisons)
 
     @property
     def reason(self) -> str:
@@ -97,10 +97,12 @@ class Verdict:
         if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
             return "a run diverged"
         fewest = min(len(comparison.changes) for comparison in self.comparisons)
-        needed = fewest_seeds(self._tests_of_the_weakest)
+        needed = count_fewest_seeds(self._tests_of_the_weakest)
         if fewest >= needed:
             return ""
-        return f"{fewest} of at least {needed} seeds" + (" to refute" if fewest >= fewest_seeds(self.tests) else "")
+        return f"{fewest} of at least {needed} seeds" + (
+            " to refute" if fewest >= count_fewest_seeds(self.tests) else ""
+        )
 
     @property
     def decidable_from(self) -> float:
@@ -111,7 +113,7 @@ class Verdict:
         values = self.weakest.margin
         if self.state != "not decidable" or self.reason or len(values) < 2:
             return math.nan
-        return detectable(float(np.std(values, ddof=1)), len(values), self._tests_of_the_weakest)
+        return find_detectable_mean(float(np.std(values, ddof=1)), len(values), self._tests_of_the_weakest)
 
     @property
     def _tests_of_the_weakest(self) -> int:
@@ -120,7 +122,7 @@ class Verdict:
         return self.tests * (bounds if self.weakest.margin.mean() < 0 else 1)
 
 
-def weakest(comparisons: Sequence[Comparison]) -> Comparison:
+def find_weakest(comparisons: Sequence[Comparison]) -> Comparison:
     """The measured comparison that is least on the claim's side: the largest p-value, then the smallest mean."""
     measured = [comparison for comparison in comparisons if comparison.changes.size]
     return max(measured, key=lambda comparison: (comparison.p_values[0], -float(comparison.margin.mean())))
@@ -161,8 +163,8 @@ def judge(
     """
     if not claims:
         return []
-    both = np.array([claim_p_values([c.p_values for c in ours]) for _, ours, _ in claims] + [(1.0, 1.0)] * others)
-    held, not_held = np.split(holm(both.T.ravel()), 2)
+    both = np.array([combine_p_values([c.p_values for c in ours]) for _, ours, _ in claims] + [(1.0, 1.0)] * others)
+    held, not_held = np.split(correct_by_holm(both.T.ravel()), 2)
     verdicts = []
     for (claim, ours, theirs), p, q in zip(claims, held, not_held, strict=False):
         state: State = "held" if p <= ERRORS else "not held" if q <= ERRORS else "not decidable"
@@ -170,7 +172,7 @@ def judge(
     return verdicts
 
 
-def claim_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tuple[Floats, Floats]:
+def combine_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tuple[Floats, Floats]:
     """The p-values of "held" and of "not held" from those of the comparisons, shape (comparisons, 2, ...)."""
     p = np.asarray(comparisons, float)
     return p[:, 0].max(axis=0), np.minimum(1.0, len(p) * p[:, 1].min(axis=0))

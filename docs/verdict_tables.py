@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.claims import CLAIMS, PAPER, ZERO
-from analysis.inference import ERRORS, holm, interval, p_above
+from analysis.inference import ERRORS, compute_interval, compute_p_above, correct_by_holm
 from analysis.metrics import METRICS, Floats
 from analysis.verdicts import AVERAGE, PROMPT_ROWS, Measurements, compare
 from benchmark.settings.names import slug
@@ -114,7 +114,7 @@ def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
 
 
 def p_values(card: Card, excess: Floats) -> Iterator[Floats]:
-    """What `one_sided` and `claim_p_values` say of all claims, shape (2, claims, cards), for each number in SEEDS.
+    """What `compute_one_sided_p` and `combine_p_values` say, shape (2, claims, cards), for each number in SEEDS.
 
     Both directions of a claim hang on the smallest t of its comparisons; so p-values are needed of claims alone, and t
     of the first 2, 3, ... seeds comes from cumulative sums (Welford 1962).
@@ -129,7 +129,9 @@ def p_values(card: Card, excess: Floats) -> Iterator[Floats]:
             t = mean[seeds - 1] / np.sqrt(squares[seeds - 1] / (seeds - 1) / seeds)
         smallest = np.minimum.reduceat(t, starts, axis=1).T  # NaN if one comparison has no t: then it is not held
         known = np.fmin.reduceat(t, starts, axis=1).T
-        yield np.stack([p_above(smallest, seeds), np.minimum(1.0, sizes[:, None] * p_above(-known, seeds))])
+        yield np.stack(
+            [compute_p_above(smallest, seeds), np.minimum(1.0, sizes[:, None] * compute_p_above(-known, seeds))]
+        )
 
 
 def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Floats, Floats]:
@@ -138,7 +140,7 @@ def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Float
     refuted = drawn.false & (drawn.behind < 0)  # claims that are false, and not just at the bound
     wrong, right = [], []
     for p in p_values(card, drawn.excess):
-        held, not_held = (holm(p.reshape(-1, cards)) <= ERRORS).reshape(p.shape)
+        held, not_held = (correct_by_holm(p.reshape(-1, cards)) <= ERRORS).reshape(p.shape)
         wrong.append((held & (drawn.false | (drawn.ahead == 0)) | not_held & ~refuted).any(axis=0).mean())
         right.append((held & ~drawn.false & (drawn.ahead > 0) | not_held & refuted).mean())
     return np.array(wrong), np.array(right)
@@ -148,7 +150,7 @@ def coverage(noise: str, seeds: int, samples: int) -> float:
     """How often the interval of a score's mean holds 0, the centre of both noises: pre-training's, fine-tuning's."""
     rng = np.random.default_rng([seeds, [*NOISE].index(noise)])
     scores = NOISE[noise](rng, (seeds, 1, samples)) + NOISE[noise](rng, (seeds, FINETUNINGS, samples))
-    low, high = interval(scores.mean(axis=1))
+    low, high = compute_interval(scores.mean(axis=1))
     return float(np.mean((low <= 0) & (high >= 0)))
 
 

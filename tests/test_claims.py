@@ -13,7 +13,7 @@ from msgspec import structs
 
 import paper_tables
 from analysis.claims import CLAIMS, PAPER, Claim
-from analysis.inference import detectable
+from analysis.inference import find_detectable_mean
 from analysis.metrics import METRICS
 from analysis.scorecard import COLUMNS, _papers, scorecard
 from analysis.study import Study
@@ -91,7 +91,7 @@ def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
     assert verdict(claim, numbers(ER=er, **others)).state == "not held"
     near = verdict(claim, numbers(ER=[[1, value] for value in (10.5, 9.6, 10.6, 9.7)], **others))
     spread = float(np.std(np.log([1.05, 0.96, 1.06, 0.97]), ddof=1))
-    assert near.reason == "" and near.decidable_from == pytest.approx(detectable(spread, 4, 6))
+    assert near.reason == "" and near.decidable_from == pytest.approx(find_detectable_mean(spread, 4, 6))
 
 
 def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
@@ -125,7 +125,7 @@ def test_an_undecided_claim_says_what_could_have_been_decided():
     """Oracle: the power of one of two tests at the standard deviation of the log ratios; nothing, where decided."""
     er = [9.0, 12.0, 10.0, 8.0, 11.0]
     result = verdict(CLAIM, numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * 5))
-    assert result.decidable_from == pytest.approx(detectable(float(np.std(np.log(er), ddof=1)), 5, 2))
+    assert result.decidable_from == pytest.approx(find_detectable_mean(float(np.std(np.log(er), ddof=1)), 5, 2))
     clear = verdict(CLAIM, numbers(ER=[[1, 0.1 * value] for value in er], Naive=[[1, 10]] * 5))
     assert clear.state == "held" and math.isnan(clear.decidable_from)
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from analysis import inference
-from analysis.verdicts import claim_p_values
+from analysis.verdicts import combine_p_values
 from docs import verdict_tables
 from docs.verdict_tables import DIFFERENCES, NOISE, ONE_CLAIM
 
@@ -18,9 +18,9 @@ def test_an_interval_is_students():
     """Oracle: scipy's interval of a one-sample t test; nothing is known from one value."""
     values = [3.1, 2.7, 3.6, 3.3]
     expected = scipy.stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    assert inference.interval(values) == pytest.approx((expected.low, expected.high))
-    assert inference.interval([2.0, 2.0]) == (2.0, 2.0)
-    assert all(map(math.isnan, inference.interval([1.0])))
+    assert inference.compute_interval(values) == pytest.approx((expected.low, expected.high))
+    assert inference.compute_interval([2.0, 2.0]) == (2.0, 2.0)
+    assert all(map(math.isnan, inference.compute_interval([1.0])))
 
 
 def test_an_interval_holds_what_all_values_share():
@@ -29,11 +29,11 @@ def test_an_interval_holds_what_all_values_share():
     rng = np.random.default_rng(0)
     draws = rng.normal(0.0, 1.0, (6, 20_000)) + rng.normal(0.0, 0.5, 20_000)
     held = {
-        shared: np.mean([low <= 0 <= high for low, high in (inference.interval(d, shared) for d in draws.T)])
+        shared: np.mean([low <= 0 <= high for low, high in (inference.compute_interval(d, shared) for d in draws.T)])
         for shared in (0.0, 0.25)
     }
     assert 0.94 < held[0.25] < 0.97 and held[0.0] < 0.9
-    assert inference.interval([2.0, 2.0], 0.25) == pytest.approx((2 - 1.96 * 0.5, 2 + 1.96 * 0.5), abs=1e-3)
+    assert inference.compute_interval([2.0, 2.0], 0.25) == pytest.approx((2 - 1.96 * 0.5, 2 + 1.96 * 0.5), abs=1e-3)
 
 
 def test_the_variance_that_documents_bring_is_a_bootstraps():
@@ -43,47 +43,49 @@ def test_the_variance_that_documents_bring_is_a_bootstraps():
     nats = tokens * rng.normal(3.0, 0.5, 60)
     drawn = rng.integers(0, 60, (20_000, 60))
     expected = (nats[drawn].sum(1) / tokens[drawn].sum(1)).var()
-    assert inference.document_variance(nats, tokens) == pytest.approx(expected, rel=0.05)
-    assert math.isnan(inference.document_variance(nats[:1], tokens[:1]))
+    assert inference.estimate_document_variance(nats, tokens) == pytest.approx(expected, rel=0.05)
+    assert math.isnan(inference.estimate_document_variance(nats[:1], tokens[:1]))
 
 
 def test_p_values_are_students_but_not_below_those_of_equal_differences():
     """Oracle: scipy's one-sided t tests, and a quarter to the power of the seeds; by hand, where there is no t."""
     rng = np.random.default_rng(3)
     excess = rng.normal(0.5, 1.0, (7, 5))
-    above, below = inference.one_sided(excess)
+    above, below = inference.compute_one_sided_p(excess)
     floor = 0.25**7
     greater = scipy.stats.ttest_1samp(excess, 0.0, axis=0, alternative="greater").pvalue
     less = scipy.stats.ttest_1samp(excess, 0.0, axis=0, alternative="less").pvalue
     assert above == pytest.approx(np.maximum(greater, floor)) and below == pytest.approx(np.maximum(less, floor))
     odd = np.array([[1.0, 0.0, np.inf], [1.0, 0.0, 1.0], [1.0, 0.0, 2.0]])
-    above, below = inference.one_sided(odd)
+    above, below = inference.compute_one_sided_p(odd)
     assert above.tolist() == [0.25**3, 1.0, 1.0] and below.tolist() == [1.0, 1.0, 1.0]
-    assert inference.one_sided(odd[:1])[0].tolist() == [1.0, 1.0, 1.0]
+    assert inference.compute_one_sided_p(odd[:1])[0].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_holms_correction():
     """Oracle: by hand, Holm's steps 4 x 0.01, 3 x 0.02, 2 x 0.04, 0.5, never decreasing; columns are on their own."""
     p = np.array([[0.04, 0.5], [0.01, 0.5], [0.5, 0.5], [0.02, 0.001]])
     expected = np.array([[0.08, 1.0], [0.04, 1.0], [0.5, 1.0], [0.06, 0.004]])
-    np.testing.assert_allclose(inference.holm(p), expected)
+    np.testing.assert_allclose(inference.correct_by_holm(p), expected)
 
 
 @pytest.mark.parametrize(("tests", "seeds"), [(1, 3), (2, 3), (12, 4), (13, 5), (48, 5), (51, 5), (52, 6)])
 def test_the_fewest_seeds_that_decide(tests, seeds):
     """Oracle: by hand, the least n with tests / 4**n of at most 0.05; and the p-values of equal differences."""
-    assert inference.fewest_seeds(tests) == seeds
-    smallest = [float(inference.one_sided(np.ones((n, 1)))[0][0]) for n in (seeds - 1, seeds)]
+    assert inference.count_fewest_seeds(tests) == seeds
+    smallest = [float(inference.compute_one_sided_p(np.ones((n, 1)))[0][0]) for n in (seeds - 1, seeds)]
     assert smallest[0] * tests > inference.ERRORS >= smallest[1] * tests
 
 
 @pytest.mark.parametrize(("seeds", "tests"), [(5, 48), (10, 48), (20, 2)])
 def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
     """Oracle: drawing samples of that mean and testing them."""
-    mean = inference.detectable(2.0, seeds, tests)
+    mean = inference.find_detectable_mean(2.0, seeds, tests)
     samples = np.random.default_rng(seeds).normal(mean, 2.0, (seeds, 20_000))
-    assert (inference.one_sided(samples)[0] <= inference.ERRORS / tests).mean() == pytest.approx(0.8, abs=0.01)
-    assert math.isnan(inference.detectable(2.0, 4, 48))
+    assert (inference.compute_one_sided_p(samples)[0] <= inference.ERRORS / tests).mean() == pytest.approx(
+        0.8, abs=0.01
+    )
+    assert math.isnan(inference.find_detectable_mean(2.0, 4, 48))
 
 
 @pytest.mark.parametrize("noise", NOISE)
@@ -117,8 +119,8 @@ def test_the_simulation_judges_as_cards_do():
     excess = verdict_tables.draw(CARD, "rounded to one sd", "weakly", 20).excess
     starts = np.cumsum([0, *CARD.sizes])
     for seeds, p_values in zip(verdict_tables.SEEDS, verdict_tables.p_values(CARD, excess), strict=True):
-        p = np.stack(inference.one_sided(excess[:seeds])).transpose(2, 0, 1)  # comparisons, directions, cards
-        claims = [claim_p_values(p[start : start + size]) for start, size in zip(starts, CARD.sizes, strict=False)]
+        p = np.stack(inference.compute_one_sided_p(excess[:seeds])).transpose(2, 0, 1)  # comparisons, directions, cards
+        claims = [combine_p_values(p[start : start + size]) for start, size in zip(starts, CARD.sizes, strict=False)]
         np.testing.assert_allclose(p_values, np.array(claims).transpose(1, 0, 2), rtol=1e-6)
 
 

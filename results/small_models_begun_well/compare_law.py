@@ -14,7 +14,7 @@ import numpy as np
 import scipy.stats
 
 import run_all
-from analysis.inference import interval
+from analysis.inference import compute_interval
 from analysis.metrics import Floats
 from benchmark.jobs.study import open_records
 
@@ -81,7 +81,7 @@ def main() -> None:
             for i, cell in enumerate(NEW)
         }
         for cell, seeds in (ratios | tested.get(method, {})).items():
-            change = f"{percent(seeds.mean())} ({' to '.join(map(percent, interval(seeds)))})"
+            change = f"{percent(seeds.mean())} ({' to '.join(map(percent, compute_interval(seeds)))})"
             print(f"| {cell[0]:g}k | {cell[1]} | {len(seeds)} | {change} | {said.pop(cell, '|')} |")
         for (size, tokens), prediction in said.items():
             print(f"| {size:g}k | {tokens} | | | {prediction} |")

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 import run_all
-from analysis.inference import ERRORS, holm, interval, one_sided
+from analysis.inference import ERRORS, compute_interval, compute_one_sided_p, correct_by_holm
 from analysis.study import Study
 from benchmark.jobs.study import open_records
 
@@ -71,7 +71,7 @@ def compare(study: Study, first: str, second: str) -> Change | None:
         return None
     ratios = np.log((both[first] / both[second]).to_numpy())
     shared = study.text_variance(study.suites[0], first, second, last)
-    mean, low, high = np.expm1([ratios.mean(), *interval(ratios, shared)])
+    mean, low, high = np.expm1([ratios.mean(), *compute_interval(ratios, shared)])
     return Change(both, ratios, mean, low, high)
 
 
@@ -84,12 +84,12 @@ def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study])
         change = compare(study, first, second)
         if change is None:
             continue
-        above, below = one_sided(change.ratios[:, None])
+        above, below = compute_one_sided_p(change.ratios[:, None])
         p_values.append(2 * min(above[0], below[0]))
         values = " and ".join(f"{value:.1f}" for value in np.exp(np.log(change.ap).mean()))
         shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
         lines.append([budget, size, f"{first} / {second}", values, shown, str(len(change.ap))])
-    corrected = holm(np.array(p_values))
+    corrected = correct_by_holm(np.array(p_values))
     return [[*line, f"{p:.2g}", "yes" if p < ERRORS else ""] for line, p in zip(lines, corrected, strict=True)]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 import run_all
-from analysis.inference import ERRORS, fewest_seeds, holm, interval, one_sided
+from analysis.inference import ERRORS, compute_interval, compute_one_sided_p, correct_by_holm, count_fewest_seeds
 from benchmark.jobs.study import open_records
 
 HERE = Path(__file__).parent
@@ -77,13 +77,13 @@ def read(suite: str, ap: pd.DataFrame) -> list[str]:
     """A row of a Markdown table for each claim of a suite: the first is said to end below the second."""
     ap = ap.reindex(columns=list({row: 0 for claim in CLAIMS[suite] for row in claim}))  # some may not have run
     ratios = [np.log((ap[one] / ap[other]).dropna().to_numpy()) for one, other in CLAIMS[suite]]
-    sides = [one_sided(ratio[:, None]) for ratio in ratios]
-    p = holm(np.array([2 * min(above[0], below[0]) for above, below in sides]))
-    rows, needed = [], fewest_seeds(2 * len(p))
+    sides = [compute_one_sided_p(ratio[:, None]) for ratio in ratios]
+    p = correct_by_holm(np.array([2 * min(above[0], below[0]) for above, below in sides]))
+    rows, needed = [], count_fewest_seeds(2 * len(p))
     for (one, other), ratio, corrected in zip(CLAIMS[suite], ratios, p, strict=True):
         effect, verdict = "not run yet", ""
         if len(ratio) > 1:
-            mean, low, high = np.expm1([ratio.mean(), *interval(ratio)])
+            mean, low, high = np.expm1([ratio.mean(), *compute_interval(ratio)])
             effect = f"{mean:+.1%} ({low:+.1%} to {high:+.1%})".replace("-", "−")
             decided = "held" if mean < 0 else "refuted"
             few = f"; with so few seeds nothing is (from {needed})" if len(ratio) < needed else ""
@@ -117,7 +117,9 @@ def estimate(ap: pd.DataFrame) -> str:
     if len(seeds) < 2:
         return ""
     logs = np.log([share_needed([*EXACT], row[:-1], row[-1]) for row in seeds.to_numpy()])
-    high = math.exp(interval(logs)[1])  # no mean and no lower end: a seed that is there with the least share needs less
+    high = math.exp(
+        compute_interval(logs)[1]
+    )  # no mean and no lower end: a seed that is there with the least share needs less
     verdict = "held" if high <= LARGEST_SHARE else "not held"
     return (
         f"Exact growth comes to ELLE's AP with at most {high:.0%} of its time (upper end of the 95% interval, "

@@ -239,7 +239,7 @@ def _compared(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[flo
     if not seeds:
         return math.nan, 1.0
     ratios = np.log([one[seed] / other[seed] for seed in seeds])
-    above, below = inference.one_sided(ratios[:, None])
+    above, below = inference.compute_one_sided_p(ratios[:, None])
     return float(ratios.mean()), float(2 * min(above[0], below[0]))
 
 
