@@ -20,7 +20,7 @@ from analysis.study import Study, describe_hardware, header, other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
 from benchmark.records import Provenance
-from benchmark.store import RunRecords, find_older_texts, leave_out
+from benchmark.store import RunRecords, leave_out_older_texts
 
 COLUMNS = (
     *("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval"),
@@ -86,14 +86,14 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
                 f"{side.called}: row {run.row!r} of {suite} was run with {key} = {' and with '.join(values)}: choose "
                 f"one with --set {shlex.quote(f'{key}={shown}')}"
             )
-    older = find_older_texts([run.line for run in runs if not run.why])
-    counted = Counter((run.row, run.seed) for run in runs if not run.why and run.id not in older)
+    runs = leave_out_older_texts(runs)
+    counted = Counter((run.row, run.seed) for run in runs if not run.why)
     if twice := next((key for key, count in counted.items() if count > 1), None):
         raise ComparisonError(
             f"{side.called}: row {twice[0]!r} of {suite} was run on several streams with seed {twice[1]}: their order, "
             "weights or other settings of domains differ; keep the records of each in a folder of its own (--runs)"
         )
-    return [leave_out(run, older[run.id]) if run.id in older else run for run in runs]
+    return runs
 
 
 def _is_asked_for(run: RunRecords, settings: Mapping[str, Any]) -> bool:

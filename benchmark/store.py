@@ -232,23 +232,25 @@ def make_empty_run(line: RunLine) -> RunRecords:
 
 def leave_out(run: RunRecords, why: str) -> RunRecords:
     """An empty run in its place, which says why its records do not count."""
-    return dataclasses.replace(make_empty_run(replace(run.line, texts={})), why=why)
+    line = replace(run.line, stages=[], unigram={}, texts={}, tokens={}, start="")
+    return dataclasses.replace(make_empty_run(line), why=why)
 
 
-def find_older_texts(lines: Sequence[RunLine]) -> dict[str, str]:
-    """Why runs do not count that were of another text than a newer run of their row, by id.
+def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
+    """The runs, but an empty one for each that was of another text than a newer run of its row.
 
-    Seeds of a row are of one text, and where none is here to tell which, in an archive for one, the newest does. Give
-    runs of one suite that count otherwise, and only those that were asked for.
+    Seeds of a row are of one text. Where no text is here to tell which, as in an archive, the newest run does. Give
+    runs of one suite, and only those that were asked for.
     """
 
     def texts(line: RunLine) -> dict[tuple[str, str, str], str]:
         of_kinds = {"validation": line.texts, "all": line.tokens}
         return {(line.row, kind, name): key for kind, keys in of_kinds.items() for name, key in keys.items()}
 
-    newest = {text: key for line in sorted(lines, key=lambda line: line.time) for text, key in texts(line).items()}
-    older = [line.id for line in lines if any(newest[text] != key for text, key in texts(line).items())]
-    return dict.fromkeys(older, "its records are of another text than a newer run of the row")
+    lines = sorted((run.line for run in runs), key=lambda line: line.time)
+    newest = {text: key for line in lines for text, key in texts(line).items()}
+    why = "its records are of another text than a newer run of the row"
+    return [leave_out(run, why) if texts(run.line).items() - newest.items() else run for run in runs]
 
 
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:

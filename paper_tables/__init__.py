@@ -25,7 +25,7 @@ from benchmark.downstream.tasks import examples_here, scores_of
 from benchmark.downstream.zero_shot import zero_shot_scores
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
-from benchmark.store import Store, find_older_texts, load_runs, make_empty_run
+from benchmark.store import Store, leave_out_older_texts, load_runs, make_empty_run
 from benchmark.training.identity import Identities, name_further_seeds
 
 if TYPE_CHECKING:
@@ -159,13 +159,14 @@ def study_of(suites: Suites, runs: Path) -> Study:
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
         tasks, examples = {(task.name, task.metric) for task in suite.tasks}, examples_here(suite, store)
-        recorded = [(config, known.get(config.id)) for config in configs]
-        whose = {run.id: identities.of(config, run.lines) for config, run in recorded if run}
-        older = find_older_texts([run.line for _, run in recorded if run and not whose[run.id].why])
-        for config, run in recorded:
-            why = (whose[run.id].why or older.get(run.id, "")) if run else ""
+        recorded = [
+            identities.leave_out(known[config.id], config)
+            if config.id in known
+            else make_empty_run(config.description())
+            for config in configs
+        ]
+        for config, run in zip(configs, leave_out_older_texts(recorded), strict=True):
             now = config.description()
-            run = make_empty_run(now) if why or not run else run
             current = {name: getattr(now, name) for name in ("row_index", "domains", "probes", "tasks")}
             line = structs.replace(run.line, **current)
             of_stages = zip(run.line.stages, run.scores, strict=False)
@@ -173,11 +174,7 @@ def study_of(suites: Suites, runs: Path) -> Study:
             zero_shot = zip(run.line.stages, run.zero_shot, strict=False)
             asked = [[*zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in zero_shot]
             baselines = [line for line in run.baselines if (line.task, line.metric) in tasks]
-            begun = [records.last(stage, records.StageLine) for stage in run.stages]
-            # not in an archive, whose report is what its records give, whatever is refactored later
-            other = not store.is_archive and any(line and whose[run.id].other_code(line) for line in begun)
-            run = dataclasses.replace(run, line=line, scores=scores, baselines=baselines, zero_shot=asked)
-            chosen.append(dataclasses.replace(run, other_code=other, why=why))
+            chosen.append(dataclasses.replace(run, line=line, scores=scores, baselines=baselines, zero_shot=asked))
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)
     called = {suite.name: suite.called for suite, _ in suites}

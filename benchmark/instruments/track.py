@@ -15,7 +15,7 @@ from benchmark.errors import UserError
 from benchmark.files import naming
 from benchmark.records import DoneLine, EvaluationLine
 from benchmark.settings.suite import RunConfig
-from benchmark.store import RunRecords, Store, find_older_texts, load_runs
+from benchmark.store import RunRecords, Store, leave_out_older_texts, load_runs
 from benchmark.training.identity import Identities
 from benchmark.training.method import Build
 
@@ -27,10 +27,9 @@ def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, ou
     folder, identities = out / suite, Identities(Store(runs), build)
     wanted = {config.id for config in configs}
     recorded = [identities.leave_out(run) for run in load_runs(runs, suite) if run.id in wanted]
-    older = find_older_texts([run.line for run in recorded if not run.why])
-    for run in recorded:
-        if why := run.why or older.get(run.id):
-            yield f"! {run.id} is left out: {why}"
+    for run in leave_out_older_texts(recorded):
+        if run.why:
+            yield f"! {run.id} is left out: {run.why}"
             continue
         evaluations = list(points(run))
         write_events(folder / run.id, evaluations)

@@ -5,6 +5,7 @@ docs/how_it_works.md has the list. A run's id says its settings and its seed; th
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,16 +80,21 @@ class Identities:
             sizes,
         )
 
-    def leave_out(self, run: RunRecords) -> RunRecords:
-        """The run, or an empty one that says why its records are not of it, by the settings recorded with it.
+    def leave_out(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:
+        """The run, or an empty one that says why its records are not of its settings, or of those recorded with it.
 
         A method, a start model or a table of step times that is not here can tell nothing, as a text.
         """
         try:
-            why = self.of(RunConfig.model_validate(run.line.config), run.lines).why
+            identity = self.of(config or RunConfig.model_validate(run.line.config), run.lines)
         except (ConfigError, ValueError):
             return run
-        return leave_out(run, why) if why else run
+        if identity.why:
+            return leave_out(run, identity.why)
+        begun = [last(stage, StageLine) for stage in run.stages]
+        # not in an archive, whose report is what its records give, whatever is refactored later
+        other_code = not self.store.is_archive and any(map(identity.other_code, begun))
+        return dataclasses.replace(run, other_code=other_code)
 
     def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is the recorded one."""
