@@ -225,8 +225,8 @@ class RunModels:
 
     def __init__(self, config: RunConfig, store: Store) -> None:
         self.config, self.store = config, store
-        self.keys = list(takewhile(store.stage_done, store.recorded_stages(config)))
-        self.lines = cache(lambda index: store.stage_lines(self.keys[index]))
+        self.keys = list(takewhile(store.is_stage_done, store.read_stage_keys(config)))
+        self.lines = cache(lambda index: store.read_stage(self.keys[index]))
         self._models: dict[int, LanguageModel] = {}
 
     @cached_property
@@ -236,7 +236,7 @@ class RunModels:
     def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
-            self._models[index] = load(self.store.stage(self.keys[index]) / "model").to(own_device())
+            self._models[index] = load(self.store.stage_folder(self.keys[index]) / "model").to(own_device())
         return self._models[index]
 
     def up_to(self, last: int) -> list[LanguageModel]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.study import Study, count_copies, header, other_texts, select_measure
 from analysis.tables import Block, number
-from benchmark.records import DoneLine, last
+from benchmark.records import DoneLine, find_last
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
@@ -44,7 +44,7 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
         memory = run.line.config.get("data", {}).get("memory_tokens", 0)
         own = 1 - (run.line.config.get("replay") or {}).get("share", 0)  # of a batch
         for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
-            tokens, end = header(stage).data.get(domain.name, {}).get("tokens"), last(stage, DoneLine)
+            tokens, end = header(stage).data.get(domain.name, {}).get("tokens"), find_last(stage, DoneLine)
             if tokens and end and end.charged.get("tokens"):
                 times.setdefault(domain.title, []).append(own * end.charged["tokens"] / tokens)
             if tokens and domain != run.domains[-1]:

@@ -13,7 +13,7 @@ from analysis import notes
 from analysis.exhibits import PrintedValue, TableExhibit, with_printed
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.records import DoneLine, last
+from benchmark.records import DoneLine, find_last
 from benchmark.settings.names import slug
 from benchmark.settings.suite import per_stage
 from benchmark.store import RunRecords
@@ -80,7 +80,7 @@ class ArchitectureTable(TableExhibit):
         rows = []
         for i in range(len(runs[0].domains)):
             properties = _properties(runs, i, stages[stages["stage"] == i])
-            ended = sum(last(run.stages[i], DoneLine) is not None for run in runs)
+            ended = sum(find_last(run.stages[i], DoneLine) is not None for run in runs)
             recovers = i > 0 and runs[0].line.method == GROWING
             cells = [
                 with_printed(
@@ -102,7 +102,7 @@ def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dic
     """The properties of one stage's model: the ladder's size before training; NaN for what only training tells."""
     config = runs[0].line.config
     rung = config["model"]["ladder"][index]
-    done = [line for run in runs if (line := last(run.stages[index], DoneLine))]
+    done = [line for run in runs if (line := find_last(run.stages[index], DoneLine))]
     steps = [{phase["name"]: phase["steps"] for phase in line.phases} for line in done]
     hidden = stages["hidden_size"].iloc[0] if len(stages) else rung["hidden_size"]
     return {

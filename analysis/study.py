@@ -34,7 +34,7 @@ from benchmark.records import (
     SimilarityLine,
     Spent,
     StageLine,
-    last,
+    find_last,
     select_kind,
 )
 from benchmark.settings.names import START, slug
@@ -78,7 +78,7 @@ class Study:
             names, described = [domain.name for domain in run.domains], _run(run)
             spent, finished = dict.fromkeys(("charged", *units), 0.0), np.full(len(names), np.nan)
             for index, stage in enumerate(run.stages):
-                evaluations, done = select_kind(stage, EvaluationLine), last(stage, DoneLine)
+                evaluations, done = select_kind(stage, EvaluationLine), find_last(stage, DoneLine)
                 unit = header(stage).budget.unit if stage else ""
                 known = [[_finite(line.perplexity.get(name, np.nan)) for name in names] for line in evaluations]
                 perplexity = np.array(known, float).reshape(-1, len(names))
@@ -261,7 +261,7 @@ class Study:
 
         NaN where nothing of a text is left, and in a stage that knew of other copies in it than the last one.
         """
-        ends = [(run, last(run.stages[-1], EvaluationLine)) for run in self.runs]
+        ends = [(run, find_last(run.stages[-1], EvaluationLine)) for run in self.runs]
         runs = [
             replace(run, stages=[_drop_copies(stage, header(run.stages[-1])) for stage in run.stages])
             for run, end in ends
@@ -313,9 +313,8 @@ class Study:
         """Of each seed of a row the tokens and nats of each document, by the texts that are learned after a stage."""
         losses = {}
         for run in self.of(suite):
-            end = (
-                last(run.stages[stage], EvaluationLine) if slug(run.row) == slug(row) and run.finished > stage else None
-            )
+            is_asked_for = slug(run.row) == slug(row) and run.finished > stage
+            end = find_last(run.stages[stage], EvaluationLine) if is_asked_for else None
             if end and end.documents:
                 learned = [domain.name for domain in run.domains[: stage + 1]]
                 losses[run.seed] = {name: np.array(end.documents[name], float) for name in learned}
@@ -420,7 +419,7 @@ def _run(run: RunRecords) -> tuple[Any, ...]:
 
 
 def _stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[Any, ...]:
-    head, done = header(stage), last(stage, DoneLine)
+    head, done = header(stage), find_last(stage, DoneLine)
     unit = head.budget.unit
     charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
     size = (head.parameters, head.trainable, head.layers, head.hidden_size)

@@ -367,7 +367,7 @@ def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
     return decoded
 
 
-def last(lines: Iterable[Any], kind: type[L]) -> L | None:
+def find_last(lines: Iterable[Any], kind: type[L]) -> L | None:
     """The last of these lines that is of a kind."""
     return next((line for line in reversed(list(lines)) if isinstance(line, kind)), None)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from benchmark import records
-from benchmark.records import DoneLine, EvaluationLine, LineOfStage, Measured, RunLine, last, select_kind
+from benchmark.records import DoneLine, EvaluationLine, LineOfStage, Measured, RunLine, find_last, select_kind
 
 
 class NamedRun(Protocol):
@@ -46,12 +46,12 @@ class Store:
     def is_archive(self) -> bool:
         return self.archive_mark.exists()
 
-    def stage(self, key: str) -> Path:
+    def stage_folder(self, key: str) -> Path:
         return self.root / "stages" / key
 
     def stage_file(self, key: str) -> Path:
         """The records of a stage."""
-        return self.stage(key) / records.STAGE_FILE
+        return self.stage_folder(key) / records.STAGE_FILE
 
     def start_file(self, key: str) -> Path:
         """What was measured of a start model before anything was trained."""
@@ -72,24 +72,24 @@ class Store:
         """What was measured of the model that a stage ended with, beside its ancestors."""
         return self.root / "similarity" / f"{key}.jsonl"
 
-    def heartbeat(self, config: NamedRun) -> Path:
+    def heartbeat_file(self, config: NamedRun) -> Path:
         """The file of the run's Heartbeat."""
         return self.run_file(config).with_suffix(".json")
 
-    def stage_lines(self, key: str) -> list[LineOfStage]:
+    def read_stage(self, key: str) -> list[LineOfStage]:
         """The records of a stage in the order of training."""
         return records.read_stage(self.stage_file(key))
 
-    def stage_done(self, key: str) -> bool:
-        return last(self.stage_lines(key), DoneLine) is not None
+    def is_stage_done(self, key: str) -> bool:
+        return find_last(self.read_stage(key), DoneLine) is not None
 
-    def run_lines(self, config: NamedRun) -> list[records.LineOfRun]:
+    def read_run(self, config: NamedRun) -> list[records.LineOfRun]:
         """The records of a run; nothing of one that has not started."""
         return records.read(self.run_file(config), records.RUN)
 
-    def recorded_stages(self, config: NamedRun) -> list[str]:
+    def read_stage_keys(self, config: NamedRun) -> list[str]:
         """The keys of the stages of a run that has started; none of one that has not."""
-        line = last(self.run_lines(config), RunLine)
+        line = find_last(self.read_run(config), RunLine)
         return line.stages if line else []
 
 
@@ -139,12 +139,12 @@ class RunRecords:
     @property
     def matrix(self) -> list[records.Measures]:
         """The last evaluation of each finished stage; None for a stage that trained nothing."""
-        return [last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
+        return [find_last(stage, EvaluationLine) for stage in self.stages[: self.finished]]
 
     @property
     def finished(self) -> int:
         """Number of stages that ran to their end."""
-        return sum(last(stage, DoneLine) is not None for stage in self.stages)
+        return sum(find_last(stage, DoneLine) is not None for stage in self.stages)
 
 
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
@@ -156,12 +156,12 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     Raises RecordsError for damaged files, and for records that do not belong together.
     """
     store, loaded, sizes = Store(runs), list[RunRecords](), dict[str, tuple[float, Path]]()
-    read_stage = functools.cache(store.stage_lines)
+    read_stage = functools.cache(store.read_stage)
     every = records.read(store.scores_file("baselines"), records.BASELINES)
     baselines = [*{(line.task, line.task_key, line.metric, line.window, line.name): line for line in every}.values()]
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = records.read(path, records.RUN)
-        line = last(lines, RunLine)
+        line = find_last(lines, RunLine)
         if line is None:
             continue
         run = RunRecords(line=line, lines=lines, baselines=baselines)
@@ -195,7 +195,7 @@ def _check_places(path: Path, run: RunRecords) -> None:
     if seed and int(seed[1]) != run.seed:
         wrong = f"seed {run.seed} of run {run.id}"
     for index, (key, stage) in enumerate(zip(run.line.stages, run.stages, strict=True)):
-        begun = last(stage, records.StageLine)
+        begun = find_last(stage, records.StageLine)
         recorded = (begun.key, begun.index, begun.domain) if begun else None
         expected = (key, index, *domains[index : index + 1])
         if recorded and recorded != expected:
@@ -255,11 +255,11 @@ def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
 
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
-    later, begun = select_kind(stage, records.LaterLine), last(stage, records.StageLine)
+    later, begun = select_kind(stage, records.LaterLine), find_last(stage, records.StageLine)
     if begun is None or (begun.texts == run.texts and not later):
         return stage
     lines: list[LineOfStage] = [line for line in stage if not isinstance(line, records.LaterLine)]
-    end, more = last(lines, EvaluationLine), _select_measured(run, later)
+    end, more = find_last(lines, EvaluationLine), _select_measured(run, later)
     for place, line in enumerate(lines):
         if isinstance(line, EvaluationLine):
             names = [name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)]

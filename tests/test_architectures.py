@@ -41,11 +41,11 @@ def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -
     run = tiny.run(tiny.config(toy), "run")
     run.train()
     for index, key in enumerate(run.keys):
-        lines = read_stage_lines(run.store.stage(key) / "records.jsonl")
+        lines = read_stage_lines(run.store.stage_file(key))
         evaluations = [line["perplexity"] for line in lines if line["kind"] == "evaluation"]
         domain = run.config.domains[index].name
         assert evaluations[-1][domain] < 400  # of a uniform guess
-    model = load(run.store.stage(run.keys[-1]) / "model").double()
+    model = load(run.store.stage_folder(run.keys[-1]) / "model").double()
     assert (model.layers, model.hidden_size) == (2, 32)
     tokens = torch.arange(4, 24).view(2, 10)
     larger: Any = grow(model.network, 3, 48)[0]

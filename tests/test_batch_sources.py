@@ -49,7 +49,7 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
     tiny = TinyRuns("mixes", lambda name, options: Mixes(sources), tmp_path)
     run = tiny.run(tiny.config(), "run")
     run.train()
-    last = run.store.stage(run.keys[-1])
+    last = run.store.stage_folder(run.keys[-1])
     rows = torch.load(last / "method.pt", weights_only=True)["rows"]
     assert rows[0][0] == 0 and rows[0][1:] == [[0] * 8, 0]  # the first stage has one source
     [new, memory, first] = [[row for row in rows[-30:] if row[0] == number] for number in range(3)]

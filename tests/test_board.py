@@ -22,7 +22,7 @@ def test_a_terminal_shows_what_is_under_way(tmp_path, monkeypatch) -> None:
     [config] = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }').configs()
     unit, out = Train(tmp_path, config, config.id, methods.build), io.StringIO()
     beat = Heartbeat(0, 2, "wood", "adapt", fraction=0.25, tokens_per_second=9000, time=time.time())
-    file = unit.store.heartbeat(config)
+    file = unit.store.heartbeat_file(config)
     file.parent.mkdir(parents=True)
     file.write_bytes(msgspec.json.encode(beat))
     monkeypatch.setattr(local, "Console", lambda stderr: Console(file=out, force_terminal=True, width=100))

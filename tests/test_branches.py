@@ -42,7 +42,7 @@ def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
     plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tmp_path).run(config, "plain")
     plain.train()
     for branch_key, plain_key in zip(branched.keys, plain.keys, strict=True):
-        folder, expected = branched.store.stage(branch_key), plain.store.stage(plain_key)
+        folder, expected = branched.store.stage_folder(branch_key), plain.store.stage_folder(plain_key)
         trunk, weights = (load(path).state_dict() for path in (folder / "trained", expected / "model"))
         assert all(torch.equal(trunk[name], weights[name]) for name in weights)
         assert not torch.equal(load(folder / "model").state_dict()[NAME], weights[NAME])

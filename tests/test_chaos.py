@@ -38,8 +38,8 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(tmp_path
         patched.setattr(Path, "unlink", killed)
         tiny.run(config, "left").train()
     run = tiny.run(config, "left")
-    left = run.store.stage(run.keys[0]) / "checkpoint.pt"
-    assert run.store.stage_done(run.keys[0]) and left.exists()
+    left = run.store.stage_folder(run.keys[0]) / "checkpoint.pt"
+    assert run.store.is_stage_done(run.keys[0]) and left.exists()
     run.train(last_stage=0)
     assert not left.exists()
 

@@ -104,7 +104,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage: str, tiny: TinyRuns) -> None:
     """Oracle: the contract. The run's record names the file."""
     run = tiny.run(tiny.config(), "run")
-    folder = run.store.stage(run.keys[0]) / "model"
+    folder = run.store.stage_folder(run.keys[0]) / "model"
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)
     try:

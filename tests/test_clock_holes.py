@@ -116,7 +116,7 @@ def test_the_audit_catches_what_a_run_cannot_see(cheat: type[LifelongMethod], me
 
 
 def charged(run, stage: int = 0) -> dict[str, float]:
-    return read_lines(run.store.stage(run.keys[stage]) / "records.jsonl")[-1]["charged"]
+    return read_lines(run.store.stage_file(run.keys[stage]))[-1]["charged"]
 
 
 def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:

@@ -75,11 +75,11 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
     run = tiny.run(tiny.config(), "steps", iter([False, True]).__next__)
     with pytest.raises(Stopped):
         run.train(last_stage=0)
-    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
     run = tiny.run(tiny.config(), "steps")
     run.train(last_stage=0)
     assert 0 < saved["cores"]["wall"] < totals[0]
-    [done] = [line for line in read_lines(run.store.stage(run.keys[0]) / "records.jsonl") if line["kind"] == "done"]
+    [done] = [line for line in read_lines(run.store.stage_file(run.keys[0])) if line["kind"] == "done"]
     assert done["cores"] == {"share": 0.8, "stood_still": 0.0}
 
 

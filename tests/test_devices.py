@@ -68,7 +68,7 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
 
     with patch.object(Stepper, "step", step):
         run.train(last_stage=1)
-    return [load(run.store.stage(key) / "model").state_dict() for key in run.keys[:2]], waited
+    return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys[:2]], waited
 
 
 def counted(*what: str) -> Counter[str]:
@@ -109,7 +109,7 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     """What comes out, on this process's device, of all that is done with the models of a run but training."""
     store = Store(folder / "store")
     shutil.copytree(run.store.root, store.root, symlinks=True)
-    stage = store.stage(run.keys[1])
+    stage = store.stage_folder(run.keys[1])
     model = stage / "model"
     results: dict[str, Any] = {}
     loaded = load(model).to(devices.own_device())

@@ -72,7 +72,7 @@ def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: P
     config = config.model_copy(update={"data": data, "domains": config.domains[:2]})
     run = tiny.run(config, "run")
     run.train()
-    model = load(run.store.stage(run.keys[-1]) / "model")
+    model = load(run.store.stage_folder(run.keys[-1]) / "model")
     one, other = (torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6))
     assert torch.equal(logits(model, one)[-1], logits(model, other)[-1])
     assert not torch.equal(logits(model, one)[1], logits(model, other)[1])

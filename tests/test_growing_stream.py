@@ -49,7 +49,7 @@ def trained(tiny: TinyRuns, config: RunConfig, store: str) -> Run:
 
 def model_of(run: Run, stage: int) -> dict[str, bytes]:
     """The files of a stage's model."""
-    folder = run.store.stage(run.keys[stage]) / "model"
+    folder = run.store.stage_folder(run.keys[stage]) / "model"
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -104,7 +104,7 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
     """Oracle: the saved models' perplexities on the longer stream; the shorter run's numbers stay as they were."""
     tiny = TinyRuns("elle", methods.build, tmp_path)
     short = trained(tiny, config_of("elle", 0, 1, architecture=architecture), "store")
-    files = [short.store.stage(key) / "records.jsonl" for key in short.keys]
+    files = [short.store.stage_file(key) for key in short.keys]
     before, matrix = [file.read_bytes() for file in files], records_of(short).matrix
     longer = config_of("elle", 0, 1, 2, architecture=architecture)
     long = trained(tiny, longer, "store")
@@ -113,7 +113,7 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
         new.startswith(old) and new.count(b"\n") == old.count(b"\n") + 1 for old, new in zip(before, after, strict=True)
     )
     for key, measures in zip(long.keys, records_of(long).matrix, strict=True):
-        model = load(long.store.stage(key) / "model")
+        model = load(long.store.stage_folder(key) / "model")
         assert measures and measures.perplexity == pytest.approx(perplexities(model, long.stream, ALONE), rel=1e-6)
     assert records_of(short).matrix == matrix
     trained(tiny, longer.model_copy(update={"seed": 4, "row": "other"}), "store")
@@ -173,11 +173,11 @@ def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, arch
     data = config.data.model_copy(update={"max_valid_bytes": 10**6})
     changed = {"domains": tuple(domains), "data": data, "tokenizer": Tokenizer(vocabulary=400, domains=("a",))}
     run = trained(TinyRuns("naive", methods.build, tmp_path), config.model_copy(update=changed), "store")
-    lines = run.store.stage_lines(run.keys[1])
+    lines = run.store.read_stage(run.keys[1])
     assert lines[0].data["b"]["near_copies_in"] == {"a": 40} and lines[0].data["b"]["near_copies"] == 0
     *_, end = (line for line in lines if isinstance(line, EvaluationLine))
     [batch] = run.stream.validation(1, 10**6)
-    model = load(run.store.stage(run.keys[1]) / "model").eval()
+    model = load(run.store.stage_folder(run.keys[1]) / "model").eval()
     with torch.no_grad():
         logits = model(batch.tokens, batch.domains, batch.positions).float().log_softmax(-1)
     losses = -logits.gather(-1, batch.targets[..., None])[..., 0].numpy()

@@ -34,7 +34,7 @@ def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
     run.train()
     lasts = []
     for key in run.keys:
-        lines = read_stage_lines(run.store.stage(key) / "records.jsonl")
+        lines = read_stage_lines(run.store.stage_file(key))
         lasts.append([line for line in lines if line["kind"] == "evaluation"][-1]["perplexity"])
     names = list(lasts[0])
     for index, name in enumerate(names):

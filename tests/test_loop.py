@@ -103,7 +103,7 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
     config = config.model_copy(update={"budget": Budget(unit="seconds", amount=10.0)})
     run = tiny.run(config, "run")
     run.train(last_stage=0)
-    lines = read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")
+    lines = read_stage_lines(run.store.stage_file(run.keys[0]))
     done = next(line for line in lines if line["kind"] == "done")
     assert done["charged"]["steps"] == 15
     assert done["charged"]["seconds"] == pytest.approx(15 * 0.7)
@@ -133,10 +133,10 @@ def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
     run = tiny.run(tiny.config(), "run", lambda: next(calls) == 2)
     with pytest.raises(Stopped):
         run.train(last_stage=0)
-    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert (saved["position"]["step"], saved["charged"]["seconds"]) == (3, 0.75)
     run.train(last_stage=0)
-    lines = read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")
+    lines = read_stage_lines(run.store.stage_file(run.keys[0]))
     charged = [(line["step"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"]
     assert charged == [(5, 1.25), (10, 2.5)]
 
@@ -161,7 +161,7 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
         run.train()
     lines = read_lines(run.store.run_file(run.config))
     assert lines[-1]["kind"] == "failed" and "NonFiniteLoss" in lines[-1]["error"]
-    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert saved["position"]["step"] == 3
     assert all(tensor.isfinite().all() for tensor in saved["model"].values())
 
@@ -190,18 +190,18 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
     killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert killed.returncode == -signal.SIGKILL
     run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "killed")
-    assert not run.store.stage_done(run.keys[1])
-    (run.store.stage(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")
+    assert not run.store.is_stage_done(run.keys[1])
+    (run.store.stage_folder(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")
     run.train()
     whole = tiny.run(tiny.config(), "undisturbed-gpt")
     assert run.keys == whole.keys
     for key, weights in zip(run.keys, expected, strict=True):
-        actual = load(run.store.stage(key) / "model").state_dict()
+        actual = load(run.store.stage_folder(key) / "model").state_dict()
         assert all(torch.equal(weights[name], actual[name]) for name in weights)
-        left = [either.store.stage(key).rglob("*") for either in (run, whole)]
+        left = [either.store.stage_folder(key).rglob("*") for either in (run, whole)]
         files = [sorted(path.name for path in paths if not path.suffix[1:].isdigit()) for paths in left]  # less leases
         assert files[0] == files[1]
-        seen = [read_stage_lines(either.store.stage(key) / "records.jsonl") for either in (run, whole)]
+        seen = [read_stage_lines(either.store.stage_file(key)) for either in (run, whole)]
         evaluations = [
             [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
         ]
@@ -215,7 +215,7 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates)
     config = tiny.config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
     run = tiny.run(config, "run")
     run.train()
-    done = [line for line in read_stage_lines(run.store.stage(run.keys[1]) / "records.jsonl") if line["kind"] == "done"]
+    done = [line for line in read_stage_lines(run.store.stage_file(run.keys[1])) if line["kind"] == "done"]
     assert [phase["steps"] for phase in done[0]["phases"]] == [1, 1]
     peak = per_stage(config.training.learning_rate, 1)
     assert learning_rates and all(rate <= peak for rate in learning_rates)
@@ -250,6 +250,6 @@ def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
     tiny = TinyRuns("patient", lambda name, options: Patient(), tmp_path)
     run = tiny.run(tiny.config(), "run")
     run.train(last_stage=0)
-    lines = read_lines(run.store.stage(run.keys[0]) / "records.jsonl")
+    lines = read_lines(run.store.stage_file(run.keys[0]))
     done = next(line for line in lines if line["kind"] == "done")
     assert [(phase["name"], phase["steps"]) for phase in done["phases"]] == [("a", 1), ("b", 2), ("c", 7)]

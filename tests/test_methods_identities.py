@@ -105,7 +105,7 @@ def test_merging_with_weight_0_keeps_the_old_model(tiny) -> None:
 def stage_lines(tiny: TinyRuns, method: str, kind: str) -> list[list[Any]]:
     run = tiny.run(configured(method), digest([method, None, {}]))
     run.train()
-    lines = [read_stage_lines(run.store.stage(key) / "records.jsonl") for key in run.keys]
+    lines = [read_stage_lines(run.store.stage_file(key)) for key in run.keys]
     return [[line for line in stage if line["kind"] == kind] for stage in lines]
 
 
@@ -145,5 +145,5 @@ def test_variants_resume_identically(name: str, tmp_path) -> None:
     tiny = TinyRuns(method, functools.partial(with_options, options), tmp_path)
     resumes_identically_from_a_kill_in_each_phase(tiny)
     run = tiny.run(tiny.config(), "killed")
-    state = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)
+    state = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)
     assert len(state["before" if name == "adaptive replay" else "importance"]) > 1

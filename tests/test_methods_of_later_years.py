@@ -241,10 +241,10 @@ def test_the_infinite_learning_rate(folder, learning_rates) -> None:
     anneal = [0.5 * 0.2**0.25, 0.5 * 0.2**0.75]
     first = [*warm, *cool, *[0.5] * 2, *anneal]
     assert learning_rates == pytest.approx([3e-3 * share for share in [*first, *[*[0.5] * 8, *anneal] * 2]], rel=1e-6)
-    kept = checkpoint.load(run.store.stage(run.keys[-1]) / "optimizer.pt")
+    kept = checkpoint.load(run.store.stage_folder(run.keys[-1]) / "optimizer.pt")
     assert {state["step"].item() for state in kept.values()} == {24}  # of adapt alone
     for key in run.keys:
-        models = [load(run.store.stage(key) / name).state_dict() for name in ("model", "trained")]
+        models = [load(run.store.stage_folder(key) / name).state_dict() for name in ("model", "trained")]
         assert any(not torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
@@ -268,7 +268,7 @@ def test_the_average_of_weights(folder) -> None:
     run = tiny.run(tiny.config(), "ema")
     run.new_method = lambda: Noting(half_life=0.4)
     run.train(last_stage=0)
-    folder_of_stage = run.store.stage(run.keys[0])
+    folder_of_stage = run.store.stage_folder(run.keys[0])
     name, last = list(load(folder_of_stage / "trained").named_parameters())[-1]
     assert len(kept) == 10 and torch.equal(last, kept[-1])
     # the weights before the first step: a layer norm's bias, 0
@@ -288,9 +288,9 @@ def test_only_new_blocks_learn(folder) -> None:
     run = tiny.run(tiny.config(), "llama_pro")
     run.train()
     for index in (1, 2):
-        before, after = (load(run.store.stage(run.keys[i]) / "model") for i in (index - 1, index))
+        before, after = (load(run.store.stage_folder(run.keys[i]) / "model") for i in (index - 1, index))
         assert after.layers == before.layers + 1
-        lines = [read_stage_lines(run.store.stage(run.keys[i]) / "records.jsonl") for i in (index - 1, index)]
+        lines = [read_stage_lines(run.store.stage_file(run.keys[i])) for i in (index - 1, index)]
         ended, begins = ([line for line in each if line["kind"] == "evaluation"] for each in lines)
         assert begins[0]["phase"] == "start"
         assert begins[0]["perplexity"] == pytest.approx(ended[-1]["perplexity"], rel=1e-6)

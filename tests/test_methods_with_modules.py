@@ -59,7 +59,7 @@ def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path
     for check in CHECKS if THOROUGH else TRIED:
         check(tiny)
     run = tiny.run(tiny.config(), "undisturbed-gpt")
-    stage = run.store.stage(run.keys[-1])
+    stage = run.store.stage_folder(run.keys[-1])
     if name == "side_network":
         with pytest.raises(ConfigError, match="WithSide does, .*: define its `to_plain`"):
             export_model(stage, tmp_path / "plain")
@@ -81,7 +81,7 @@ def test_a_model_whose_file_is_gone_is_told(tmp_path: Path) -> None:
     tiny = TinyRuns("side_network", build, tmp_path)
     tiny.undisturbed()
     run = tiny.run(tiny.config(), "undisturbed-gpt")
-    file = run.store.stage(run.keys[-1]) / "model" / extended.FILE
+    file = run.store.stage_folder(run.keys[-1]) / "model" / extended.FILE
     with safe_open(file, "pt") as opened:
         about, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     assert list(about) == ["model"]  # of several keys the order is chance, and so are the bytes of the same model
@@ -132,7 +132,7 @@ def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
     options: dict[str, Any] = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.0}, "weight_decay": 0.0}
     run = tiny.run(tiny.config(**options, batch_size=6, learning_rate=0.5), "run")
     run.train(0)
-    noted = torch.load(run.store.stage(run.keys[0]) / "method.pt", weights_only=True)
+    noted = torch.load(run.store.stage_folder(run.keys[0]) / "method.pt", weights_only=True)
     assert len(noted["made"]) == len(noted["given"]) == 10 and noted["made"][0].shape == (3, 16)
     assert all(torch.equal(made, given) for made, given in zip(noted["made"], noted["given"], strict=True))
     assert len({tuple(made.flatten().tolist()) for made in noted["made"]}) == 10

@@ -90,7 +90,7 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
         tiny.run(config, "run", lambda: next(calls) == 17 and kill()).train()
     run = tiny.run(config, "run")
     run.train()
-    noted = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)
+    noted = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)
     for name in NAMES:
         parameter = torch.nn.Parameter(noted["weights"][0][name].clone())
         by_hand = BY_HAND[kind]([parameter], name)
@@ -173,7 +173,7 @@ def test_rates_by_name(tmp_path) -> None:
         config = config.model_copy(update={"budget": budget, "domains": config.domains[:1]})
         run = tiny.run(config, "run")
         run.train()
-        stage = run.store.stage(run.keys[0])
+        stage = run.store.stage_folder(run.keys[0])
         weights.append(load(stage / "model").state_dict())
         flops.append(
             next(line for line in read_lines(stage / "records.jsonl") if line["kind"] == "done")["charged"]["flops"]

@@ -209,7 +209,7 @@ def hashes(tiny: SuiteFolder) -> dict[str, str]:
     """A hash of the weights of each row."""
     return {
         config.row: hashlib.sha256(
-            (Store(tiny.runs).stage(tiny.keys(config.row)[-1]) / "model" / "model.safetensors").read_bytes()
+            (Store(tiny.runs).stage_folder(tiny.keys(config.row)[-1]) / "model" / "model.safetensors").read_bytes()
         ).hexdigest()
         for config in tiny.configs()
     }
@@ -248,7 +248,7 @@ def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd)
     assert alone.call("run", "--parallel", "1") == 0
     capfd.readouterr()
     monkeypatch.setattr(pool, "AGAIN", 2.0)
-    others = [Store(tiny.runs).stage(alone.keys(row)[1]) for row in ("Naive", "ER")]
+    others = [Store(tiny.runs).stage_folder(alone.keys(row)[1]) for row in ("Naive", "ER")]
     with held_until_done("MAS", tiny, others):
         assert tiny.call("run", "--parallel", "2") == 0
     said = capfd.readouterr().err
@@ -261,7 +261,7 @@ def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) 
     """Another process looks at what two runs share. Oracle: the run goes on; while its own stage is another's it is
     put off."""
     train_here(tiny.config("Naive"), tiny.runs)
-    shared, own = (Store(tiny.runs).stage(key) for key in tiny.states()["ER"].keys)
+    shared, own = (Store(tiny.runs).stage_folder(key) for key in tiny.states()["ER"].keys)
     er = Train(tiny.runs, tiny.config("ER"), "", methods.build)
     with join() as world:
         worker = Worker(world, waits=False)
@@ -332,7 +332,7 @@ def test_all_stop_after_a_checkpoint_when_the_parent_is_killed(paced: SuiteFolde
     wait_until(lambda: not below & set(processes.everyone()))
     assert tiny.count("x", "done") == tiny.count("y", "done") == 0 and not tiny.run_lines("Naive")
     for row in ("x", "y"):
-        assert (Store(tiny.runs).stage(tiny.keys(row)[1]) / "checkpoint.pt").exists()
+        assert (Store(tiny.runs).stage_folder(tiny.keys(row)[1]) / "checkpoint.pt").exists()
         tiny.let_go(row)
     assert start(tiny).wait(timeout=120) == 0
     assert [tiny.count(row, "resumed") for row in ("x", "y")] == [1, 1]

@@ -52,7 +52,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
 
 
 def lines_of(run: Run, stage: int, kind: str) -> list[Any]:
-    return [line for line in read_lines(run.store.stage(run.keys[stage]) / "records.jsonl") if line["kind"] == kind]
+    return [line for line in read_lines(run.store.stage_file(run.keys[stage])) if line["kind"] == kind]
 
 
 def weights_of(run: Run) -> list[str]:
@@ -203,7 +203,7 @@ def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(tiny: TinyRuns, monkeypa
     assert 2 < skipped < STEPS - 2, skipped
     for each in (run, in_fp16(tiny, "fp16-stopped")):
         each.train(last_stage=0)
-        actual = load(each.store.stage(each.keys[0]) / "model").state_dict()
+        actual = load(each.store.stage_folder(each.keys[0]) / "model").state_dict()
         assert all(torch.equal(tensor, actual[name]) for name, tensor in expected.items())
         assert lines_of(each, 0, "metrics")[-1]["values"] == {"skipped_steps": skipped}
         assert lines_of(each, 0, "done")[0]["charged"]["steps"] == STEPS
@@ -219,6 +219,6 @@ def test_what_overflows_in_fp16_spoils_no_state(name: str, tmp_path: Path, monke
     run.train(last_stage=1)
     skipped = {line["phase"]: line["values"]["skipped_steps"] for line in lines_of(run, 1, "metrics")}
     assert list(skipped) == ["adapt"] and skipped["adapt"]
-    state = torch.load(run.store.stage(run.keys[1]) / "method.pt", weights_only=True)
+    state = torch.load(run.store.stage_folder(run.keys[1]) / "method.pt", weights_only=True)
     tensors = [tensor for value in state.values() for tensor in value or [] if isinstance(tensor, torch.Tensor)]
     assert all(tensor.isfinite().all() for tensor in tensors) and (tensors or name == "agem")

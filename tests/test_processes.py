@@ -116,7 +116,7 @@ def test_a_pair_of_processes(tmp_path: Path) -> None:
     assert [line["kind"] for line in lines] == ["run", "failed"]
     assert "training.micro_batch_size = 2" in lines[-1]["error"]
     cured = tiny.run(tiny.config(micro_batch_size=2), "two")
-    assert cured.store.stage_done(cured.keys[0])
+    assert cured.store.is_stage_done(cured.keys[0])
 
 
 PROGRAM = """

@@ -196,7 +196,7 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     write_all(path, [STAGE | {"key": "a"}, last, *ends])
     write_all(tmp_path / "suites" / "s" / "1.jsonl", [run_line("1", 1, 0, ["a"])])
     [run] = load_runs(tmp_path, "s")
-    done = records.last(run.stages[0], records.DoneLine)
+    done = records.find_last(run.stages[0], records.DoneLine)
     assert done and done.weights == "last"
     assert study._result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])

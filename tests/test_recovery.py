@@ -97,7 +97,7 @@ def tiny_runs_of(method: type[LifelongMethod], folder: Path, **options: Any) -> 
 
 
 def lines_of(run: Any, stage: int = 0) -> list[Any]:
-    return read_lines(run.store.stage(run.keys[stage]) / "records.jsonl")
+    return read_lines(run.store.stage_file(run.keys[stage]))
 
 
 def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
     run = tiny.run(tiny.config(learning_rate=100.0), "blown-up")
     with pytest.raises(NonFiniteLoss, match=r"perplexity of \w+ is more than a number holds in stage 0.*clip"):
         run.train()
-    assert not run.store.stage_done(run.keys[0])
+    assert not run.store.is_stage_done(run.keys[0])
 
 
 def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
@@ -116,8 +116,8 @@ def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
     run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "overflows")
     with pytest.raises(NonFiniteLoss, match=rf"weights are not finite .* stage 0 \(json\) after step {STEPS}.*clip"):
         run.train()
-    assert not run.store.stage_done(run.keys[0])
-    saved = torch.load(run.store.stage(run.keys[0]) / "checkpoint.pt", weights_only=True)
+    assert not run.store.is_stage_done(run.keys[0])
+    saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
     assert saved["position"]["step"] == STEPS - 1
     assert all(tensor.isfinite().all() for tensor in saved["model"].values())
 
@@ -137,7 +137,7 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     whole = plain.run(plain.config(), "whole")
     whole.train(last_stage=0)
     assert run.keys == whole.keys
-    both = [last_line(each.store.stage(each.keys[0]) / "records.jsonl", "evaluation") for each in (run, whole)]
+    both = [last_line(each.store.stage_file(each.keys[0]), "evaluation") for each in (run, whole)]
     perplexities, expected = (line["perplexity"] for line in both if line)
     assert perplexities == pytest.approx(expected, rel=1e-4)
 
@@ -176,7 +176,7 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
     alone = tiny.run(tiny.config(), "whole")
     alone.train(last_stage=0)
     run = tiny.run(tiny.config(), "taken")
-    stage = run.store.stage(run.keys[0])
+    stage = run.store.stage_folder(run.keys[0])
     known: list[int] = []  # numbers of records when it was taken, and when it was given back
 
     def asked_to_stop() -> bool:

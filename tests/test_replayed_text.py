@@ -9,7 +9,7 @@ import pytest
 
 import methods
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.records import EvaluationLine, last
+from benchmark.records import EvaluationLine, find_last
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain, Replay
@@ -74,7 +74,7 @@ def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
         run = tiny.run(config, "runs")
         run.train()
         keys.append(run.keys)
-        ends.append([last(run.store.stage_lines(key), EvaluationLine) for key in run.keys])
+        ends.append([find_last(run.store.read_stage(key), EvaluationLine) for key in run.keys])
     assert not set(keys[0]) & set(keys[1]) and len(keys[1]) == 3
     assert tiny.run(none, "runs").keys == keys[0]
     for plain, mixed in zip(*ends, strict=True):

@@ -80,7 +80,7 @@ def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
     tiny = TinyRuns("naive", methods.build, tmp_path)
     run = tiny.run(tiny.config(), "run")
     run.train(last_stage=0)
-    folder = run.store.stage(run.keys[0])
+    folder = run.store.stage_folder(run.keys[0])
     [done] = [line for line in read_lines(folder / "records.jsonl") if line["kind"] == "done"]
     model = load(folder / "model")
     assert done["weights"] == weights_hash(model)
@@ -115,7 +115,7 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
     Where it is not, both machines are named, with the vector instructions that torch says it uses.
     """
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    key = Store(trained / "runs").recorded_stages(er)[1]
+    key = Store(trained / "runs").read_stage_keys(er)[1]
     arguments = ["verify", str(study), "--stage", key, "--runs"]
     assert main([*arguments, str(study / "again")]) == 0
     assert f"stage {key} of {er.id}: the same weights, " in capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
     """Oracle: what is recorded, and a thousandth more, in bits per byte too, so that reading finds nothing; by hand
     what perplexity is less copies."""
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    keys = Store(trained / "runs").recorded_stages(er)
+    keys = Store(trained / "runs").read_stage_keys(er)
 
     def more(line: dict) -> None:
         for name in line.get("perplexity", {}):
@@ -171,7 +171,7 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
 def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path, capsys) -> None:
     """Oracle: one weight of the first stage changed; its records are as they were."""
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
-    first, second = Store(trained / "runs").recorded_stages(er)
+    first, second = Store(trained / "runs").read_stage_keys(er)
     arguments = ["verify", str(study), "--runs", str(study / "again"), "--stage"]
     assert main([*arguments, first]) == 0
     folder = study / "again" / "stages" / first / "model"
@@ -186,7 +186,7 @@ def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path,
 def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, study: Path, tmp_path: Path) -> None:
     """Oracle: by hand: the lines that were added, once, in the order of time; the message names both files."""
     runs, [suite] = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), suites_of(study)
-    key = Store(runs).recorded_stages(suite[1][0])[1]
+    key = Store(runs).read_stage_keys(suite[1][0])[1]
     scores, name = runs / "scores" / f"{key}.jsonl", f"scores/{key}.jsonl"
 
     def collected() -> list[str]:
@@ -229,7 +229,7 @@ def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Pa
         configs, store, [toy] = methods.runs(suite), Store(runs), suite.tasks
         suites.append((suite, configs))
         examples = load_examples(toy, suite.domains, store.data).key
-        for model in {store.recorded_stages(config)[-1] for config in configs}:
+        for model in {store.read_stage_keys(config)[-1] for config in configs}:
             key = score_key(model, toy, examples, suite.finetuning, "none", 0)
             names = {"key": key, "task": "toy", "task_key": examples, "domain": "a", "prompt": "none"}
             numbers = {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
@@ -244,7 +244,7 @@ def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
 ) -> None:
     """Oracle: by hand: the line that one of two suites added, whichever archive is unpacked first."""
     runs, configs = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), suites_of(study)[0][1]
-    stage = Store(runs).stage_file(Store(runs).recorded_stages(configs[0])[1])
+    stage = Store(runs).stage_file(Store(runs).read_stage_keys(configs[0])[1])
     line = {"kind": "later", "domain": "probe", "text": "0123", "perplexity": 7.0, "bits_per_byte": 1.0}
     append_line(stage, line)
     for name in ("first", "zeroth"):
@@ -254,7 +254,7 @@ def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
         members = studies._members(study / ARCHIVE)
         studies.collect(suite, methods.runs(suite), runs, study, methods.build)
         store = studies.unpack(study, tmp_path / name)
-        [later] = select_kind(store.stage_lines(stage.parent.name), LaterLine)
+        [later] = select_kind(store.read_stage(stage.parent.name), LaterLine)
         assert later.perplexity == 7.0 and studies._members(study / ARCHIVE) == members
         (study / "records" / f"{name}-s0.tar.gz").unlink()
 

@@ -82,7 +82,7 @@ def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, 
     run.train()
     middles = [(i % steps + 0.5) / steps for i in range(30)]
     assert learning_rates == pytest.approx([3e-3 * min(2 * share, 2 - 2 * share) for share in middles])
-    seen = torch.load(run.store.stage(run.keys[-1]) / "method.pt", weights_only=True)["seen"]
+    seen = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)["seen"]
     assert [stream for _, _, stream in seen] == pytest.approx([(i + 0.5) / 30 for i in range(30)])
     assert [stage for _, stage, _ in seen] == pytest.approx([(i + 0.5) / 10 for i in range(10)] * 3)
     ends = [(i + 0.5) / 4 for i in range(4)] + [(i + 0.5) / 6 for i in range(6)]

@@ -34,7 +34,7 @@ def tiny_of(name: str, folder: Path) -> TinyRuns:
 
 
 def perplexities(run: Run) -> list[dict[str, float]]:
-    lines = [line for key in run.keys for line in read_stage_lines(run.store.stage(key) / "records.jsonl")]
+    lines = [line for key in run.keys for line in read_stage_lines(run.store.stage_file(key))]
     return [line["perplexity"] for line in lines if line["kind"] == "evaluation"]
 
 
@@ -79,7 +79,7 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
                     torch.testing.assert_close(tensor, theirs[part], rtol=0, atol=1e-6, msg=f"{name}: {part}")
             for one, other in zip(perplexities(run), measured, strict=True):
                 assert one == pytest.approx(other, rel=1e-5)  # sums of single precision
-            lines = [line for key in run.keys for line in read_stage_lines(run.store.stage(key) / "records.jsonl")]
+            lines = [line for key in run.keys for line in read_stage_lines(run.store.stage_file(key))]
             assert [line["kind"] for line in lines].count("resumed") == 2, name
     finally:
         torch.set_default_dtype(torch.float32)
@@ -107,7 +107,7 @@ def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatc
     monkeypatch.setattr("benchmark.training.run.precision_of", lambda wanted, device: "fp16")
     run = tiny_of("naive", tmp_path).run(tiny_config("naive", shard=True), "run")
     run.train()
-    assert read_stage_lines(run.store.stage(run.keys[0]) / "records.jsonl")[0]["provenance"]["precision"] == "fp32"
+    assert read_stage_lines(run.store.stage_file(run.keys[0]))[0]["provenance"]["precision"] == "fp32"
 
 
 def test_what_needs_whole_weights_is_refused_before_any_run() -> None:

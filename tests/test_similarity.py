@@ -75,7 +75,7 @@ def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
     index: ELLE then reads D_j's prompt, PNN and LoRA D_j's column or the newest. At most 32 rows, evenly taken."""
     for method in set(runs) - {"scratch"}:
         run = runs[method]
-        models = [load(run.store.stage(key) / "model") for key in run.keys]
+        models = [load(run.store.stage_folder(key) / "model") for key in run.keys]
         assert lines(run, "similarity")[0] is None, "M1 has no ancestor"
         for j in (1, 2):
             terms, n = np.zeros(j), 0
@@ -107,10 +107,10 @@ def test_what_cannot_be_compared_says_why(runs: dict[str, Run]) -> None:
 def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
     """Oracle: a loop over heads and over the sources that the growth recorded, with SciPy's relative entropies."""
     run = runs["elle"]
-    models = [load(run.store.stage(key) / "model") for key in run.keys]
+    models = [load(run.store.stage_folder(key) / "model") for key in run.keys]
     [batch] = run.stream.validation(0, 20)
     maps = [model_similarity.compute_attention(model, batch.tokens, batch.domains) for model in models]
-    growths = [read_lines(run.store.stage(key) / "records.jsonl")[-1]["growth"] for key in run.keys[1:]]
+    growths = [read_lines(run.store.stage_file(key))[-1]["growth"] for key in run.keys[1:]]
     assert maps[0].shape[0] == 4 and maps[2].shape[0] == 9 and maps[2].shape[-1] == batch.tokens.shape[1] + 1
 
     def source(stage: int, layer: int, head: int) -> tuple[int, int]:

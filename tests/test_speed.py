@@ -97,7 +97,7 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
 
 
 def spent(run, stage: int) -> dict[str, float]:
-    lines = read_stage_lines(run.store.stage(run.keys[stage]) / "records.jsonl")
+    lines = read_stage_lines(run.store.stage_file(run.keys[stage]))
     return next(line for line in lines if line["kind"] == "done")["charged"]
 
 
@@ -131,8 +131,8 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
         assert charged["seconds"] > 0 and {name: charged[name] for name in costs} == {
             name: STEPS * cost for name, cost in costs.items()
         }
-        expected = load(steps.store.stage(steps.keys[stage]) / "model").state_dict()
-        actual = load(run.store.stage(run.keys[stage]) / "model").state_dict()
+        expected = load(steps.store.stage_folder(steps.keys[stage]) / "model").state_dict()
+        actual = load(run.store.stage_folder(run.keys[stage]) / "model").state_dict()
         assert all(torch.equal(tensor, actual[name]) for name, tensor in expected.items())
 
 

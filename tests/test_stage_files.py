@@ -41,13 +41,13 @@ def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], f
     tiny = TinyRuns("remembers", lambda name, options: method(), tmp_path)
     run = tiny.run(tiny.config(), "run")
     run.train(last_stage=0)
-    memory = run.store.stage(run.keys[0]) / file
+    memory = run.store.stage_folder(run.keys[0]) / file
     content = memory.read_bytes()
     for wrong in (lambda: memory.write_bytes(content[: len(content) // 2]), memory.unlink):
         wrong()
         with pytest.raises(UserError, match=rf"{memory} .*: restore it from a copy"):
             run.train(last_stage=1)
-        assert not (run.store.stage(run.keys[1]) / "records.jsonl").exists()
+        assert not (run.store.stage_file(run.keys[1])).exists()
     memory.write_bytes(content)
     run.train(last_stage=1)
-    assert run.store.stage_done(run.keys[1])
+    assert run.store.is_stage_done(run.keys[1])

@@ -100,9 +100,9 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     head = header(records.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
     assert (head.layers, head.hidden_size) == ((3, 64) if grown else (1, 32))
-    last = load(run.store.stage(run.keys[-1]) / "model")
+    last = load(run.store.stage_folder(run.keys[-1]) / "model")
     assert perplexities(last, run.stream, ALONE) == pytest.approx(records.matrix[-1].perplexity, rel=1e-6)
-    first = run.store.stage(run.keys[0]) / "model"
+    first = run.store.stage_folder(run.keys[0]) / "model"
     assert not run.config.tokenizer_note  # none is trained, so no domain changes it
     tokenizer = AutoTokenizer.from_pretrained(first)
     assert tokenizer.convert_tokens_to_ids("<domain:json>") == run.corpus.text_vocabulary

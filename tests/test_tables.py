@@ -160,7 +160,7 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
             if whole:
                 stage[0].data["cs"] = {"near_copies": 400, "valid_documents": 400}
         if run.row == "Naive":
-            first, end = (records.last(run.stages[index], EvaluationLine) for index in (1, 4))
+            first, end = (records.find_last(run.stages[index], EvaluationLine) for index in (1, 4))
             first.without_copies, end.without_copies = {"ns": 90.0}, {"ns": 100.0}
             last = [float(end.perplexity[domain.name] or 0.0) for domain in run.domains]
             own = [float(of.perplexity[d.name] or 0.0) for of, d in zip(run.matrix, run.domains, strict=True)]
@@ -223,7 +223,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     [note] = (note for note in load("main_pretraining").build(data).notes if "Probe" in note)
     assert note.startswith("Probe Wiki, perplexity after the last domain: Naive 55.00, ") and "ER " not in note
     assert rows["ER"]["forward"].mean == pytest.approx(forward)
-    assert rows["ER"]["s"].mean == pytest.approx(records.last(run.stages[4], DoneLine).charged["seconds"])
+    assert rows["ER"]["s"].mean == pytest.approx(records.find_last(run.stages[4], DoneLine).charged["seconds"])
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
     assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean
     unfinished = study(tmp_path / "unfinished", seeds=1, finished=2)

@@ -437,7 +437,7 @@ def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> 
     (tiny.runs / "stages/a/records.jsonl").unlink()
     assert unit.find_owning_job() == ""
     monkeypatch.setenv(JOB, "9_1")
-    with Lease(store.stage("a") / "lock"):
+    with Lease(store.stage_folder("a") / "lock"):
         assert unit.find_owning_job() == "9_1"
     assert unit.find_owning_job() == ""
 

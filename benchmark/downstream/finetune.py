@@ -303,9 +303,9 @@ def score_all(
 
 def trained_stage(store: Store, config: RunConfig, index: int) -> str:
     """The key of a stage of a run if a model of it is trained: a method may leave early stages out."""
-    keys = store.recorded_stages(config)
-    lines = store.stage_lines(keys[index]) if keys else []
-    return keys[index] if records.last(lines, DoneLine) and records.last(lines, EvaluationLine) else ""
+    keys = store.read_stage_keys(config)
+    lines = store.read_stage(keys[index]) if keys else []
+    return keys[index] if records.find_last(lines, DoneLine) and records.find_last(lines, EvaluationLine) else ""
 
 
 def score_stage(
@@ -332,7 +332,7 @@ def score_stage(
             score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
             progress(f"scoring after {place}  {score}  {left} scores left of the stage")
 
-    checkpoint = SavedModel(store.stage(key) / "model", final, asked_to_stop)
+    checkpoint = SavedModel(store.stage_folder(key) / "model", final, asked_to_stop)
 
     @cache
     def fit() -> Pick:

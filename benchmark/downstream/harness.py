@@ -150,7 +150,7 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
     place, key = config.domains[index].name, trained_stage(store, config, index)
     if not key:
         return f"nothing to evaluate after {place}"
-    path, folder, settings = store.scores_file(key), store.stage(key) / "model", suite.evaluate
+    path, folder, settings = store.scores_file(key), store.stage_folder(key) / "model", suite.evaluate
     names: dict[str, Any] = {"how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
 
     def compute(tasks: Sequence[str]) -> list[ZeroShotLine]:

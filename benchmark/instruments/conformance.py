@@ -102,7 +102,7 @@ class TinyRuns:
 
 def weights_of(run: Run) -> list[Weights]:
     """The weights after each of its stages."""
-    return [load(run.store.stage(key) / "model").state_dict() for key in run.keys]
+    return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys]
 
 
 def tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunConfig:
@@ -215,7 +215,7 @@ def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
     tiny.undisturbed()
     run = tiny.run(config, "undisturbed-gpt")
     for key in run.keys:
-        lines = run.store.stage_lines(key)
+        lines = run.store.read_stage(key)
         [start], [done] = records.select_kind(lines, StageLine), records.select_kind(lines, DoneLine)
         assert [phase["name"] for phase in done.phases] == [phase["name"] for phase in start.phases]
         may = spent = 0.0
@@ -247,7 +247,7 @@ def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
     """Killed in each phase of each stage and started again, the weights end bit-identical."""
     expected = tiny.undisturbed()
     whole = tiny.run(tiny.config(), "undisturbed-gpt")
-    done = [line for key in whole.keys for line in records.select_kind(whole.store.stage_lines(key), DoneLine)]
+    done = [line for key in whole.keys for line in records.select_kind(whole.store.read_stage(key), DoneLine)]
     ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
     config = tiny.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
@@ -303,7 +303,7 @@ def bf16_is_finite(tiny: TinyRuns) -> None:
     config = tiny.config(precision="bf16")
     _assert_finite(tiny.weights(config, "bf16"), "under bf16 autocast")
     run = tiny.run(config, "bf16")
-    lines = [line for key in run.keys for line in records.select_kind(run.store.stage_lines(key), EvaluationLine)]
+    lines = [line for key in run.keys for line in records.select_kind(run.store.read_stage(key), EvaluationLine)]
     values = [value for line in lines for value in line.perplexity.values()]
     assert values and None not in values, "a perplexity is not finite"
 
@@ -321,10 +321,10 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
     tiny.undisturbed()
     run = tiny.run(tiny.config(), "undisturbed-gpt")
     for key in run.keys:
-        lines = records.select_kind(run.store.stage_lines(key), EvaluationLine)
+        lines = records.select_kind(run.store.read_stage(key), EvaluationLine)
         evaluations = [line for line in lines if line.fraction == 1]
         if evaluations:
-            loaded = perplexities(load(run.store.stage(key) / "model"), run.stream, ALONE)
+            loaded = perplexities(load(run.store.stage_folder(key) / "model"), run.stream, ALONE)
             for domain, value in evaluations[-1].perplexity.items():
                 assert value and abs(loaded[domain] / value - 1) < 1e-6, (
                     f"{domain}: {value} recorded, {loaded[domain]} loaded: a model is saved with what its class saves"

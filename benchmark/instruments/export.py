@@ -82,10 +82,10 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
 
 def _model_folder(stage: Path) -> Path:
     if stage.is_file():
-        run = records.last(records.read(stage, records.RUN), records.RunLine)
+        run = records.find_last(records.read(stage, records.RUN), records.RunLine)
         if run is None or not run.stages:
             raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
-        stage = Store(stage.absolute().parents[2]).stage(run.stages[-1])
+        stage = Store(stage.absolute().parents[2]).stage_folder(run.stages[-1])
     return stage / "model" if (stage / "model").is_dir() else stage
 
 

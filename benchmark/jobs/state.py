@@ -135,8 +135,8 @@ class Survey:
         if failed and not (job and job.submitted > failed.time):
             return dataclasses.replace(run, state="failed", detail=failed.error.strip().rpartition("\n")[2])
         stage = run.keys[len(run.finished) : len(run.finished) + 1]
-        is_taken = any(Lease(self.store.stage(key) / "lock").is_taken() for key in stage)
-        beat = read_heartbeat(self.store.heartbeat(run.config)) if lines else None
+        is_taken = any(Lease(self.store.stage_folder(key) / "lock").is_taken() for key in stage)
+        beat = read_heartbeat(self.store.heartbeat_file(run.config)) if lines else None
         # what another clock says is to come was not said by a run in progress
         is_fresh = beat and 0 <= time.time() - beat.time <= FRESH and beat.stage == len(run.finished)
         fraction, said = (beat.fraction, str(beat)) if beat and is_fresh else (0.0, so_far)
@@ -163,13 +163,13 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
 
     Raises RecordsError for lines that are damaged or of another stage.
     """
-    lines = store.stage_lines(key)
-    evaluation, done = records.last(lines, records.EvaluationLine), records.last(lines, records.DoneLine)
+    lines = store.read_stage(key)
+    evaluation, done = records.find_last(lines, records.EvaluationLine), records.find_last(lines, records.DoneLine)
     spent, ap = done or evaluation, None
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]
         ap = statistics.geometric_mean([math.inf if value is None else value for value in values])
-    charged, begun = spent.charged if spent else {}, records.last(lines, records.StageLine)
+    charged, begun = spent.charged if spent else {}, records.find_last(lines, records.StageLine)
     return StageState(done is not None, evaluation is not None, ap, charged, begun)
 
 
@@ -201,7 +201,7 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
 
 def _has_prompts(store: Store, key: str) -> bool:
     """Whether a stage ended with a model that has domain prompts."""
-    path = store.stage(key) / "model" / "config.json"
+    path = store.stage_folder(key) / "model" / "config.json"
     return path.exists() and bool(json.loads(path.read_bytes()).get("prompts"))
 
 

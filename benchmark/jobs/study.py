@@ -69,8 +69,8 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
 
 def _files(config: RunConfig, store: Store) -> Iterator[Path]:
     """All that is recorded of a finished run here."""
-    run = records.last(store.run_lines(config), records.RunLine)
-    keys = [key for key in (run.stages if run else []) if store.stage_done(key)]
+    run = records.find_last(store.read_run(config), records.RunLine)
+    keys = [key for key in (run.stages if run else []) if store.is_stage_done(key)]
     places = [
         store.run_file(config),
         *map(store.stage_file, keys),
@@ -110,10 +110,10 @@ def _join(path: Path, held: bytes, content: bytes) -> bytes:
 def _result(path: Path, content: bytes) -> str:
     """What a stage or a run came to, by what its file holds; nothing of other files, which only grow."""
     if path.name == records.STAGE_FILE:
-        done = records.last(records.parse(content, records.STAGE, path), records.DoneLine)
+        done = records.find_last(records.parse(content, records.STAGE, path), records.DoneLine)
         return f"weights {done.weights if done else None}"
     if path.parent.parent.name == "suites":
-        run = records.last(records.parse(content, records.RUN, path), records.RunLine)
+        run = records.find_last(records.parse(content, records.RUN, path), records.RunLine)
         return f"stages {', '.join(run.stages) if run else None}"
     return ""
 
@@ -208,24 +208,25 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
 
     with tempfile.TemporaryDirectory() as scratch:
         recorded, store = unpack(folder, Path(scratch)), Store(runs)
-        having = (config for _, configs in suites for config in configs if key in recorded.recorded_stages(config))
+        having = (config for _, configs in suites for config in configs if key in recorded.read_stage_keys(config))
         config = next(having, None)
         if not config:
             raise ResultsError(f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY")
-        if store.stage_done(key):
+        if store.is_stage_done(key):
             raise ResultsError(f"{runs} has stage {key} already, so nothing would be trained: give another --runs")
-        keys = recorded.recorded_stages(config)
+        keys = recorded.read_stage_keys(config)
         last_stage = keys.index(key)
         with join() as alone:
             Train(runs, config, key, build, last_stage)(Worker(alone))
-        if not store.stage_done(key):
+        if not store.is_stage_done(key):
             raise ResultsError(
                 f"{config.id}: that stage has another key here: text or settings differ; restore what the study "
                 "was made with"
             )
         for stage in keys[: last_stage + 1]:
             (there, expected), (here, _) = (_read_training(where, stage) for where in (recorded, store))
-            actual = weights_hash(load(store.stage(stage) / "model"))  # of what is there, whatever its records say
+            model = load(store.stage_folder(stage) / "model")
+            actual = weights_hash(model)  # of what is there, whatever its records say
             if actual != expected:
                 raise ResultsError(
                     f"stage {stage} of {config.id} came to weights {actual} on {here}, recorded are {expected} on "
@@ -248,8 +249,8 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
 
 def _read_training(store: Store, key: str) -> tuple[str, str | None]:
     """The machine that a stage was trained on, and the hash of its weights."""
-    lines = store.stage_lines(key)
-    begun, done = records.last(lines, records.StageLine), records.last(lines, records.DoneLine)
+    lines = store.read_stage(key)
+    begun, done = records.find_last(lines, records.StageLine), records.find_last(lines, records.DoneLine)
     return describe_machine(begun) if begun else "", done.weights if done else None
 
 
@@ -287,7 +288,7 @@ def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
     """
     given = spent = over = 0.0
     for index, lines in enumerate(run.stages):
-        start, done = records.last(lines, records.StageLine), records.last(lines, records.DoneLine)
+        start, done = records.find_last(lines, records.StageLine), records.find_last(lines, records.DoneLine)
         if not start or not done:
             raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
         unit, charged = start.budget.unit, done.charged

@@ -89,8 +89,8 @@ class Unit:
         store, since = self.store, mark.stat().st_mtime_ns
         texts = os.walk(store.data) if self.kind in ("prepare", *TRAINS) else ()  # others make none
         paths = [Path(folder, name) for folder, _, names in texts for name in names]
-        for key in store.recorded_stages(self.config):
-            stage = store.stage(key)
+        for key in store.read_stage_keys(self.config):
+            stage = store.stage_folder(key)
             paths += [*stage.glob("*.pt"), *stage.glob("model/*"), store.scores_file(key), store.measures_file(key)]
         for path in [*paths, store.scores_file("baselines")]:
             with contextlib.suppress(FileNotFoundError):  # others write there
@@ -102,9 +102,9 @@ class Unit:
     def find_owning_job(self) -> str:
         """The job that trains its next stage, or makes text before it has stages; empty where none does."""
         store = self.store
-        keys = [key for key in store.recorded_stages(self.config) if not store.stage_done(key)]
+        keys = [key for key in store.read_stage_keys(self.config) if not store.is_stage_done(key)]
         texts = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
-        leases = map(Lease, [store.stage(keys[0]) / "lock"] if keys else texts)
+        leases = map(Lease, [store.stage_folder(keys[0]) / "lock"] if keys else texts)
         return next((lease.read_job() for lease in leases if lease.is_taken()), "")
 
 
@@ -156,7 +156,7 @@ class Train(Unit):
         config, store, world, run = self.config, self.store, worker.world, None
         name = f"{config.suite}: {config.row}, seed {config.seed}"
         leads = world.leads  # the first speaks for all
-        line = ProgressLine(name, store.heartbeat(config)) if leads else None
+        line = ProgressLine(name, store.heartbeat_file(config)) if leads else None
         say = line.finish if line else lambda text, is_news=True: None
         try:
             method = lambda: self.build(config.method, config.options)  # noqa: E731

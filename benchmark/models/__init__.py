@@ -29,5 +29,5 @@ def kind_of(folder: Path) -> Any:
 
 def load_trained(stage: Path) -> LanguageModel:
     """The model that the next stage goes on from: the evaluated one, unless the records name another."""
-    done = records.last(records.read_stage(stage / records.STAGE_FILE), records.DoneLine)
+    done = records.find_last(records.read_stage(stage / records.STAGE_FILE), records.DoneLine)
     return load(stage / ("trained" if done and done.trained else "model"))

@@ -120,7 +120,7 @@ def evaluate_missing(
     known |= {item for line in lines if isinstance(line, StageLine) for item in line.texts.items()}
     keys = stream.validation_keys
     missing = [index for index, text in enumerate(stream.evaluated) if (text.name, keys[text.name]) not in known]
-    if records.last(lines, StageLine) and not records.last(lines, EvaluationLine):
+    if records.find_last(lines, StageLine) and not records.find_last(lines, EvaluationLine):
         missing = []
     missing = world.agree(missing)  # the other processes have read no lines
     if not missing:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from benchmark.data.documents import NotHere
 from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_here
-from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, last, select_kind
+from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, find_last, select_kind
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, Store, leave_out
@@ -55,8 +55,8 @@ class Identities:
         Raises NotHere for a text that is not here, and of which nothing is recorded.
         """
         method, corpus = self.build(config.method, config.options), self._text(config)
-        lines = self.store.run_lines(config) if lines is None else lines  # given by whoever has read them
-        recorded, keys, tokens = last(lines, RunLine), list[str](), dict[str, str]()
+        lines = self.store.read_run(config) if lines is None else lines  # given by whoever has read them
+        recorded, keys, tokens = find_last(lines, RunLine), list[str](), dict[str, str]()
         sizes: tuple[int, ...] = ()
         if isinstance(corpus, Corpus):
             tokens, sizes = corpus.keys, tuple(domain.info["tokens"] for domain in corpus.domains)
@@ -91,7 +91,7 @@ class Identities:
             return run
         if identity.why:
             return leave_out(run, identity.why)
-        begun = [last(stage, StageLine) for stage in run.stages]
+        begun = [find_last(stage, StageLine) for stage in run.stages]
         # not in an archive, whose report is what its records give, whatever is refactored later
         other_code = not self.store.is_archive and any(map(identity.other_code, begun))
         return dataclasses.replace(run, other_code=other_code)

@@ -92,7 +92,7 @@ class Run:
 
         A failure is recorded with its traceback; the checkpoints stay, and the next call goes on from them.
         """
-        lines = self.store.run_lines(self.config)
+        lines = self.store.read_run(self.config)
         description = structs.replace(
             self.config.description(),
             stages=self.keys,
@@ -101,7 +101,7 @@ class Run:
             tokens=self.corpus.keys,
             start=self._start_key,
         )
-        known = records.last(lines, RunLine)  # what the run consisted of: a changed text changes its stages
+        known = records.find_last(lines, RunLine)  # what the run consisted of: a changed text changes its stages
         is_known = known is not None and structs.replace(known, time=0.0) == description
         if not is_known or isinstance(lines[-1], FailedLine):  # which may not be the last word on a run that goes on
             self._record(description)
@@ -143,7 +143,7 @@ class Run:
         It is read for each stage, under its lease: another run, on another machine, may have begun the first one.
         """
         auto = self.config.training.precision == "auto"
-        begun = records.last(self.store.stage_lines(self.keys[0]), StageLine) if auto else None
+        begun = records.find_last(self.store.read_stage(self.keys[0]), StageLine) if auto else None
         here = precision_of(self.config.training.precision, self.world.device)
         if self.config.training.shard and here == "fp16":  # of "auto": losses are scaled for whole gradients alone
             here = "fp32"
@@ -155,12 +155,12 @@ class Run:
         Several processes would have to agree on that: theirs end then, with LeaseLost.
         """
         key, world = self.keys[index], self.world
-        folder = self.store.stage(key)
+        folder = self.store.stage_folder(key)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            with self._acquired(folder / "lock", briefly=self.store.stage_done(key)) as lease:
+            with self._acquired(folder / "lock", briefly=self.store.is_stage_done(key)) as lease:
                 # The first process decides: on a network file system the others may see files late.
-                [todo] = world.maximum(world.leads and not self.store.stage_done(key))
+                [todo] = world.maximum(world.leads and not self.store.is_stage_done(key))
                 if todo:
                     self._compute(index, folder, lease)
                 elif world.leads:  # whoever was killed once the stage was done, and before it removed this
@@ -222,7 +222,7 @@ class Run:
 
     def _inputs(self, config: RunConfig, index: int) -> StageInputs:
         """A stage with the model, the method and the moments that it begins with."""
-        previous = self.store.stage(self.keys[index - 1]) if index else None
+        previous = self.store.stage_folder(self.keys[index - 1]) if index else None
         stage = make_stage(config, index, self.stream, partial(load, previous / "model") if previous else None)
         method = self.new_method()
         inputs = partial(StageInputs, config, stage, self.stream, method, world=self.world)
@@ -240,7 +240,7 @@ class Run:
         """The first process that fails says why; the others fail because it has left them, or for the same reason."""
         file = self.store.run_file(self.config)
         with Lease(file.with_suffix(".lock")) if self.world.size > 1 else nullcontext():
-            if isinstance(self.store.run_lines(self.config)[-1], FailedLine):  # this call began with a line of its own
+            if isinstance(self.store.read_run(self.config)[-1], FailedLine):  # this call began with a line of its own
                 return
             text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
             self._record(FailedLine(stage=stage, error=text, traceback=trace))

@@ -19,7 +19,7 @@ from analysis import inference
 from analysis.figures import FigureExhibit, about_texts, finish, panels, write_in_empty_panel
 from analysis.metrics import Floats
 from analysis.study import Study, header
-from benchmark.records import DoneLine, last
+from benchmark.records import DoneLine, find_last
 from benchmark.store import RunRecords
 
 FLOPS_OF_SIZE = 120.0  # FLOPs = 120 N², of the compute-optimal number of parameters N (Hoffmann et al. 2022)
@@ -209,7 +209,7 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
 
     `at_once` are methods that are none of the stream's.
     """
-    heads, done = header(run.stages[0]), [last(stage, DoneLine) for stage in run.stages]
+    heads, done = header(run.stages[0]), [find_last(stage, DoneLine) for stage in run.stages]
     spent = [line.charged for line in done if line is not None]
     flops = sum(charged.get("flops", math.nan) for charged in spent)
     ratio, p = _compared(ap[GROWN], ap[FIXED])

@@ -247,7 +247,7 @@ class SuiteFolder:
 
     def stage(self, row: str, index: int = 1) -> list[dict[str, Any]]:
         """The lines of one stage's file, as they were written."""
-        paths = [Store(self.runs).stage(key) / "records.jsonl" for key in self.keys(row)[index : index + 1]]
+        paths = [Store(self.runs).stage_file(key) for key in self.keys(row)[index : index + 1]]
         return [line for path in paths if path.exists() for line in read_lines(path)]
 
     def count(self, row: str, kind: str, index: int = 1) -> int:
@@ -255,13 +255,13 @@ class SuiteFolder:
 
     def weights(self, row: str) -> dict[str, torch.Tensor]:
         """The weights that the last stage ended with."""
-        return load_file(Store(self.runs).stage(self.keys(row)[-1]) / "model" / "model.safetensors")
+        return load_file(Store(self.runs).stage_folder(self.keys(row)[-1]) / "model" / "model.safetensors")
 
     def wait_for_mid_stage(self, *rows: str) -> None:
         """Wait until the second stage has been evaluated twice in mid-stage, and there is a checkpoint."""
         for row in rows:
             wait_until(lambda row=row: self.count(row, "evaluation") >= 3)  # type: ignore[misc]
-            wait_until((Store(self.runs).stage(self.keys(row)[1]) / "checkpoint.pt").exists)
+            wait_until((Store(self.runs).stage_folder(self.keys(row)[1]) / "checkpoint.pt").exists)
 
     def wait_for(self, row: str, state: str) -> RunState:
         wait_until(lambda: self.states()[row].state == state)

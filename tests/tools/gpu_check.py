@@ -198,7 +198,7 @@ def beside_the_trainer(place: Place, architecture: str) -> Figures:
         run = trained(place, config, f"pair-{architecture}-{turn}")
         ours.append(last_evaluation(run, 0).tokens_per_second)
         memory["ours"] = peak_memory(place)
-        model, tokens = run.store.stage(run.keys[0]) / "model", run.corpus.domains[0].train
+        model, tokens = run.store.stage_folder(run.keys[0]) / "model", run.corpus.domains[0].train
         forget_memory(place)
         device = CPU if place.stand_in else place.device
         theirs.append(trainer_tokens_per_second(model, tokens, config, device, place.scale.seconds))
@@ -320,7 +320,7 @@ def trained(place: Place, config: RunConfig, store: str, last_stage: int | None 
 
 
 def last_evaluation(run: Run, stage: int = -1) -> EvaluationLine:
-    line = records.last(run.store.stage_lines(run.keys[stage]), EvaluationLine)
+    line = records.find_last(run.store.read_stage(run.keys[stage]), EvaluationLine)
     assert line
     return line
 
@@ -382,7 +382,7 @@ def run_suite(place: Place, store: str, rows: Sequence[str], *words: str) -> Non
 def evaluations(place: Place, store: str) -> dict[str, EvaluationLine]:
     """The one of the last stage of each row's run."""
     runs = load_runs(place.folder / store, "gpu_check")
-    return {run.row: line for run in runs if (line := records.last(run.stages[-1], EvaluationLine))}
+    return {run.row: line for run in runs if (line := records.find_last(run.stages[-1], EvaluationLine))}
 
 
 def compared(pairs: Sequence[tuple[EvaluationLine, ...]], words: str, figures: Figures) -> Figures:

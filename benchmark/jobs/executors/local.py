@@ -212,7 +212,7 @@ def show_work(name: str) -> Iterator[Show]:
     def render() -> Group:
         head, table = Text(f"{name}: {ended} units of work done"), Table(box=None, show_header=False)
         for unit in under_way.values():
-            beat = read_heartbeat(unit.store.heartbeat(unit.config)) if unit.kind in TRAINS else None
+            beat = read_heartbeat(unit.store.heartbeat_file(unit.config)) if unit.kind in TRAINS else None
             table.add_row(Text(unit.name), Text(str(beat or unit.kind)))
         return Group(head, table)
 
