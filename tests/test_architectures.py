@@ -19,7 +19,7 @@ from benchmark.models import architectures, load
 from benchmark.models.growth import grow
 from benchmark.settings import names as setting_names
 from tests.support.record_lines import read_stage_lines
-from tests.support.toy_task import SETTINGS, TASK, data_of, save
+from tests.support.toy_task import SETTINGS, data_of, save
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("benchmark", "methods", "analysis", "paper_tables")
@@ -58,7 +58,7 @@ def test_one_from_outside_is_fine_tuned(toy: str, tmp_path: Path) -> None:
     """Oracle: a task that one word decides: far above chance after a few epochs."""
     checkpoint = SavedModel(save(tmp_path / "model", toy))
     assert checkpoint.length == 16
-    assert score(checkpoint, TASK, data_of(), "right", 0, SETTINGS).test > 0.95
+    assert score(checkpoint, data_of(), "right", 0, SETTINGS).test > 0.95
 
 
 def test_no_other_file_asks_for_an_architecture_by_name() -> None:

@@ -46,22 +46,22 @@ def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
     """Oracle: the layout by hand, from the tokenizer's own ids; the prompt is the row of its domain."""
     checkpoint = SavedModel(folders["gpt"])
     bpe = tokenizer()
-    single = TaskData(("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
+    single = TaskData(TASK, ("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
     ids = bpe.encode("and bee").ids
-    plain = rows_of(checkpoint, single, prompt_domains(checkpoint, TASK, single, "none", 0))["train"]
+    plain = rows_of(checkpoint, single, prompt_domains(checkpoint, single, "none", 0))["train"]
     assert plain.tokens[0] == [BOS, *ids, EOS]
-    right = rows_of(checkpoint, single, prompt_domains(checkpoint, TASK, single, "right", 0))["test"]
+    right = rows_of(checkpoint, single, prompt_domains(checkpoint, single, "right", 0))["test"]
     assert right.tokens[0] == [BOS, bpe.get_vocab_size() + 1, *ids, EOS]
     assert right.targets == [0, 1]
-    paired = TaskData(("l", "r"), *[(Example("and bee", "cat", 0, "-"), Example("cat", "and", 1, "-"))] * 3)
-    both = rows_of(checkpoint, paired, prompt_domains(checkpoint, TASK, paired, "none", 0))["dev"]
+    paired = TaskData(TASK, ("l", "r"), *[(Example("and bee", "cat", 0, "-"), Example("cat", "and", 1, "-"))] * 3)
+    both = rows_of(checkpoint, paired, prompt_domains(checkpoint, paired, "none", 0))["dev"]
     assert both.tokens[0] == [BOS, *ids, EOS, *bpe.encode("cat").ids, EOS]
 
 
 def test_special_tokens_in_a_text_are_text(folders):
     """Oracle: what a text says of padding must not become padding."""
     checkpoint = SavedModel(folders["gpt"])
-    data = TaskData(("l", "r"), *[(Example("<s> <pad> </s>", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
+    data = TaskData(TASK, ("l", "r"), *[(Example("<s> <pad> </s>", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
     (ids,) = checkpoint.texts(data)["train"][0]
     assert min(ids) > 3
 
@@ -73,10 +73,12 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
     assert truncate([[1], [5, 6, 7]], 3) == [[1], [5, 6]]
     assert truncate([[1, 2, 3], [5, 6, 7]], 5) == [[1, 2, 3], [5, 6]]
     assert truncate([[1, 2], [5, 6]], 9) == [[1, 2], [5, 6]]
-    long = TaskData(("l", "r"), *[(Example("cat " * 50, None, 0, "-"), Example("and " * 50, "dog " * 50, 1, "-"))] * 3)
+    long = TaskData(
+        TASK, ("l", "r"), *[(Example("cat " * 50, None, 0, "-"), Example("and " * 50, "dog " * 50, 1, "-"))] * 3
+    )
     for kind, folder in folders.items():
         checkpoint = SavedModel(folder)
-        rows = rows_of(checkpoint, long, prompt_domains(checkpoint, TASK, long, "right", 0))["train"]
+        rows = rows_of(checkpoint, long, prompt_domains(checkpoint, long, "right", 0))["train"]
         assert [len(row) for row in rows.tokens] == [LENGTH, LENGTH], kind
 
 
@@ -87,7 +89,7 @@ def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
     assert drawn == [wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
     with pytest.raises(ConfigError, match="second domain"):
         wrong_domain(TASK, 0, ["two"])
-    domains = prompt_domains(SavedModel(folders["gpt"]), TASK, data_of(4, 2), "wrong", 5)
+    domains = prompt_domains(SavedModel(folders["gpt"]), data_of(4, 2), "wrong", 5)
     index = DOMAINS.index(wrong_domain(TASK, 5, DOMAINS))
     assert domains == {"train": [index] * 4, "dev": [index] * 40, "test": [index] * 2}
 
@@ -96,7 +98,7 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders):
     """Oracle: a discriminator that picks by the first token of the text."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(6, 4)
     checkpoint.pick = lambda texts: [text[0] % 3 for text in texts]
-    domains = prompt_domains(checkpoint, TASK, data, "picked", 0)
+    domains = prompt_domains(checkpoint, data, "picked", 0)
     firsts = [tokenizer().encode(example.text).ids[0] for example in data.train]
     assert domains["train"] == [first % 3 for first in firsts]
     rows = rows_of(checkpoint, data, domains)["train"]
@@ -153,7 +155,7 @@ def head_by_hand(model, encoded):
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
     """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
     checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, TASK, data, "right", 0))["test"]
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "right", 0))["test"]
     torch.manual_seed(1)
     model = checkpoint.classifier(data.labels, "two")
     trainer = Trainer(model, TASK, SETTINGS, 0)

@@ -123,7 +123,7 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     for prompt in ("right", "picked"):
         checkpoint = SavedModel(model)
         checkpoint.pick = fit_discriminator(model, run.stream, 2)
-        scored = score(checkpoint, task, data_of(16, 16), prompt, 0, SETTINGS)
+        scored = score(checkpoint, data_of(16, 16, task=task), prompt, 0, SETTINGS)
         results[f"score {prompt}"] = structs.asdict(structs.replace(scored, seconds=0.0))
     for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):
         measure(run.config, store)

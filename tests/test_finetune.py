@@ -52,7 +52,7 @@ def test_batches_hold_every_row_once_and_rows_of_like_length_together():
 def test_forward_passes_of_any_size_give_the_same_weights(folders):
     """Oracle: the gradient of a mean does not depend on how the sum is cut."""
     checkpoint, data = SavedModel(folders["bert"]), data_of(40, 8)
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, TASK, data, "none", 0))
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "none", 0))
     weights = []
     for columns in (10_000, 40):
         torch.manual_seed(0)
@@ -100,7 +100,7 @@ def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training
 def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes, rates):
     """Oracle: by hand. Three steps stand at a quarter, a half and three quarters of the way."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(48, 4)
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, TASK, data, "none", 0))
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "none", 0))
     task = TASK.model_copy(update={"max_epochs": 1, **changes})
     trainer = Trainer(checkpoint.classifier(data.labels, "two"), task, SETTINGS, 0)
     seen = []
@@ -114,20 +114,20 @@ def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes,
 @pytest.mark.parametrize("pair", [False, True])
 def test_a_small_model_solves_what_one_word_decides(folders, kind, pair):
     """Oracle: the rule that made the labels."""
-    result = score(SavedModel(folders[kind]), TASK, data_of(pair=pair), "right", 0, SETTINGS)
+    result = score(SavedModel(folders[kind]), data_of(pair=pair), "right", 0, SETTINGS)
     assert result.test > 0.95
     assert result.dev > 0.95
 
 
 def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     """Oracle: the same weights twice, with dropout, whatever ran before; torch's random numbers go on undisturbed."""
-    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
     task = TASK.model_copy(update={"max_epochs": 2})
+    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True, task=task)
 
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, task, data, "right", 0))
+    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "right", 0))
 
     def weights(seed: int) -> dict[str, torch.Tensor]:
-        trainer, *_ = finetune._fine_tune(checkpoint, task, data, rows, seed, SETTINGS)
+        trainer, *_ = finetune._fine_tune(checkpoint, data, rows, seed, SETTINGS)
         return trainer.model.state_dict()
 
     torch.manual_seed(3)
@@ -144,15 +144,15 @@ def test_a_diverging_training_says_so(folders):
     """Oracle: a learning rate that cannot work."""
     task = TASK.model_copy(update={"learning_rate": 1e30})
     with pytest.raises(NotScored, match=r"'toy': the loss is not finite in epoch \d+, with learning_rate 1e"):
-        score(SavedModel(folders["gpt"]), task, data_of(), "right", 0, SETTINGS)
+        score(SavedModel(folders["gpt"]), data_of(task=task), "right", 0, SETTINGS)
 
 
 def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeypatch, caplog):
     """Oracle: a run that was asked for as few columns, bit for bit, with dropout; its score says how many."""
-    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True)
     task = TASK.model_copy(update={"max_epochs": 2})
+    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True, task=task)
     asked = {columns: SETTINGS.model_copy(update={"forward_tokens": columns}) for columns in (40, 160)}
-    few = score(checkpoint, task, data, "right", 0, asked[40])
+    few = score(checkpoint, data, "right", 0, asked[40])
     plain = Trainer._logits
 
     def short(self, rows, part):
@@ -161,7 +161,7 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
         return plain(self, rows, part)
 
     monkeypatch.setattr(Trainer, "_logits", short)
-    line = score(checkpoint, task, data, "right", 0, asked[160])
+    line = score(checkpoint, data, "right", 0, asked[160])
     assert line == structs.replace(few, forward_tokens=40, seconds=line.seconds) and few.forward_tokens is None
     assert [record.args[1] for record in caplog.records] == [80, 40]
 
@@ -169,8 +169,10 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
 def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, monkeypatch):
     """Oracle: the grid but for one task, whose rate cannot work or whose rows are too long for the memory; called again
     without the trouble, the rest is there. Why each could not is recorded, of an error that nobody expects too."""
-    tasks = [(TASK.model_copy(update={"name": name, "max_epochs": 3}), data_of(16, 8)) for name in ("first", "second")]
-    hot = [(tasks[0][0].model_copy(update={"learning_rate": 1e30}), tasks[0][1]), tasks[1]]
+    tasks = [
+        data_of(16, 8, task=TASK.model_copy(update={"name": name, "max_epochs": 3})) for name in ("first", "second")
+    ]
+    hot = [replace(tasks[0], task=tasks[0].task.model_copy(update={"learning_rate": 1e30})), tasks[1]]
     path, plain = tmp_path / "a.jsonl", Trainer._logits
     with pytest.raises(NotScored, match="'first': the loss is not finite"):
         score_all("a", SavedModel(folders["gpt"]), hot, SETTINGS, path)
@@ -207,7 +209,7 @@ def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
     """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not failed."""
     monkeypatch.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(Stopped))
     with pytest.raises(Stopped):
-        score_all("a", SavedModel(folders["gpt"]), [(TASK, data_of(16, 8))], SETTINGS, tmp_path / "a.jsonl")
+        score_all("a", SavedModel(folders["gpt"]), [data_of(16, 8)], SETTINGS, tmp_path / "a.jsonl")
     assert not (tmp_path / "a.jsonl").exists()
 
 
@@ -216,7 +218,7 @@ def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_pa
     whole texts tell it, windows are as good as a coin."""
     whole = data_of(200, 80)
     splits = [tuple(replace(e, text="cat dog elk " * 6 + e.text) for e in getattr(whole, name)) for name in SPLITS]
-    data = TaskData(("l", "r"), *splits)
+    data = TaskData(TASK.model_copy(update={"max_epochs": 1}), ("l", "r"), *splits)
     checkpoint = SavedModel(folders["gpt"])
     window, ends = checkpoint.window(data), []
     for example, part in zip(data.test, window.test, strict=True):
@@ -224,13 +226,12 @@ def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_pa
         ends.append(encoding.offsets[LENGTH - 2 - 1 - 1][1])
         assert part == replace(example, text=example.text[: ends[-1]])
     assert max(ends) < len("cat dog elk " * 6)
-    task = TASK.model_copy(update={"max_epochs": 1})
     for seeds in (1, 2):
         settings = SETTINGS.model_copy(update={"seeds": seeds})
-        score_all("stage", SavedModel(folders["gpt"]), [(task, data)], settings, tmp_path / "a.jsonl")
+        score_all("stage", SavedModel(folders["gpt"]), [data], settings, tmp_path / "a.jsonl")
     [line] = read_lines(tmp_path / "baselines.jsonl")
     assert (line["name"], line["window"], line["task_key"]) == (IN_WINDOW, window.key, data.key)
-    record_baselines([(task, data)], tmp_path / "whole.jsonl")
+    record_baselines([data], tmp_path / "whole.jsonl")
     assert line["test"] == 0.5 and read_lines(tmp_path / "whole.jsonl")[1]["test"] == 1.0
     assert [line["window"] for line in read_lines(tmp_path / "a.jsonl")] == [window.key] * 2
 

@@ -36,7 +36,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 def long(data: TaskData) -> TaskData:
     """Texts of one to five windows."""
     of = lambda rows: tuple(replace(e, text="cat dog elk " * (i % 8) + e.text) for i, e in enumerate(rows))  # noqa: E731
-    return TaskData(data.labels, of(data.train), of(data.dev), of(data.test))
+    return TaskData(data.task, data.labels, of(data.train), of(data.dev), of(data.test))
 
 
 def mean_by_hand(network: Any, ids: list[int], before: list[int]) -> np.ndarray:
@@ -57,7 +57,7 @@ def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, a
     bos, bpe = SavedModel(folder).special.bos, tokenizer()
     before = [bos, bpe.get_vocab_size() + DOMAINS.index("two")] if prompt == "right" else [bos]
     by_hand = {s: [mean_by_hand(network, bpe.encode(e.text).ids, before) for e in getattr(data, s)] for s in SPLITS}
-    features = features_of(SavedModel(folder), TASK, data, prompt, 64)
+    features = features_of(SavedModel(folder), data, prompt, 64)
     for split in SPLITS:
         np.testing.assert_allclose(features[split], by_hand[split], atol=2e-6)
     scaler, tried = StandardScaler().fit(features["train"]), []
@@ -66,7 +66,7 @@ def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, a
         model.fit(scaler.transform(features["train"]), data.targets("train"))
         of = {s: accuracy_score(data.targets(s), model.predict(scaler.transform(features[s]))) for s in ("dev", "test")}
         tried.append((of["dev"], of["test"]))
-    line = score_probe(SavedModel(folder), TASK, data, prompt, 64)
+    line = score_probe(SavedModel(folder), data, prompt, 64)
     assert (line.dev, line.test) == max(tried, key=lambda pair: pair[0])  # the first of equals
     assert line.test > 0.75  # a word decides
 
@@ -76,9 +76,9 @@ def test_a_pair_is_compared(folders):
     data = data_of(12, 8)
     pairs = {s: tuple(replace(e, text_pair="cat " * i + "dog") for i, e in enumerate(getattr(data, s))) for s in SPLITS}
     second = {s: tuple(replace(e, text=e.text_pair, text_pair=None) for e in pairs[s]) for s in SPLITS}
-    of = [TaskData(data.labels, each["train"], each["dev"], each["test"]) for each in (pairs, second)]
+    of = [TaskData(data.task, data.labels, each["train"], each["dev"], each["test"]) for each in (pairs, second)]
     checkpoint = SavedModel(folders["gpt"])
-    both, v, u = (features_of(checkpoint, TASK, each, "right", 64)["test"] for each in (*of, data))
+    both, v, u = (features_of(checkpoint, each, "right", 64)["test"] for each in (*of, data))
     np.testing.assert_allclose(both, np.concatenate([u, v, abs(u - v), u * v], axis=1), atol=1e-6)
 
 
@@ -95,11 +95,11 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
         torch.nn.init.normal_(adapter, std=0.5)
     model.save(folder, bpe)
     text = Example("cat dog elk", None, 0, "-")
-    data = TaskData(("l", "r"), (text,), (text,), (text,))
+    data = TaskData(TASK, ("l", "r"), (text,), (text,), (text,))
     ids, seen = torch.tensor([[SavedModel(folder).special.bos, *bpe.encode(text.text).ids]]), []
     for domain in ("one", "two", "not met"):
-        task = TASK.model_copy(update={"domain": domain})
-        [feature] = features_of(SavedModel(folder), task, data, "none", 64)["test"]
+        of_domain = replace(data, task=TASK.model_copy(update={"domain": domain}))
+        [feature] = features_of(SavedModel(folder), of_domain, "none", 64)["test"]
         with torch.no_grad():
             expected = kind_of(folder).load_column(folder, domain)(ids, torch.ones_like(ids))[0, 1:].mean(0)
         np.testing.assert_allclose(feature, expected.numpy(), atol=1e-5)
@@ -110,8 +110,8 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
 def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
     """Oracle: counting; leaked rows by hand; fine-tuning alone."""
     data, checkpoint = data_of(40, 20), SavedModel(folders["gpt"])
-    leaky = TaskData(data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
-    tasks = [(TASK.model_copy(update={"name": name, "max_epochs": 1}), leaky) for name in ("a", "b")]
+    leaky = TaskData(data.task, data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
+    tasks = [replace(leaky, task=TASK.model_copy(update={"name": name, "max_epochs": 1})) for name in ("a", "b")]
     both = Finetuning(how=("finetune", "linear_probe"), seeds=2, prompts=("right", "none"), precision="fp32")
     path, left = tmp_path / "a.jsonl", list[int]()
     score_all("m", checkpoint, tasks, both, path, progress=lambda line, count: left.append(count))

@@ -181,7 +181,7 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     ]
     example = lambda text: Example(text, None, 0, "")  # noqa: E731
     test = (*map(example, [*near[:5], *some]),)
-    tasks = [(Task(name="t", domain="a", docstrings=Docstrings()), TaskData(("x", "y"), test, test, test))]
+    tasks = [TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)]
     corpus = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = [*warnings(corpus, config, tmp_path / "data")]
@@ -192,7 +192,7 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     assert said[4].startswith("t: 5 of 7 test examples stand in the training text of b")
     assert len(said) == 5 and "tokenizer" in said[2]
     marked, _ = mark_in_stream(tasks, corpus, domains, tmp_path / "data")
-    assert marked[0][1].in_stream == {0, 1, 2, 3, 4}
+    assert marked[0].in_stream == {0, 1, 2, 3, 4}
 
 
 def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:

@@ -145,7 +145,7 @@ def test_a_score_says_in_what_it_was_computed(auto: str, tmp_path: Path, move) -
     hook = nn.modules.module.register_module_forward_hook(look)
     try:
         task = TASK.model_copy(update={"max_epochs": 1})
-        line = score(SavedModel(save(tmp_path / "bert", "bert")), task, data_of(8, 8), "none", 0, Finetuning())
+        line = score(SavedModel(save(tmp_path / "bert", "bert")), data_of(8, 8, task=task), "none", 0, Finetuning())
     finally:
         hook.remove()
     assert seen == {devices.HALF.get(auto, torch.float32)}

@@ -18,7 +18,14 @@ from sklearn.metrics import accuracy_score, f1_score
 from benchmark.data import corpus
 from benchmark.data.documents import DataError, Document, NotHere
 from benchmark.downstream import passages, tasks
-from benchmark.downstream.tasks import TaskData, check, metric, record_baselines, score_key, score_without_leaks
+from benchmark.downstream.tasks import (
+    TaskData,
+    check_examples,
+    metric,
+    record_baselines,
+    score_key,
+    score_without_leaks,
+)
 from benchmark.settings.load import load_suite
 from benchmark.settings.tasks import SPLITS, Docstrings, Finetuning, HubTask, Task
 from benchmark.settings.texts import Domain
@@ -159,7 +166,8 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
         ("p", "h1", "no"),
     ]
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", lambda *_, **__: pytest.fail("asked the Hub again"))
-    assert load(Task(name="renamed", domain="d", dataset=hub), tmp_path) == data  # kept for where there is no network
+    renamed = load(Task(name="renamed", domain="d", dataset=hub), tmp_path)  # kept for where there is no network
+    assert replace(renamed, task=data.task) == data
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
     with pytest.raises(DataError, match="'mnli': dataset 'glue', split 'train': KeyError: 'sentence'"):
         load(Task(name="mnli", domain="d", dataset=HubTask(path="glue", text_field="sentence")), tmp_path)
@@ -169,14 +177,12 @@ def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_p
     """Oracle: by hand. The same text with another pair is no leak, with another label, case or blanks it is one."""
     train = [row(t, label, text_pair="p") for t, label in (("a", "x"), ("b b", "x"), ("c", "y"), ("d", "y"))]
     test = [row("A ", "x", text_pair="P"), row("b\n\tb", "y", text_pair="p"), row("c", "y", text_pair="q")]
-    data = load(task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")]), tmp_path)
+    data = load(task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")], metric="accuracy"), tmp_path)
     assert data.leaked == (True, True, False, False)
-    assert score_without_leaks("accuracy", data, [0, 1, 1, 1]) == 0.5  # of the last two
-    assert (
-        score_without_leaks("accuracy", replace(data, in_stream=frozenset({1, 3})), [0, 1, 1, 1]) == 1
-    )  # of the third
+    assert score_without_leaks(data, [0, 1, 1, 1]) == 0.5  # of the last two
+    assert score_without_leaks(replace(data, in_stream=frozenset({1, 3})), [0, 1, 1, 1]) == 1  # of the third
     clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
-    assert score_without_leaks("accuracy", clean, [0]) is None
+    assert score_without_leaks(clean, [0]) is None
 
 
 def test_tests_that_nearly_stand_in_train_are_left_out_of_the_second_score(tmp_path, monkeypatch):
@@ -194,9 +200,9 @@ def test_tests_that_nearly_stand_in_train_are_left_out_of_the_second_score(tmp_p
     for again in (False, True):
         if again:
             monkeypatch.setattr("benchmark.data.leaks.find_near_copies", None)
-        [(_, data)] = tasks.load_tasks(suite, store)
+        [data] = tasks.load_tasks(suite, store)
         assert data.in_train == {0, 3} and data.leaked == (True, False, False, True)
-    record_baselines([(task, data)], store.scores_file("baselines"))
+    record_baselines([data], store.scores_file("baselines"))
     for line in read_lines(store.scores_file("baselines")):
         assert line["leaks"] == 2 and (
             line["name"] != "majority" or (line["test"], line["test_without_leaks"]) == (0.5, 1.0)
@@ -221,7 +227,7 @@ def test_baselines_need_no_model(tmp_path):
     data = load(task_of(tmp_path, [*train, row("more", "l")], test, test), tmp_path)
 
     def scores(data: TaskData, metric: str) -> dict[str, float]:
-        record_baselines([(task_of(tmp_path, metric=metric), data)], tmp_path / f"{metric}.jsonl")
+        record_baselines([replace(data, task=task_of(tmp_path, metric=metric))], tmp_path / f"{metric}.jsonl")
         return {line["name"]: line["test"] for line in read_lines(tmp_path / f"{metric}.jsonl")}
 
     known = scores(data, "macro_f1")
@@ -235,14 +241,14 @@ def test_baselines_are_recorded_once_for_each_content(tmp_path):
     """Oracle: the lines after a second call, after a kill between two of them, and after a change of the data."""
     path, task = tmp_path / "scores" / "baselines.jsonl", task_of(tmp_path)
     data = load(task, tmp_path)
-    record_baselines([(task, data)], path)
-    record_baselines([(task, data)], path)
+    record_baselines([data], path)
+    record_baselines([data], path)
     first, second = read_lines(path)
     path.write_text(json.dumps(first) + "\n")
-    record_baselines([(task, data)], path)
+    record_baselines([data], path)
     assert [line["name"] for line in read_lines(path)] == [first["name"], second["name"]]
     changed = load(task_of(tmp_path, [*GOOD, row("new", "x")]), tmp_path)
-    record_baselines([(task, changed)], path)
+    record_baselines([changed], path)
     assert Counter(line["task_key"] for line in read_lines(path)) == {data.key: 2, changed.key: 2}
 
 
@@ -300,9 +306,10 @@ def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     """Oracle: counts, and where each passage came from."""
     documents = made_up({"alpha": 40, "beta": 30, "gamma": 25, "small": 3})
     splits = passages.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
-    data = check("toy", splits)
+    toy = Task(name="toy", domain="d", docstrings=Docstrings())
+    data = check_examples(toy, splits)
     again = passages.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
-    assert check("toy", again).key == data.key
+    assert check_examples(toy, again).key == data.key
     assert data.labels == ("lib.alpha", "lib.beta", "lib.gamma")
     for split, count in zip(SPLITS, (20, 8, 12), strict=True):
         assert Counter(data.targets(split)) == dict.fromkeys(range(3), count)

@@ -73,16 +73,6 @@ class SavedModel:
         """The place of a domain in the stream; the newest's for one that the model has not met, as in evaluation."""
         return self.domains.index(domain) if domain in self.domains else len(self.domains) - 1
 
-    def prompts(self, asked: Sequence[Prompt]) -> tuple[Prompt, ...]:
-        """Return those of the asked prompts that this model is scored with.
-
-        "none" for a model that was trained without prompts. Before the last stage the right one only: the others tell
-        something of the final models (the paper's table:table5), and would multiply the cost of every stage.
-        """
-        if not self.config.prompts:
-            return ("none",)
-        return tuple(prompt for prompt in asked if self.final or prompt == "right")
-
     def texts(self, data: TaskData, whole: bool = False) -> dict[Split, list[list[list[int]]]]:
         """Token ids of the text, or of text and pair, of each example, `whole` or cut to leave room for a prompt."""
         if (data.key, whole) not in self._texts:
@@ -171,16 +161,14 @@ def wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
     return random.Random(f"{task.name} {seed}").choice(others)
 
 
-def prompt_domains(
-    checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, seed: int
-) -> dict[Split, list[int]]:
+def prompt_domains(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
     if prompt == "picked":
         texts = checkpoint.texts(data)
         return {split: checkpoint.pick([list(chain(*parts)) for parts in texts[split]]) for split in SPLITS}
     index = -1
     if prompt != "none":
-        name = task.domain if prompt == "right" else wrong_domain(task, seed, checkpoint.domains)
+        name = data.task.domain if prompt == "right" else wrong_domain(data.task, seed, checkpoint.domains)
         index = checkpoint.index(name)
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 

@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,15 @@ from benchmark import records
 from benchmark.data.tokens import corpus_if_prepared, prepare_corpus
 from benchmark.downstream.classifier import Asked, Pick, Rows, SavedModel, fit_discriminator, prompt_domains, rows_of
 from benchmark.downstream.linear_probe import score_probe
-from benchmark.downstream.tasks import TaskData, mark_in_stream, metric, record_baselines, result_of, score_key
+from benchmark.downstream.tasks import (
+    TaskData,
+    list_wanted,
+    mark_in_stream,
+    metric,
+    record_baselines,
+    result_of,
+    score_key,
+)
 from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models.devices import autocast, is_out_of_memory, keep_random_numbers, own_device, precision_of
@@ -162,34 +169,32 @@ class Trainer:
             return self.model(input_ids=ids, attention_mask=mask).logits.float()
 
 
-def score(
-    checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, seed: int, settings: Finetuning
-) -> ScoreLine:
+def score(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, settings: Finetuning) -> ScoreLine:
     """Fine-tune once and score. Everything random is a function of the seed.
 
     Where memory does not hold the columns of a forward pass, it begins anew with half as many. Raises DataError,
     ConfigError, NotScored, and Stopped before the next step when asked to.
     """
-    began = time.monotonic()
-    domains = prompt_domains(checkpoint, task, data, prompt, seed)
+    began, name = time.monotonic(), data.task.name
+    domains = prompt_domains(checkpoint, data, prompt, seed)
     rows = rows_of(checkpoint, data, domains)
     longest = max(len(row) for split in rows.values() for row in split.tokens)
     columns = settings.forward_tokens
     while True:
         try:
-            trainer, best, predictions = _fine_tune(checkpoint, task, data, rows, seed, settings)
+            trainer, best, predictions = _fine_tune(checkpoint, data, rows, seed, settings)
             break
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             if settings.forward_tokens <= longest:
                 raise NotScored(
-                    f"task {task.name!r}: memory does not hold a row of {longest} columns: shorten the texts, or use a "
+                    f"task {name!r}: memory does not hold a row of {longest} columns: shorten the texts, or use a "
                     "machine with more"
                 ) from error
         settings = settings.model_copy(update={"forward_tokens": max(longest, settings.forward_tokens // 2)})
         _log.warning(
-            "task %r: memory does not hold a forward pass: half as many columns, %d", task.name, settings.forward_tokens
+            "task %r: memory does not hold a forward pass: half as many columns, %d", name, settings.forward_tokens
         )
     result = ScoreLine(
         prompt=prompt,
@@ -197,7 +202,7 @@ def score(
         dev=best,
         precision=trainer.precision,
         seconds=round(time.monotonic() - began, 3),
-        **result_of(task, data, predictions),
+        **result_of(data, predictions),
     )
     if settings.forward_tokens != columns:
         result.forward_tokens = settings.forward_tokens
@@ -205,9 +210,10 @@ def score(
 
 
 def _fine_tune(
-    checkpoint: SavedModel, task: Task, data: TaskData, rows: Mapping[Split, Rows], seed: int, settings: Finetuning
+    checkpoint: SavedModel, data: TaskData, rows: Mapping[Split, Rows], seed: int, settings: Finetuning
 ) -> tuple[Trainer, float, list[int]]:
     """A fine-tuned model, its score on dev, and what it predicts of test."""
+    task = data.task
     with keep_random_numbers(own_device()):
         torch.manual_seed(seed)
         network = checkpoint.classifier(data.labels, task.domain)
@@ -217,20 +223,21 @@ def _fine_tune(
 
 
 def find_missing(
-    stage_key: str, tasks: Sequence[tuple[Task, TaskData]], prompts: Sequence[Prompt], settings: Finetuning, path: Path
-) -> list[tuple[UnscoredLine, Task, TaskData, Prompt]]:
-    """The cells of the grid of tasks, prompts, ways and seeds that the records in `path` lack.
+    stage_key: str, checkpoint: SavedModel, tasks: Sequence[TaskData], settings: Finetuning, path: Path
+) -> list[tuple[UnscoredLine, TaskData, Prompt]]:
+    """The scores of a model that the records in `path` lack.
 
-    Of each the record that it cannot be scored, without a reason yet.
+    Of each the record that it cannot be computed, without a reason yet, and what it is computed from.
     """
     done = {line.key for line in select_kind(records.read(path, records.SCORES), ScoreLine)}
-    cells = []
-    for (task, data), prompt in product(tasks, prompts):
-        for how, seed in settings.trials_of(task):
-            key = score_key(stage_key, task, data.key, settings, prompt, seed, how)
-            line = UnscoredLine(key=key, task=task.name, how=how, prompt=prompt, seed=seed, error="")
-            cells.append((line, task, data, prompt))
-    return [cell for cell in cells if cell[0].key not in done]
+    missing = []
+    for data in tasks:
+        for how, prompt, seed in list_wanted(data.task, settings, checkpoint.config.prompts, checkpoint.final):
+            key = score_key(stage_key, data.task, data.key, settings, prompt, seed, how)
+            if key not in done:
+                line = UnscoredLine(key=key, task=data.task.name, how=how, prompt=prompt, seed=seed, error="")
+                missing.append((line, data, prompt))
+    return missing
 
 
 def record_missing(
@@ -274,7 +281,7 @@ def record_missing(
 def score_all(
     stage_key: str,
     checkpoint: SavedModel,
-    tasks: Sequence[tuple[Task, TaskData]],
+    tasks: Sequence[TaskData],
     settings: Finetuning,
     path: Path,
     progress: Callable[[Sequence[ScoreLine | ZeroShotLine], int], None] = lambda scored, left: None,
@@ -284,19 +291,19 @@ def score_all(
     Raises ConfigError and DataError before anything is trained.
     """
 
-    def compute(missing: UnscoredLine, task: Task, data: TaskData, prompt: Prompt) -> list[ScoreLine]:
+    def compute(missing: UnscoredLine, data: TaskData, prompt: Prompt) -> list[ScoreLine]:
         if missing.how == "linear_probe":
-            result = score_probe(checkpoint, task, data, prompt, settings.forward_tokens)
+            result = score_probe(checkpoint, data, prompt, settings.forward_tokens)
         else:
-            result = score(checkpoint, task, data, prompt, missing.seed, settings)
+            result = score(checkpoint, data, prompt, missing.seed, settings)
             result.window = checkpoint.window(data).key
         return [structs.replace(result, key=missing.key)]
 
     def find() -> list[tuple[Sequence[UnscoredLine], Computation]]:
-        cells = find_missing(stage_key, tasks, checkpoint.prompts(settings.prompts), settings, path)
-        fine_tuned = {task.name: (task, data) for line, task, data, _ in cells if line.how == "finetune"}
+        missing = find_missing(stage_key, checkpoint, tasks, settings, path)
+        fine_tuned = {line.task: data for line, data, _ in missing if line.how == "finetune"}
         record_baselines(list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.window)
-        return [([cell[0]], partial(compute, *cell)) for cell in cells]
+        return [([line], partial(compute, line, data, prompt)) for line, data, prompt in missing]
 
     return record_missing(path, find, progress)
 
@@ -312,7 +319,7 @@ def score_stage(
     suite: Suite,
     config: RunConfig,
     index: int,
-    tasks: Sequence[tuple[Task, TaskData]],
+    tasks: Sequence[TaskData],
     store: Store,
     progress: Callable[[str], None],
     asked_to_stop: Asked,

@@ -21,13 +21,13 @@ from benchmark.downstream.tasks import TaskData, fit_linear, result_of
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.records import ScoreLine
-from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
+from benchmark.settings.tasks import SPLITS, Prompt, Split
 from benchmark.training.processes import Stopped
 
 Features = dict[Split, NDArray[np.float32]]
 
 
-def score_probe(checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, columns: int) -> ScoreLine:
+def score_probe(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int) -> ScoreLine:
     """The score of a probe; nothing in it is random. Features are scaled to unit variance for it, as for all models.
 
     `columns`: of a forward pass at most. Raises DataError, ConfigError, and Stopped when asked to.
@@ -35,20 +35,20 @@ def score_probe(checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prom
     from sklearn.preprocessing import StandardScaler
 
     began = time.monotonic()
-    features = features_of(checkpoint, task, data, prompt, columns)
-    best, predictions = fit_linear(task, data, features, StandardScaler())
+    features = features_of(checkpoint, data, prompt, columns)
+    best, predictions = fit_linear(data, features, StandardScaler())
     seconds = round(time.monotonic() - began, 3)
-    result = result_of(task, data, predictions)
+    result = result_of(data, predictions)
     return ScoreLine(how="linear_probe", prompt=prompt, seed=0, dev=best, precision="fp32", seconds=seconds, **result)
 
 
-def features_of(checkpoint: SavedModel, task: Task, data: TaskData, prompt: Prompt, columns: int) -> Features:
+def features_of(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int) -> Features:
     """The features (examples, F) of each split. A model with columns (PNN) or adapters (LoRA) reads with those of the
     task's domain."""
-    own, features = checkpoint.index(task.domain), Features()
+    own, features = checkpoint.index(data.task.domain), Features()
     model = load(checkpoint.folder).to(own_device())
     model.prompts = prompt != "none"
-    domains = prompt_domains(checkpoint, task, data, prompt, 0)
+    domains = prompt_domains(checkpoint, data, prompt, 0)
     texts = checkpoint.texts(data, whole=True)
     for split in SPLITS:
         read_with = [own if domain < 0 else domain for domain in domains[split]]

@@ -33,7 +33,7 @@ SHARES: dict[Split, float] = {"train": 0.5, "dev": 0.2, "test": 0.3}
 
 @dataclass(frozen=True)
 class Example:
-    """One example, with what was found as its label until `benchmark.downstream.tasks.check` numbers the classes."""
+    """One example, its label as it was read until `tasks.check_examples` makes it a number."""
 
     text: Any
     text_pair: Any

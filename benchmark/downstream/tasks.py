@@ -56,8 +56,9 @@ def _fingerprints(example: Example) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The examples of a task. `labels` are the classes of train, sorted."""
+    """A task and its examples. `labels` are the classes of train, sorted."""
 
+    task: Task
     labels: tuple[str, ...]
     train: tuple[Example, ...]
     dev: tuple[Example, ...]
@@ -82,8 +83,8 @@ class TaskData:
         return [example.label for example in getattr(self, split)]
 
 
-def check(task: str, raw: Mapping[Split, Sequence[Example]]) -> TaskData:
-    """Examples with labels as numbers.
+def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskData:
+    """The task with its examples, their labels as numbers.
 
     Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some rows only, a
     missing label, a single class, and a label of dev or test unknown in train.
@@ -92,23 +93,23 @@ def check(task: str, raw: Mapping[Split, Sequence[Example]]) -> TaskData:
     splits: dict[Split, tuple[Example, ...]] = {}
     for split in SPLITS:
         if not raw[split]:
-            raise DataError(f"task {task!r}: {split} is empty; every split needs examples")
+            raise DataError(f"task {task.name!r}: {split} is empty; every split needs examples")
         for row in raw[split]:
-            _check_row(task, row, paired)
+            _check_row(task.name, row, paired)
         if split == "train":
             known = {label: number for number, label in enumerate(sorted(set(map(_label, raw["train"]))))}
         if len(known) < 2:
             label = _label(raw["train"][0])
-            raise DataError(f"task {task!r}: all of train has the label {label!r:.80}; there must be two classes")
+            raise DataError(f"task {task.name!r}: all of train has the label {label!r:.80}; there must be two classes")
         for row in raw[split]:
             if _label(row) not in known:
                 shown = ", ".join(f"{name!r:.80}" for name in [*known][:SHOWN])
                 raise DataError(
-                    f"task {task!r}, {row.place}: unknown label {_label(row)!r:.80}; train has {shown}"
+                    f"task {task.name!r}, {row.place}: unknown label {_label(row)!r:.80}; train has {shown}"
                     f"{', ...' * (len(known) > SHOWN)}: correct it, or leave the row out"
                 )
         splits[split] = tuple(replace(row, label=known[_label(row)]) for row in raw[split])
-    return TaskData(tuple(known), splits["train"], splits["dev"], splits["test"])
+    return TaskData(task, tuple(known), splits["train"], splits["dev"], splits["test"])
 
 
 def _check_row(task: str, row: Example, paired: bool) -> None:
@@ -126,11 +127,11 @@ def _label(row: Example) -> str:
     return str(row.label).lower() if isinstance(row.label, bool) else str(row.label)
 
 
-def load_tasks(suite: Suite, store: Store) -> list[tuple[Task, TaskData]]:
+def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
     """The suite's tasks with their examples, with near copies marked. Raises DataError, ConfigError."""
     share = suite.data.valid_share
-    loaded = [(task, load_examples(task, suite.domains, store.data, valid_share=share)) for task in suite.tasks]
-    return [(task, mark_in_train(data, store.data)) for task, data in loaded]
+    loaded = [load_examples(task, suite.domains, store.data, valid_share=share) for task in suite.tasks]
+    return [mark_in_train(data, store.data) for data in loaded]
 
 
 def mark_in_train(data: TaskData, folder: Path) -> TaskData:
@@ -150,15 +151,15 @@ def _ids(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
 
 
 def mark_in_stream(
-    tasks: Sequence[tuple[Task, TaskData]], corpus: Corpus, learned: Sequence[Domain], folder: Path
-) -> tuple[list[tuple[Task, TaskData]], Found]:
+    tasks: Sequence[TaskData], corpus: Corpus, learned: Sequence[Domain], folder: Path
+) -> tuple[list[TaskData], Found]:
     """The tasks, knowing which examples of test nearly stand in training text of the stream; and where each does."""
     bpe, eos = corpus.tokenizer, corpus.special.eos
-    asked = {task.name: (data.key, partial(_ids, bpe, eos, data.test)) for task, data in tasks}
+    asked = {data.task.name: (data.key, partial(_ids, bpe, eos, data.test)) for data in tasks}
     copies = find_leaks(bpe, eos, asked, list_learned(corpus, learned), folder)
     marked = [
-        (task, replace(data, in_stream=frozenset(number for of in copies.values() for number in of[task.name])))
-        for task, data in tasks
+        replace(data, in_stream=frozenset(number for of in copies.values() for number in of[data.task.name]))
+        for data in tasks
     ]
     return marked, copies
 
@@ -168,9 +169,9 @@ def load_examples(
 ) -> TaskData:
     """The task's examples. `domains` are the stream's, and `valid_share` what of them is validation text.
 
-    `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is looked at once: where
-    a task is scored there may be no network. Raises DataError (see also `check`), NotHere for those that it would have
-    to make, where it `makes` none.
+    `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is asked once: where a task
+    is scored there may be no network. Raises DataError, as `check_examples` does, and NotRead for those that it would
+    have to make, where it `makes` none.
     """
     docstrings, dataset, texts = task.docstrings, task.dataset, folder / "texts"
     source: list[Any]
@@ -188,16 +189,18 @@ def load_examples(
         source = [dataset.model_dump(mode="json"), *local]
         find = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
     else:
-        return check(task.name, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS})
+        return check_examples(
+            task, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS}
+        )
     path = folder / "tasks" / f"{digest([EXAMPLES_FORMAT, *source])}.json"
     if not path.exists():
         if not makes:
             raise NotRead(f"task {task.name!r}: its examples were not looked for yet")
         examples = find()
-        check(task.name, examples)  # wrong ones are not kept
+        check_examples(task, examples)  # wrong ones are not kept
         write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
     content = read_json(path, "remove it, and the examples are found again")
-    return check(task.name, {split: [Example(**row) for row in content[split]] for split in SPLITS})
+    return check_examples(task, {split: [Example(**row) for row in content[split]] for split in SPLITS})
 
 
 def read_file(task: str, path: Path) -> list[Example]:
@@ -248,13 +251,13 @@ def metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> flo
     return float(f1_score(targets, predictions, average=name.removesuffix("_f1"), zero_division=0.0))
 
 
-def score_without_leaks(name: str, data: TaskData, predictions: Sequence[int]) -> float | None:
+def score_without_leaks(data: TaskData, predictions: Sequence[int]) -> float | None:
     """The test score over the rows that stand neither in train nor in the stream; None where none or all of them do."""
     clean = [i for i, leaked in enumerate(data.leaked) if not leaked and i not in data.in_stream]
     if len(clean) in (0, len(data.test)):
         return None
     targets = data.targets("test")
-    return metric(name, [targets[i] for i in clean], [predictions[i] for i in clean])
+    return metric(data.task.metric, [targets[i] for i in clean], [predictions[i] for i in clean])
 
 
 SHOWN = 10  # labels in a message
@@ -262,15 +265,16 @@ BASELINES = ("majority", "bag of words")
 IN_WINDOW = "bag of words, model's window"
 
 
-def result_of(task: Task, data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
+def result_of(data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
     """What records say of predictions of test, whoever made them."""
+    task = data.task
     return {
         "task": task.name,
         "domain": task.domain,
         "task_key": data.key,
         "metric": task.metric,
         "test": metric(task.metric, data.targets("test"), predicted),
-        "test_without_leaks": score_without_leaks(task.metric, data, predicted),
+        "test_without_leaks": score_without_leaks(data, predicted),
         "leaks": sum(data.leaked),
         "in_stream": len(data.in_stream),
     }
@@ -284,33 +288,31 @@ def missing_baselines(task: Task, key: str | None, path: Path, window: str = "")
     return [name for name in names if (task.name, task.metric, key, window, name) not in known]
 
 
-def record_baselines(
-    tasks: Sequence[tuple[Task, TaskData]], path: Path, read: Callable[[TaskData], TaskData] | None = None
-) -> None:
+def record_baselines(tasks: Sequence[TaskData], path: Path, read: Callable[[TaskData], TaskData] | None = None) -> None:
     """Append the records that `path` lacks of what needs no pre-training: the majority class, and logistic regression
     on word counts of whole texts; or on those of what a model reads of them, as `read` says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
-        for task, data in tasks:
+        for data in tasks:
             window = read(data) if read else data
             key = window.key if read else ""
-            for name in missing_baselines(task, data.key, path, key):
+            for name in missing_baselines(data.task, data.key, path, key):
                 majority = [Counter(data.targets("train")).most_common(1)[0][0]] * len(data.test)
-                predicted = majority if name == BASELINES[0] else _bag_of_words(task, window)
-                records.append(path, BaselineLine(name=name, window=key, **result_of(task, data, predicted)))
+                predicted = majority if name == BASELINES[0] else _bag_of_words(window)
+                records.append(path, BaselineLine(name=name, window=key, **result_of(data, predicted)))
 
 
-def _bag_of_words(task: Task, data: TaskData) -> list[int]:
+def _bag_of_words(data: TaskData) -> list[int]:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.preprocessing import MaxAbsScaler
 
     texts = {split: [f"{e.text}\n{e.text_pair or ''}" for e in getattr(data, split)] for split in SPLITS}
     # a pattern that keeps words of one character, so that no text is without words
     words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
-    return fit_linear(task, data, texts, words, MaxAbsScaler())[1]
+    return fit_linear(data, texts, words, MaxAbsScaler())[1]
 
 
-def fit_linear(task: Task, data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tuple[float, list[int]]:
+def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tuple[float, list[int]]:
     """Logistic regression after scikit-learn's `steps`, of the strength C from 0.01 to 10 that is the best on dev.
 
     `inputs` of each split: what the first step takes. Returns the score on dev, and the predictions of test.
@@ -325,10 +327,22 @@ def fit_linear(task: Task, data: TaskData, inputs: Mapping[Split, Any], *steps: 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough
             model.fit(inputs["train"], data.targets("train"))
-        dev = metric(task.metric, data.targets("dev"), model.predict(inputs["dev"]))
+        dev = metric(data.task.metric, data.targets("dev"), model.predict(inputs["dev"]))
         if dev > best:
             best, predictions = dev, model.predict(inputs["test"]).tolist()
     return best, predictions
+
+
+def list_wanted(task: Task, settings: Finetuning, has_prompts: bool, final: bool) -> list[tuple[How, Prompt, int]]:
+    """The ways, prompts and seeds that a model is scored with on a task.
+
+    A model that was trained without prompts is scored without one. Before the last stage the prompt is the right one
+    alone: others tell something of final models (the paper's table:table5), and would multiply the cost of each stage.
+    """
+    prompts: Sequence[Prompt] = ("none",)
+    if has_prompts:
+        prompts = [prompt for prompt in settings.prompts if final or prompt == "right"]
+    return [(how, prompt, seed) for prompt in prompts for how, seed in settings.trials_of(task)]
 
 
 def score_key(

@@ -13,7 +13,6 @@ from benchmark.data.tokens import BEYOND, Corpus, data_key, prepare_corpus
 from benchmark.downstream.tasks import TaskData, load_tasks, mark_in_stream, record_baselines
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
-from benchmark.settings.tasks import Task
 from benchmark.store import Store
 
 SENTENCE = 20  # tokens: documents that have fewer are single sentences
@@ -36,11 +35,12 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         corpora.append((corpus, config))
     for folder in {config.start.folder for config in configs if config.start}:
         load_network(folder)  # wrong weights are said now, not by the jobs that train
-    for task, data in (tasks := load_tasks(suite, store)):
+    tasks = load_tasks(suite, store)
+    for data in tasks:
         leaks = f"; {sum(data.leaked):,} of test stand in train, too, or nearly" if any(data.leaked) else ""
         yield (
-            f"{task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test examples of "
-            f"{len(data.labels)} classes{leaks}"
+            f"{data.task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test "
+            f"examples of {len(data.labels)} classes{leaks}"
         )
     record_baselines(tasks, store.scores_file("baselines"))
     problems += chain.from_iterable(warn_of_tests_in_stream(*of, tasks, store.data) for of in corpora)
@@ -88,13 +88,13 @@ def name_moving_sets(config: RunConfig) -> str:
 
 
 def warn_of_tests_in_stream(
-    corpus: Corpus, config: RunConfig, tasks: Sequence[tuple[Task, TaskData]], folder: Path
+    corpus: Corpus, config: RunConfig, tasks: Sequence[TaskData], folder: Path
 ) -> Iterator[str]:
     """Which tasks have test examples that models read in pre-training."""
     for name, of in mark_in_stream(tasks, corpus, config.learned, folder)[1].items():
-        for task, data in tasks:
-            if count := len(of[task.name]):
+        for data in tasks:
+            if count := len(of[data.task.name]):
                 yield (
-                    f"{task.name}: {count:,} of {len(data.test):,} test examples stand in the training text of {name}, "
-                    f"at least half of their runs of {RUN} words, so scores say less. Leave them out"
+                    f"{data.task.name}: {count:,} of {len(data.test):,} test examples stand in the training text of "
+                    f"{name}, at least half of their runs of {RUN} words, so scores say less. Leave them out"
                 )

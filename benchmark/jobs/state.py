@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Literal
 
 from benchmark import records
-from benchmark.downstream.tasks import examples_here, scored_stages, scores_of, tasks_after
+from benchmark.downstream.tasks import examples_here, list_wanted, scored_stages, scores_of, tasks_after
 from benchmark.downstream.zero_shot import ZERO_SHOT, zero_shot_scores
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
@@ -178,15 +178,13 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
 
     `examples`: see `examples_here`. Raises RecordsError for a file that is damaged.
     """
-    asked = [way for way in suite.finetuning.prompts if final or way == "right"]
     lines = records.read(store.scores_file(key), records.SCORES)
     scored = records.select_kind(lines, records.ScoreLine)  # an archive has no model, only what it scored
-    ways = asked if _has_prompts(store, key) or any(line.prompt == "right" for line in scored) else ["none"]
+    has_prompts = _has_prompts(store, key) or any(line.prompt == "right" for line in scored)
     wanted: set[tuple[str, str, str, int]] = {
-        (task.name, how, way, seed)
+        (task.name, *trial)
         for task in tasks_after(suite, final)
-        for how, seed in suite.finetuning.trials_of(task)
-        for way in ways
+        for trial in list_wanted(task, suite.finetuning, has_prompts, final)
     }
     wanted |= {(task, ZERO_SHOT, "", 0) for task in suite.evaluate.tasks}
 

@@ -53,19 +53,19 @@ def examples(count: int, seed: int, coin: bool = False, pair: bool = False) -> t
     return tuple(drawn)
 
 
-def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = False) -> TaskData:
+def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = False, task: Task = TASK) -> TaskData:
     splits = [examples(n, seed, coin, pair) for seed, n in enumerate((train, 40, test))]
-    return TaskData(("l", "r"), *splits)
+    return TaskData(task, ("l", "r"), *splits)
 
 
 def grid(folder: Path, path: Path, progress: Callable[[Any, int], None] = lambda scored, left: None) -> None:
     """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell runs apart."""
     torch.set_num_threads(1)
-    data = data_of(32, 64, coin=True)
+    checkpoint = SavedModel(folder)
     tasks = [
-        (TASK.model_copy(update={"name": name, "max_epochs": 2, "learning_rate": rate}), data)
+        data_of(32, 64, coin=True, task=TASK.model_copy(update={"name": name, "max_epochs": 2, "learning_rate": rate}))
         for name, rate in (("first", 3e-3), ("second", 1e-3))
     ]
     settings = Finetuning(seeds=2, prompts=("right", "none"), precision="fp32")
-    score_all("stage", SavedModel(folder), tasks, settings, path, progress=progress)
-    assert not find_missing("stage", tasks, ("right", "none"), settings, path)
+    score_all("stage", checkpoint, tasks, settings, path, progress=progress)
+    assert not find_missing("stage", checkpoint, tasks, settings, path)
