@@ -83,11 +83,13 @@ class Identities:
     def leave_out(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:
         """The run, or an empty one that says why its records are not of its settings, or of those recorded with it.
 
-        A method, a start model or a table of step times that is not here can tell nothing, as a text.
+        Of recorded settings a method, a start model or a table of step times that is not here tells nothing, as a text.
         """
         try:
             identity = self.of(config or RunConfig.model_validate(run.line.config), run.lines)
         except (ConfigError, ValueError):
+            if config:
+                raise
             return run
         if identity.why:
             return leave_out(run, identity.why)
