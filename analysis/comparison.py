@@ -163,7 +163,7 @@ def _cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell
         if apart or not len(ours):
             cells += [Cell(), Cell()]
             continue
-        cells += [Cell(text=text) for text in show_mean(metric.change(theirs, ours), metric.show)]
+        cells += [Cell(text=text) for text in show_mean(metric.measure_change(theirs, ours), metric.show)]
     return tuple(cells)
 
 

@@ -14,11 +14,11 @@ from analysis import figures
 from analysis.figures import (
     FigureExhibit,
     Style,
+    choose_styles,
     describe_rows,
     finish,
-    panels,
+    make_panels,
     scale_y,
-    styles,
     write_in_empty_panel,
 )
 from analysis.metrics import AP, PERPLEXITIES, Metric
@@ -41,14 +41,14 @@ class TrendFigure(FigureExhibit):
     metrics: tuple[Metric, ...] = PERPLEXITIES
     width: float = 4.2
 
-    def draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> Figure:
         parts, shown = study.parts, study.evaluations
         if self.rows:
             shown = shown[shown["row"].map(slug).isin(map(slug, self.rows))]
-        style_of = styles(study, shown["row"].unique())
+        style_of = choose_styles(study, shown["row"].unique())
         labels, text = describe_rows(shown.groupby(["suite", "row", "stage"])["seed"].nunique())
         longest = max(len(title) for part in parts for title in part.stage_titles)
-        figure, axes = panels(len(parts), len(self.metrics), self.width, 2.6 + 0.05 * longest)
+        figure, axes = make_panels(len(parts), len(self.metrics), self.width, 2.6 + 0.05 * longest)
         ends, cut = [], False
         for part, line in zip(parts, axes, strict=True):
             points = shown[shown["suite"] == part.suite]
@@ -72,7 +72,7 @@ class TrendFigure(FigureExhibit):
             figures.name_ends(axis, at, labels, style_of)
         above = "Cut off: values before the first step of a stage and before the end of the first stage" if cut else ""
         grey = figures.describe_grey(style_of)
-        about = figures.about_texts(study, study.suites, [*style_of]), figures.about_copies(study)
+        about = figures.describe_texts(study, study.suites, [*style_of]), figures.describe_copies(study)
         return finish(figure, text, above, grey, *about)
 
 
@@ -88,7 +88,7 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
         own = style_of[str(row)]
         grey = own["color"] == figures.GREY
         ends = np.flatnonzero(line["is_end"])[::-1]
-        ends = ends[:: figures.label_every(len(ends))].tolist()
+        ends = ends[:: figures.find_label_step(len(ends))].tolist()
         axis.plot(line["charged"], line["mean"], color=own["color"], linewidth=0.5, alpha=0.5, zorder=2 - grey)
         inside = line["mean"].where(line["mean"] <= limits[1])
         axis.plot(line["charged"], inside, label=f"_{row}", markevery=ends, zorder=2 - grey, **own)
@@ -109,7 +109,7 @@ def _mark_stages(axis: Axes, part: Study) -> None:
     """Draw where stages end, with the title of each stage's domain above it."""
     ends = part.ends.groupby("stage")["charged"].mean()
     titles = [part.stage_titles[int(stage)] for stage in ends.index.to_numpy()]
-    each = figures.label_every(len(ends))
+    each = figures.find_label_step(len(ends))
     marks = ends.iloc[each - 1 :: each]
     for end in marks:
         axis.axvline(end, color="0.5", linestyle=":", linewidth=0.8, zorder=0)
@@ -128,16 +128,16 @@ def _mark_stages(axis: Axes, part: Study) -> None:
 class ScoreFigure(FigureExhibit):
     """Downstream scores after each stage: a panel a domain's task and one for their average, on one axis."""
 
-    def draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> Figure:
         part = study.parts[0]
         scores = part.scores[part.scores["headline"]]
         by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
         labels, text = describe_rows(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
         wide = by_seed.unstack("domain").reindex(columns=list(part.tasks))
         wide["average"] = wide.mean(axis=1, skipna=False)
-        shown, stages = {**part.tasks, "average": "Average"}, _stages(by_seed, len(part.runs[0].domains))
-        figure, axes = panels(-(-len(shown) // 3), 3, 3.0, 2.2)
-        style_of = styles(part, by_seed.index.unique("row"))
+        shown, stages = {**part.tasks, "average": "Average"}, _find_stage_range(by_seed, len(part.runs[0].domains))
+        figure, axes = make_panels(-(-len(shown) // 3), 3, 3.0, 2.2)
+        style_of = choose_styles(part, by_seed.index.unique("row"))
         flat = [axis for line in axes for axis in line]
         for axis, (column, title) in zip(flat, shown.items(), strict=False):
             axis.set_title(title)
@@ -148,35 +148,35 @@ class ScoreFigure(FigureExhibit):
         for line in axes:
             line[0].set_ylabel("Score (%, linear)")
         last = wide["average"].groupby(["row", "stage"]).mean().dropna().groupby("row").tail(1)
-        means = ", ".join(f"{row} {figures.short(mean)}" for (row, _), mean in last.items())
+        means = ", ".join(f"{row} {figures.shorten_number(mean)}" for (row, _), mean in last.items())
         figure.set_label(f"Averages after the last stage: {means}.")
-        return finish(figure, text, figures.about_texts(part, part.suites), *note_leaks(part))
+        return finish(figure, text, figures.describe_texts(part, part.suites), *note_leaks(part))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityFigure(FigureExhibit):
     """ARS after each stage from the second on, a line a row; below it stands why a row has none."""
 
-    def draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> Figure:
         part = study.parts[0]
         lines = part.similarities
         ars = lines.set_index(["row_index", "row", "stage", "seed"])["ars"].astype(float).dropna()
-        figure, [[axis]] = panels(1, 1, 5.0, 3.0)
+        figure, [[axis]] = make_panels(1, 1, 5.0, 3.0)
         axis.set_ylabel("ARS (nats, linear)")
         labels, text = describe_rows(ars.groupby(["row", "stage"]).size(), "bar")
-        stages = _stages(ars, len(part.runs[0].domains))
-        style_of = styles(part, ars.index.unique("row"))
+        stages = _find_stage_range(ars, len(part.runs[0].domains))
+        style_of = choose_styles(part, ars.index.unique("row"))
         _draw_by_stage(axis, ars, {}, style_of, stages, "no similarity yet")
         ends = ars.groupby(["row", "stage"]).mean().groupby(level="row").tail(1)
         figure.draw_without_rendering()  # names need the height of the panel
         figures.name_ends(axis, {row: (stage, value) for (row, stage), value in ends.items()}, labels, style_of)
         without = lines[~lines["row"].isin(ars.index.get_level_values("row"))].groupby("row", sort=False)["reason"]
         reasons = [f"{row}: {reason}" for row, reason in without.last().dropna().items()]
-        about = figures.about_texts(part, part.suites)
+        about = figures.describe_texts(part, part.suites)
         return finish(figure, text, *reasons, figures.describe_grey(style_of), about)
 
 
-def _stages(values: pd.Series, count: int) -> range:
+def _find_stage_range(values: pd.Series, count: int) -> range:
     """The stages, of `count`, from the first to the last that has a value; all while none has any."""
     seen = values.index.get_level_values("stage")
     return range(int(seen.min()), int(seen.max()) + 1) if len(seen) else range(count)
@@ -194,7 +194,7 @@ def _draw_by_stage(
 
     Rows stand beside each other at a stage, so that bars from the lowest to the highest seed do not hide each other.
     """
-    labelled = stages[:: figures.label_every(len(stages))]
+    labelled = stages[:: figures.find_label_step(len(stages))]
     axis.set_xticks(labelled, [f"M{stage + 1}" for stage in labelled])
     axis.set_xlim(stages.start - 0.5, stages.stop - 0.5)
     if values.empty:

@@ -74,17 +74,18 @@ COLOURS = {
 class FigureExhibit(Exhibit):
     """An exhibit that renders as PDF and PNG. The paper prints no numbers for its figures, so that all are ours."""
 
-    def draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> Figure:
         """The figure of the suites that it shows, drawn under `style`."""
         raise NotImplementedError
 
-    def figure(self, study: Study) -> Figure:
+    def draw(self, study: Study) -> Figure:
+        """The figure of a study's runs."""
         with style():
-            return self.draw(self.select(study))
+            return self._draw(self.select(study))
 
     def render(self, study: Study) -> dict[str, bytes]:
         with style():
-            return to_files(self.draw(self.select(study)))
+            return to_files(self.draw(study))
 
 
 def describe(figure: Figure) -> str:
@@ -118,7 +119,7 @@ def to_files(figure: Figure) -> dict[str, bytes]:
     return {"pdf": pdf.getvalue(), "png": png.getvalue()}
 
 
-def colours(study: Study) -> dict[str, str]:
+def assign_colours(study: Study) -> dict[str, str]:
     """The colour of each row, the same in all figures of a report: CLAIMED, then the lowest final AP, come first.
 
     No two rows share one; rows after the last of COLOURS have none.
@@ -131,14 +132,14 @@ def colours(study: Study) -> dict[str, str]:
     return dict(zip(ranked, COLOURS, strict=False))
 
 
-def styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]:
+def choose_styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]:
     """The style of each row of a figure (default: of all rows), as keywords of matplotlib's `plot`.
 
     Where more than CLEAR + 1 are shown, the first CLEAR keep their colours and the rest are GREY.
     """
     rows = list(dict.fromkeys(run.row for run in (study.whole or study).runs))
     shown = rows if shown is None else list(shown)
-    coloured = [(row, colour) for row, colour in colours(study).items() if row in shown]
+    coloured = [(row, colour) for row, colour in assign_colours(study).items() if row in shown]
     own = dict(coloured if len(shown) <= CLEAR + 1 else coloured[:CLEAR])
     return {
         row: {
@@ -166,7 +167,7 @@ def name_ends(
     """
     to_panel = axis.transScale + axis.transLimits
     at = {row: end for row, end in ends.items() if of[row]["color"] != GREY}
-    texts = {row: textwrap.fill(f"{labels[row]} {short(end[1])}", 24) for row, end in at.items()}
+    texts = {row: textwrap.fill(f"{labels[row]} {shorten_number(end[1])}", 24) for row, end in at.items()}
     wanted = {row: min(max(to_panel.transform(end)[1], 0), 1) for row, end in at.items()}
     rows = sorted(at, key=wanted.__getitem__)
     inches = axis.get_window_extent().height / axis.figure.dpi
@@ -191,7 +192,7 @@ def name_ends(
         )
 
 
-def short(value: float) -> str:
+def shorten_number(value: float) -> str:
     """Three digits where they fit into a cell, with a proper minus."""
     if np.isnan(value):
         return ""
@@ -200,7 +201,7 @@ def short(value: float) -> str:
     return text.replace("e+", "e").replace("-", "−")
 
 
-def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[list[Axes]]]:
+def make_panels(rows: int, columns: int, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[list[Axes]]]:
     """A figure with a grid of panels, each with its labels about `width` x `height` inches."""
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -210,20 +211,20 @@ def panels(rows: int, columns: int, width: float = 3.4, height: float = 2.4) -> 
     return figure, axes.tolist()
 
 
-def nothing(text: str) -> Figure:
+def make_empty_figure(text: str) -> Figure:
     """A figure that says what it lacks."""
-    figure, [[axis]] = panels(1, 1)
+    figure, [[axis]] = make_panels(1, 1)
     write_in_empty_panel(axis, text)
     return figure
 
 
 def write_in_empty_panel(axis: Axes, text: str) -> None:
-    """Write into an empty panel why it is."""
+    """Write into a panel why it is empty."""
     axis.text(0.5, 0.5, textwrap.fill(text, 40), ha="center", transform=axis.transAxes, fontsize=TEXT)
 
 
 def finish(figure: Figure, *said: str) -> Figure:
-    """Hang one legend of all panels below a figure, under a text on it."""
+    """Hang one legend of all panels below a figure, under what is said of it."""
     handles = {
         textwrap.fill(label, 40): handle
         for axis in reversed(figure.axes)
@@ -243,20 +244,20 @@ def finish(figure: Figure, *said: str) -> Figure:
     return figure
 
 
-def about_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
-    """What tables say of rows with other texts in these suites (of some rows)."""
+def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
+    """The notes of tables on rows with other texts, in these suites and of these rows (default: all)."""
     shown = study.of_suites(suites)
     parts = (shown if rows is None else shown.only(rows)).parts
     return " ".join(note for part in parts for note in note_unequal_texts(part))
 
 
-def about_copies(study: Study) -> str:
-    """What tables say of validation text that stands in training text; they have the numbers without it."""
+def describe_copies(study: Study) -> str:
+    """The notes of tables on near copies of validation text in training text, less the numbers without them."""
     return " ".join(note for part in study.parts for note in note_near_copies(part)[:1])
 
 
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:
-    """The legend's label of each row, and what its line stands for, and its `spread` if there is one.
+    """The legend's label of each row, and a text that says what lines and their `spread`, if any, stand for.
 
     `counts` (points,), indexed by row among others, are the seeds behind each point. A label says how many they are
     where the row has points of fewer seeds than there are elsewhere in the figure.
@@ -285,8 +286,8 @@ def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
 
 
-def label_every(count: int) -> int:
-    """Of so many stages or texts in a row how many have one label: FEW have it at most."""
+def find_label_step(count: int) -> int:
+    """Which of so many stages or texts in a row has a label, every 2nd, say: FEW have one at most."""
     return -(-count // FEW)
 
 

@@ -28,12 +28,12 @@ class Metric:
     digits: int = 2  # of a change; a value has those of its table
     axis: str = "linear"
 
-    def change(self, value: Floats, reference: Floats) -> Floats:
+    def measure_change(self, value: Floats, reference: Floats) -> Floats:
         """The change from `reference` to `value`: a log ratio, or a difference."""
         return np.log(value) - np.log(reference) if self.ratio else value - reference
 
-    def step(self, amount: float) -> float:
-        """An amount as a claim says it (0.05: 5%, or two points) on the scale of `change`."""
+    def to_change(self, amount: float) -> float:
+        """An amount as a claim says it (0.05: 5%, or two points) on the scale of `measure_change`."""
         return math.log1p(amount) if self.ratio else amount
 
     def show(self, change: float) -> str:
@@ -65,7 +65,7 @@ def average_perplexity(perplexity: ArrayLike, stage: ArrayLike) -> Floats:
     return np.exp(np.where(seen, np.log(values), 0.0).sum(-1) / (stage + 1))
 
 
-def increased_perplexity(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
+def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
     """AP+: mean rise of earlier domains' perplexity since their stage ended; NaN in the first stage (ELLE).
 
     Of log perplexities it is in nats, and one badly forgotten domain does not outweigh all others.
@@ -77,7 +77,7 @@ def increased_perplexity(perplexity: ArrayLike, finished: ArrayLike, stage: Arra
     return np.where(stage > 0, rise / np.maximum(stage, 1), np.nan)
 
 
-def forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
+def compute_forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
     """Nats by which a domain not learned yet is predicted better than by its own unigram distribution.
 
     `matrix[s, i]` (D, D): perplexity on domain i after stage s. Mean over domains 1..D-1 just before their stage
@@ -88,7 +88,7 @@ def forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
     return float(gains.mean()) if gains.size else float("nan")
 
 
-def area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
+def compute_area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
     """Area under a curve over the charged budget, divided by the budget's span: the curve's mean height."""
     x, y = np.asarray(charged, float), np.asarray(values, float)
     if len(x) < 2 or x[-1] == x[0]:
@@ -96,7 +96,7 @@ def area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
     return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
 
 
-def budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> float:
+def find_budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> float:
     """Charged amount from which a curve stays at `target` or below, linear between points; NaN if it ends above."""
     x, y = np.asarray(charged, float), np.asarray(values, float)
     above = np.flatnonzero(~(y <= target))
@@ -106,6 +106,6 @@ def budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> flo
     return float(x[k - 1] + (x[k] - x[k - 1]) * (y[k - 1] - target) / (y[k - 1] - y[k]))
 
 
-def representational_similarity(divergences: ArrayLike) -> float:
+def compute_ars(divergences: ArrayLike) -> float:
     """ARS_j of a model, from KL(p^i_k || p^j_k) in nats, shape (ancestors i, masked tokens k) (ELLE, appendix)."""
     return -float(np.mean(np.asarray(divergences, float)))

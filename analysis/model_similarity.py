@@ -41,7 +41,7 @@ import torch.nn.functional as F
 from msgspec import structs
 from torch import Tensor
 
-from analysis.metrics import representational_similarity
+from analysis.metrics import compute_ars
 from benchmark import records
 from benchmark.data.tokens import prepare_corpus
 from benchmark.locks import Lease
@@ -84,7 +84,7 @@ def _similarity(models: RunModels, index: int) -> SimilarityLine:
     if reason := models.name_untrained(index):
         return SimilarityLine(ars=None, reason=reason)
     kl = divergences(models.up_to(index), models.stream, index)
-    return SimilarityLine(ars=representational_similarity(kl), reason=None)
+    return SimilarityLine(ars=compute_ars(kl), reason=None)
 
 
 @torch.no_grad()

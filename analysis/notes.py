@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.study import Study, count_copies, header, other_texts, select_measure
-from analysis.tables import Block, number
+from analysis.tables import Block, format_number
 from benchmark.records import DoneLine, find_last
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
@@ -184,7 +184,7 @@ def note_without_copies(part: Study, title: str, stage: int) -> list[str]:
         ends[ends["stage"] == stage].groupby("row", sort=False)[columns].agg(lambda values: values.mean(skipna=False))
     )
     means = means.dropna(how="all")
-    said = means.map(lambda value: number(value, 2)).where(means.notna(), "not known")
+    said = means.map(lambda value: format_number(value, 2)).where(means.notna(), "not known")
     listed = ", ".join(f"{row} {' and '.join(values)}" for row, *values in said.itertuples())
     of = "AP and AP⁺" if stage else "AP"
     return [f"{of} after {title} without near copies: {listed}."] if listed else []

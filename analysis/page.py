@@ -19,7 +19,7 @@ from PIL import Image
 
 from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
-from analysis.figures import CLEAR, COLOURS, colours, short
+from analysis.figures import CLEAR, COLOURS, assign_colours, shorten_number
 from analysis.inference import show_mean
 from analysis.metrics import AP, PERPLEXITIES
 from analysis.study import Study
@@ -97,7 +97,7 @@ def summarize(part: Study) -> list[str]:
     over = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
     of = ", of the rows that spend the budget stage by stage" if part.pooled else ""
     title = part.stage_titles[last]
-    said = [f"Best: {best} has the lowest AP after {title}, {short(ap[best])} ({over}){of}."]
+    said = [f"Best: {best} has the lowest AP after {title}, {shorten_number(ap[best])} ({over}){of}."]
     sizes = part.stages.groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
     grows = sizes["max"] > GROWN * sizes["min"]
     if grows.any():
@@ -117,8 +117,8 @@ def summarize(part: Study) -> list[str]:
     if len(lost) > 1:
         least = " and ".join(lost.index[lost == lost.min()])
         said.append(
-            f"Forgotten, by AP⁺: {short(lost[best])} with {best}; least with {least}, {short(lost.min())}, "
-            f"and most with {lost.idxmax()}, {short(lost.max())}."
+            f"Forgotten, by AP⁺: {shorten_number(lost[best])} with {best}; least with {least}, "
+            f"{shorten_number(lost.min())}, and most with {lost.idxmax()}, {shorten_number(lost.max())}."
         )
     return said
 
@@ -184,7 +184,7 @@ def data(study: Study) -> Markup:
     content = {
         "suites": study.suites,
         "rows": list(dict.fromkeys(run.row for run in study.runs)),
-        "colours": [[row, f"light-dark({colour}, {COLOURS[colour]})"] for row, colour in colours(study).items()],
+        "colours": [[row, f"light-dark({colour}, {COLOURS[colour]})"] for row, colour in assign_colours(study).items()],
         "clear": CLEAR,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRIC_NAMES,

@@ -168,13 +168,13 @@ def _measure(run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequen
     """
     names, end = [domain.name for domain in run.domains], run.matrix[-1]
     later, last = curve[curve["stage"] > 0], _last_stage(curve)
-    reached = [metrics.budget_to_reach(last[unit], last["ap"], target) for unit in ("seconds", "tokens")]
+    reached = [metrics.find_budget_to_reach(last[unit], last["ap"], target) for unit in ("seconds", "tokens")]
     seconds, tokens = (NEVER if np.isnan(value) and not np.isnan(target) else value for value in reached)
     return (
         *(curve[name].iloc[-1] for name in ("ap", "ap_plus", "log_ap_plus")),
         float(np.mean([select_measure(end, name, "bits_per_byte") for name in names])),
-        metrics.forward_transfer(loss_matrix(run), [run.line.unigram.get(name, np.nan) for name in names]),
-        metrics.area_under_curve(later["charged"], later["ap"]),
+        metrics.compute_forward_transfer(loss_matrix(run), [run.line.unigram.get(name, np.nan) for name in names]),
+        metrics.compute_area_under_curve(later["charged"], later["ap"]),
         np.nan if curve["slowed"].any() else seconds,
         tokens,
         *(select_measure(end, name) for name in probes),

@@ -17,7 +17,7 @@ from matplotlib.ticker import NullLocator
 from seaborn.utils import relative_luminance
 
 from analysis import figures
-from analysis.figures import FigureExhibit, finish, panels
+from analysis.figures import FigureExhibit, finish, make_panels
 from analysis.study import Study, select_measure
 from benchmark.settings.names import slug
 
@@ -36,12 +36,12 @@ class MatrixFigure(FigureExhibit):
     with a start model its own perplexities are the first line.
     """
 
-    def draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> Figure:
         matrices = [matrix for part in study.parts for matrix in self._matrices(part)]
         values = [matrix.to_numpy()[np.isfinite(matrix.to_numpy())] for _, matrix in matrices]
         every = np.concatenate([*values, np.empty(0)])
         if not every.size:
-            return figures.nothing("no finished stage yet")
+            return figures.make_empty_figure("no finished stage yet")
         columns = max(matrix.shape[1] for _, matrix in matrices)
         width = height = PANEL
         if columns <= figures.FEW:
@@ -50,11 +50,11 @@ class MatrixFigure(FigureExhibit):
         most = min(len(matrices), max(1, int(WIDEST // width)))
         across = min(range(most, most // 2, -1), key=lambda count: -len(matrices) % count)  # fewest empty places
         down = -(-len(matrices) // across)
-        figure, axes = panels(down, across, width, height)
+        figure, axes = make_panels(down, across, width, height)
         flat, scale = [axis for line in axes for axis in line], LogNorm(every.min(), min(every.max(), 10 * every.min()))
         figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
         alike = all(matrix.axes[0].equals(matrices[0][1].axes[0]) for _, matrix in matrices)
-        each = figures.label_every(columns)
+        each = figures.find_label_step(columns)
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             _draw_matrix(axis, matrix, scale)
             axis.set_title(row, pad=3)
@@ -78,16 +78,16 @@ class MatrixFigure(FigureExhibit):
             shrink=min(1, 2.5 / figure.get_figheight()),
         )
         bar.ax.yaxis.set_minor_locator(NullLocator())
-        bar.ax.yaxis.set_major_formatter(lambda value, _: figures.short(value))
+        bar.ax.yaxis.set_major_formatter(lambda value, _: figures.shorten_number(value))
         ends = ((row, matrix.dropna(how="all").tail(1).to_numpy().flat) for row, matrix in matrices)
-        lines = (f"{row} {', '.join(map(figures.short, end))}" for row, end in ends)
+        lines = (f"{row} {', '.join(map(figures.shorten_number, end))}" for row, end in ends)
         if columns <= figures.FEW:
             figure.set_label(f"After the last stage, of each text in order: {'; '.join(lines)}.")
         finished = [(run.suite, run.row) for run in study.runs if run.finished]
         seeds = max(map(finished.count, finished))
         over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
         about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
-        return finish(figure, about, figures.about_texts(study, study.suites), figures.about_copies(study))
+        return finish(figure, about, figures.describe_texts(study, study.suites), figures.describe_copies(study))
 
     def _matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
         """What a panel shows of each row: a line a stage, a column a text."""
@@ -122,7 +122,7 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
                 "fontsize": 6,
                 "color": "white" if dark else "black",
             }
-            axis.text(column, line, figures.short(value), **style)
+            axis.text(column, line, figures.shorten_number(value), **style)
         if line == first + column:
             wide = 1.2 if few else 0.4
             corner = (column - 0.5, line - 0.5)
@@ -143,16 +143,18 @@ class AttentionFigure(FigureExhibit):
 
     row: str
 
-    def draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> Figure:
         part = study.parts[0]
         lines = part.attentions
         lines = lines[lines["row"].map(slug) == slug(self.row)]
         lines = lines[lines["seed"] == lines["seed"].min()].sort_values("stage")
         shown = lines[lines["heads"].map(len) > 0]
         if shown.empty:
-            return figures.nothing(f"no attention: {lines['reason'].iloc[-1]}" if len(lines) else "no attention yet")
+            return figures.make_empty_figure(
+                f"no attention: {lines['reason'].iloc[-1]}" if len(lines) else "no attention yet"
+            )
         side = min(2.0, 6.0 / len(shown))
-        figure, axes = panels(max(shown["heads"].map(len)), len(shown), side, side + 0.2)
+        figure, axes = make_panels(max(shown["heads"].map(len)), len(shown), side, side + 0.2)
         figure.set_layout_engine("compressed")  # pictures are square
         for column, (_, model) in zip(zip(*axes, strict=True), shown.iterrows(), strict=True):
             _draw_heads(column, model)
@@ -169,7 +171,7 @@ class AttentionFigure(FigureExhibit):
             f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known. Above each model: how "
             "alike heads are to their own ancestor (to other heads)"
         )
-        return finish(figure, about, figures.about_texts(part, part.suites, list(shown["row"].unique())))
+        return finish(figure, about, figures.describe_texts(part, part.suites, list(shown["row"].unique())))
 
 
 def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:

@@ -84,8 +84,8 @@ class Study:
                 perplexity = np.array(known, float).reshape(-1, len(names))
                 measured = (
                     metrics.average_perplexity(perplexity, index),
-                    metrics.increased_perplexity(perplexity, finished, index),
-                    metrics.increased_perplexity(np.log(perplexity), np.log(finished), index),
+                    metrics.average_increase(perplexity, finished, index),
+                    metrics.average_increase(np.log(perplexity), np.log(finished), index),
                 )
                 for order, (line, *values) in enumerate(zip(evaluations, *measured, perplexity, strict=True)):
                     is_end = done is not None and line is evaluations[-1]

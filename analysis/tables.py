@@ -57,11 +57,11 @@ class Cell:
 
     @property
     def number(self) -> str:
-        return self.text or (number(self.mean, self.digits) if self.values else MISSING if self.missing else "")
+        return self.text or (format_number(self.mean, self.digits) if self.values else MISSING if self.missing else "")
 
     @property
     def spread(self) -> str:
-        return number(self.sd, self.digits) if math.isfinite(self.sd) else ""
+        return format_number(self.sd, self.digits) if math.isfinite(self.sd) else ""
 
     @property
     def beside(self) -> str:
@@ -140,7 +140,7 @@ class Table:
         return to_markdown(self)
 
 
-def number(value: float, digits: int) -> str:
+def format_number(value: float, digits: int) -> str:
     """Fixed decimals, none and commas for numbers of a thousand and more; the minus is U+2212."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "diverged"
@@ -175,13 +175,13 @@ def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
     for block in blocks:
         rows = []
         for row in block.rows:
-            few = [_few(cell, most) if row.competes else cell for cell in row.cells]
+            few = [_mark_if_few(cell, most) if row.competes else cell for cell in row.cells]
             rows.append(replace(row, cells=tuple(few)))
         marked.append(replace(block, rows=tuple(rows)))
     return marked, most
 
 
-def _few(cell: Cell, most: int) -> Cell:
+def _mark_if_few(cell: Cell, most: int) -> Cell:
     count = len(cell.values)
     return replace(cell, few_seeds=count) if count == 1 or 0 < count < most else cell
 
@@ -190,12 +190,12 @@ def _few(cell: Cell, most: int) -> Cell:
 
 
 def to_markdown(table: Table) -> str:
-    return _template("table.md", _markdown).render(table=table.shown)
+    return _load_template("table.md", _escape_markdown).render(table=table.shown)
 
 
 def to_latex(table: Table) -> str:
     """A table environment, shrunk where it is wider than the text."""
-    return _template("table.tex", latex).render(table=table.shown)
+    return _load_template("table.tex", _escape_latex).render(table=table.shown)
 
 
 def to_text(table: Table) -> str:
@@ -225,12 +225,12 @@ def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
         if block.title:
             drawn.add_row(Text(block.title, "italic"))
         for row in block.rows:
-            drawn.add_row(*map(Text, row.stub), *map(_drawn, row.cells[left_out:]))
+            drawn.add_row(*map(Text, row.stub), *map(_draw_cell, row.cells[left_out:]))
         drawn.add_section()
     return drawn
 
 
-def _drawn(cell: Cell) -> Text:
+def _draw_cell(cell: Cell) -> Text:
     """A cell as `to_markdown` has it."""
     spread = f" ± {cell.spread}" if cell.spread else ""
     printed = f" [{cell.beside}]" if cell.printed else ""
@@ -238,7 +238,7 @@ def _drawn(cell: Cell) -> Text:
 
 
 @cache
-def _template(name: str, escape: Callable[[object], str]) -> Template:
+def _load_template(name: str, escape: Callable[[object], str]) -> Template:
     """A file beside this one whose every value goes through `escape`; its own marks are << >> and <% %>."""
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -253,7 +253,7 @@ def _template(name: str, escape: Callable[[object], str]) -> Template:
     ).get_template(name)
 
 
-def _markdown(value: object) -> str:
+def _escape_markdown(value: object) -> str:
     """Escape what Markdown (or HTML inside it) would act on, outside of `code`."""
     text = str(value)
     parts = text.split("`")
@@ -265,7 +265,7 @@ def _markdown(value: object) -> str:
 _MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord("\n"): " "}
 
 
-def latex(value: object) -> str:
+def _escape_latex(value: object) -> str:
     """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show their code point.
 
     Text marked as safe is LaTeX already.

@@ -145,11 +145,11 @@ def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: in
     theirs = values.get(Key(name, slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
     seeds = sorted(set(ours) & set(theirs))
     with np.errstate(invalid="ignore"):  # two runs that diverged
-        changes = metric.change(*(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs)))
+        changes = metric.measure_change(*(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs)))
     if claim.within is not None:
-        excess = np.array([changes - metric.step(-claim.within), metric.step(claim.within) - changes])
+        excess = np.array([changes - metric.to_change(-claim.within), metric.to_change(claim.within) - changes])
     else:
-        excess = np.array([(-changes if metric.lower else changes) - metric.step(claim.by)])
+        excess = np.array([(-changes if metric.lower else changes) - metric.to_change(claim.by)])
     text_variance = values.text_variance(row, other, stage) if name == "AP" else 0.0
     return Comparison(row, other, stage, column, changes, excess, text_variance)
 
@@ -227,7 +227,7 @@ def collect_measurements(part: Study) -> Measurements:
     for key, curve in curves.groupby(["row", "seed"], sort=False):
         row, seed = cast(tuple[str, int], key)
         later = curve[curve["stage"] > 0]  # from the second domain on
-        numbers.put("area", row, numbers.last, seed, metrics.area_under_curve(later["charged"], later["ap"]))
+        numbers.put("area", row, numbers.last, seed, metrics.compute_area_under_curve(later["charged"], later["ap"]))
     _put_scores(numbers, part)
     _put_products(numbers, part)
     _put_similarities(numbers, part)

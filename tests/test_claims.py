@@ -269,7 +269,7 @@ def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
         told = [note for note in notes if note.startswith("Without leaked test examples: ")]
         assert bool(told) == bool(less)
         [leaks] = (note for note in notes if note.startswith("Test examples stand in the train set"))
-        drawn = synthetic.load("f1_by_stage").figure(study).legends[0].get_title().get_text()
+        drawn = synthetic.load("f1_by_stage").draw(study).legends[0].get_title().get_text()
         assert leaks in " ".join(drawn.split())
     assert told == ["Without leaked test examples: A wrong prompt beats none: not held instead of held."]
 

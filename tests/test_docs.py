@@ -39,7 +39,7 @@ def test_the_studys_table_is_that_of_its_report(page: str) -> None:
     expected: dict[str, list[str]] = {}
     for cell in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
         if cell["group"] == "CS" and cell["sd"] and cell["table"] == "main_pretraining":
-            text = " ± ".join(tables.number(float(cell[name]), 2) for name in ("mean", "sd"))
+            text = " ± ".join(tables.format_number(float(cell[name]), 2) for name in ("mean", "sd"))
             expected[cell["Method"]] = [*expected.get(cell["Method"], [cell["n"]]), text]
     expected = {row: numbers for row, numbers in expected.items() if not row.startswith("Unigram")}
     [table] = re.findall(r"^\| Method \| AP after CS .*\n\|.*\n((?:\|.*\n)+)", (ROOT / page).read_text("utf-8"), re.M)

@@ -67,7 +67,7 @@ def said(figure: Figure) -> str:
 
 def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
     """Oracle: the evaluations of one row, averaged here with plain numpy."""
-    figure = synthetic.load("trend_main").figure(study)
+    figure = synthetic.load("trend_main").draw(study)
     for axis, metric in zip(figure.axes, ["ap", "ap_plus"], strict=True):
         line = next(line for line in axis.lines if line.get_label() == "_ER")
         of_er = study.evaluations[study.evaluations["row"] == "ER"].dropna(subset=[metric])
@@ -83,7 +83,7 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
 def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
     """Oracle: the text below the panels, inside the figure and apart from the legend, by what the renderer reports."""
     synthetic.write(tmp_path, "demo", seeds=seeds)
-    figure = synthetic.load(name).figure(Study("demo", load_runs(tmp_path, "demo")))
+    figure = synthetic.load(name).draw(Study("demo", load_runs(tmp_path, "demo")))
     spread = "band" if name == "trend_main" else "bar"
     says = f"{spread}: lowest to highest seed, no confidence interval" in said(figure)
     assert says == (seeds > 1)
@@ -98,7 +98,7 @@ def named(axis: Any) -> list[str]:
 def test_a_row_of_fewer_seeds_says_so_at_its_line(study):
     """Oracle: one of ER's two runs is taken away."""
     kept = [run for run in study.runs if (run.row, run.seed) != ("ER", 1)]
-    figure = synthetic.load("trend_main").figure(Study("demo", kept))
+    figure = synthetic.load("trend_main").draw(Study("demo", kept))
     assert [name.rpartition(" ")[0] for name in named(figure.axes[0]) if "(n =" in name] == ["ER (n = 1)"]
     assert "ean of 2 seeds, or of n" in said(figure)
 
@@ -123,23 +123,23 @@ def test_no_two_rows_share_a_colour_and_each_keeps_its_own(tmp_path):
     ends = study.ends.query("stage == 1").set_index("row")["ap"]
     ends[["ER", "ELLE"]] = 1e6, 1e5
     study.ends["ap"] = study.ends["row"].map(ends)
-    own = figures.colours(study)
+    own = figures.assign_colours(study)
     assert list(own.items()) == list(zip(["ER", "ELLE", *ends.nsmallest(11).index], figures.COLOURS, strict=True))
     for shown in ([*ends.index], [*own][:10], [*own][2:11], [*own][5:8], [ends.idxmax(), [*own][-1]]):
-        colours = {row: style["color"] for row, style in figures.styles(study, shown).items()}
+        colours = {row: style["color"] for row, style in figures.choose_styles(study, shown).items()}
         kept = [row for row in own if row in shown][: 8 if len(shown) > 9 else 9]
         assert colours == {row: own[row] if row in kept else figures.GREY for row in shown}
 
 
 def test_names_stand_at_the_ends_of_lines_in_their_order(crowded):
     """Oracle: the last evaluations' means of the records, in order; grey rows are named below instead."""
-    figure = synthetic.load("trend_main").figure(crowded)
+    figure = synthetic.load("trend_main").draw(crowded)
     last = crowded.ends[crowded.ends["stage"] == 11].groupby("row")[["ap", "ap_plus"]].mean()
-    grey = [row for row, style in figures.styles(crowded).items() if style["color"] == figures.GREY]
+    grey = [row for row, style in figures.choose_styles(crowded).items() if style["color"] == figures.GREY]
     assert len(grey) == 12 and f"Grey: {', '.join(grey)}" in said(figure)
     for axis, metric in zip(figure.axes, last.columns, strict=True):
         ends = last[metric].drop(grey).sort_values(ascending=False)
-        assert sorted(named(axis)) == sorted(f"{row} {figures.short(end)}" for row, end in ends.items())
+        assert sorted(named(axis)) == sorted(f"{row} {figures.shorten_number(end)}" for row, end in ends.items())
         values = [float(name.rpartition(" ")[2].replace("−", "-")) for name in named(axis)]
         assert values == sorted(values, reverse=True)
 
@@ -148,7 +148,7 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
     """Oracle: a perplexity of a million before the first step of each stage, and on the way through the first; limits
     are what they are without it, and AP⁺ begins where the second stage does."""
     study = synthetic.study(tmp_path, evaluations=4)
-    calm = [axis.get_ylim() for axis in synthetic.load("trend_main").figure(study).axes]
+    calm = [axis.get_ylim() for axis in synthetic.load("trend_main").draw(study).axes]
     for stage in (stage for run in study.runs for stage in run.stages):
         first = next(line for line in stage if isinstance(line, EvaluationLine))
         spike = structs.replace(
@@ -161,7 +161,7 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
     for first_stage in (run.stages[0] for run in study.runs):
         early = next(place for place, line in enumerate(first_stage) if getattr(line, "phase", "") not in ("", "start"))
         first_stage[early] = structs.replace(first_stage[early], perplexity=spike.perplexity)
-    figure = synthetic.load("trend_main").figure(Study("demo", study.runs))
+    figure = synthetic.load("trend_main").draw(Study("demo", study.runs))
     assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx(limits) for limits in calm]
     assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(figure)
 
@@ -170,7 +170,7 @@ def test_what_forgets_nothing_stands_at_the_bottom_edge(study):
     """Oracle: the limits' own margin of a twentieth: the lowest AP⁺, PNN's 0, is no higher than that."""
     study.evaluations.loc[study.evaluations["row"] == "ER", "ap_plus"] = 0.0
     study.evaluations["ap_plus"] = study.evaluations["ap_plus"].clip(lower=0.0)
-    axis = synthetic.load("trend_main").figure(study).axes[1]
+    axis = synthetic.load("trend_main").draw(study).axes[1]
     low, high = axis.get_ylim()
     assert -low / (high - low) == pytest.approx(0.05 / 1.1) and axis.get_ylabel() == "AP⁺ (linear)"
 
@@ -192,8 +192,8 @@ def test_who_cannot_see_a_figure_is_told_its_numbers(study, name, column):
     ends = study.ends[(study.ends["row"] == "ER") & (study.ends["stage"] == 4)]
     scores = study.scores[(study.scores["row"] == "ER") & (study.scores["stage"] == 4) & study.scores["headline"]]
     numbers = np.mean([*ends["perplexity"]], axis=0) if column == "perplexity" else [100 * scores["test"].mean()]
-    told = figures.describe(synthetic.load(name).figure(study))
-    assert f"ER {', '.join(map(figures.short, numbers))}" in told
+    told = figures.describe(synthetic.load(name).draw(study))
+    assert f"ER {', '.join(map(figures.shorten_number, numbers))}" in told
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -201,7 +201,7 @@ def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
     """Oracle: the boxes of all texts that matplotlib's renderer draws; what hangs out of the figure its files keep."""
     few = [run for run in crowded.runs if run.line.row_index > 16]  # as a panel each is the same for any number
     study = Study("demo", few) if "matrix" in name else crowded
-    count, _, overlapping = faults(synthetic.load(name).figure(study))
+    count, _, overlapping = faults(synthetic.load(name).draw(study))
     assert not overlapping
     assert count > 20 or name == "attention_patterns"
 
@@ -228,7 +228,7 @@ def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):
         assert set(exhibit.rows) < set(ablation)
     synthetic.write(tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False)
     runs = load_runs(tmp_path, "ablation")
-    figure = exhibit.figure(Study("ablation", runs))
+    figure = exhibit.draw(Study("ablation", runs))
     assert sorted(name.rpartition(" ")[0] for name in named(figure.axes[0])) == sorted(exhibit.rows)
-    colours = [style["color"] for style in figures.styles(Study("ablation", runs), exhibit.rows).values()]
+    colours = [style["color"] for style in figures.choose_styles(Study("ablation", runs), exhibit.rows).values()]
     assert figures.GREY not in colours

@@ -29,7 +29,7 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
                     line.bits_per_byte = {**line.bits_per_byte, "wiki": 1.0}
         if run.row == "MAS":
             run.stages[4] = []
-    figure = synthetic.load("stage_domain_matrix").figure(study)
+    figure = synthetic.load("stage_domain_matrix").draw(study)
     panels = {axis.get_title(): axis for axis in figure.axes if axis.get_title()}
     texts = {row: [text.get_text() for text in axis.texts] for row, axis in panels.items()}
     assert list(texts) == list(dict.fromkeys(run.row for run in study.runs))
@@ -66,12 +66,12 @@ def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch
     study = synthetic.study(
         tmp_path, domains=domains, stages=60, evaluations=2, seeds=1, scores=False, similarities=False
     )
-    figure = synthetic.load("stage_domain_matrix").figure(study)
+    figure = synthetic.load("stage_domain_matrix").draw(study)
     panels = [axis for axis in figure.axes if axis.get_title()]
     assert len(panels) == 8 and not any(axis.texts for axis in panels)
     assert [label.get_text() for label in panels[0].get_yticklabels()] == [f"Domain {i}" for i in range(0, 60, 5)]
     assert max(figure.get_size_inches()) < 15
-    trend = synthetic.load("trend_main").figure(study)
+    trend = synthetic.load("trend_main").draw(study)
     [above] = [child for child in trend.axes[0].child_axes if child.get_xticklabels()]
     assert [label.get_text() for label in above.get_xticklabels()] == [f"Domain {i}" for i in range(0, 60, 5)]
     lines = [line for line in trend.axes[0].lines if line.get_markevery() is not None]

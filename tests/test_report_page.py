@@ -20,7 +20,7 @@ import pytest
 import paper_tables
 from analysis.page import render
 from analysis.study import Study
-from analysis.tables import number
+from analysis.tables import format_number
 from benchmark.records import FailedLine
 from benchmark.settings.load import load_suite
 from benchmark.store import load_runs
@@ -248,7 +248,7 @@ def test_without_scripts_tables_and_pictures_are_there(report, browser):
     assert not browser.run("document.documentElement.classList.contains('explorable')")
     study = Study("demo", load_runs(report.parent / "runs", "demo"))
     ends = study.ends[(study.ends["stage"] == 4) & (study.ends["row"] == "ER")]["ap"]
-    assert number(ends.mean(), 2) in browser.run("document.querySelector('table.sorts').innerText")
+    assert format_number(ends.mean(), 2) in browser.run("document.querySelector('table.sorts').innerText")
     sizes = "[...document.images].map(one => one.naturalWidth > 400 && one.getBoundingClientRect().width > 200)"
     assert browser.run(sizes) == [True, True]
     shown = "[...document.querySelectorAll('{}')].filter(one => one.checkVisibility()).length"
@@ -319,7 +319,7 @@ def test_the_chart_names_domains_and_rows(tmp_path, browser):
     texts = "[...document.querySelectorAll('#explore-chart .layer_{}_marks text')].map(one => one.{})"
     assert browser.run(texts.format(1, "textContent")) == ["WB", "Ns", "Rev", "Bio", "CS"]
     ended = study.ends[study.ends["stage"] == 4].groupby("row")["ap"].mean().sort_values(ascending=False)
-    drawn = [f"{row} {number(end, 2)}" for row, end in ended.items()]
+    drawn = [f"{row} {format_number(end, 2)}" for row, end in ended.items()]
     assert browser.run(texts.format(6, "textContent")) == drawn
     tops = browser.run(texts.format(6, "getBoundingClientRect().top"))
     assert all(low - high > 12 for high, low in itertools.pairwise(tops))

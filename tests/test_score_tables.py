@@ -106,7 +106,7 @@ def test_a_task_of_no_domain_has_a_column_that_is_in_no_average(tmp_path):
         assert row.cells[:-1] == other.cells
         assert row.cells[-1].values == pytest.approx([40.0] * row.competes) and not row.cells[-1].missing
     assert any("; Domain: which (accuracy)" in note for note in table.notes)
-    assert load("f1_by_stage").figure(Study("demo", data.runs))
+    assert load("f1_by_stage").draw(Study("demo", data.runs))
 
 
 def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
@@ -150,7 +150,7 @@ def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_pa
         *cells, average = table.blocks[0].rows[0].cells
         assert average.values == pytest.approx(np.mean([cell.values for cell in cells], axis=0))
     assert collect_measurements(data).get(Key("score", "naive", 4, "AVG")).keys() == {0, 1}
-    assert len([axis for axis in load("f1_by_stage").figure(data).axes if axis.get_title()]) == 5
+    assert len([axis for axis in load("f1_by_stage").draw(data).axes if axis.get_title()]) == 5
     for run in data.runs:
         run.line.tasks, run.scores = [], [[]] * 5
     table = load("main_downstream").build(Study("demo", data.runs))

@@ -22,8 +22,8 @@ from analysis.tables import (
     Column,
     Table,
     TableRow,
+    format_number,
     mark_best,
-    number,
     to_csv,
     to_latex,
     to_markdown,
@@ -179,7 +179,7 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
     told = f"AP and AP⁺ after Ns without near copies: Naive {np.mean(before):.2f} and "
     assert any(note.startswith(told) for note in notes) != later
     for name in ("trend_main", "stage_domain_matrix"):
-        assert copies in " ".join(load(name).figure(data).legends[0].get_title().get_text().split())
+        assert copies in " ".join(load(name).draw(data).legends[0].get_title().get_text().split())
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
@@ -321,7 +321,7 @@ def test_numbers_as_shown():
     """Oracle: two decimals, a true minus, no negative zero, no false precision, thousands apart."""
     values = 1.005, -0.2, -0.001, 1234.5, -1300480.0, np.inf, np.nan
     shown = "1.00 −0.20 0.00 1,234 −1,300,480 ∞ diverged"
-    assert [number(value, 2) for value in values] == shown.split()
+    assert [format_number(value, 2) for value in values] == shown.split()
 
 
 def test_csv_reads_back():

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import inference
-from analysis.figures import FigureExhibit, about_texts, finish, panels, write_in_empty_panel
+from analysis.figures import FigureExhibit, describe_texts, finish, make_panels, write_in_empty_panel
 from analysis.metrics import Floats
 from analysis.study import Study, header
 from benchmark.records import DoneLine, find_last
@@ -72,10 +72,10 @@ class RegimesFigure(FigureExhibit):
     def render(self, study: Study) -> dict[str, bytes]:
         return {**super().render(study), "csv": _csv(_with_flops(cells(study, [*self.contenders])), [*self.contenders])}
 
-    def draw(self, study: Study) -> Figure:
+    def _draw(self, study: Study) -> Figure:
         every = cells(study, [*self.contenders])
         found = _with_flops(every)
-        figure, [[left, right]] = panels(1, 2, PANEL[0] + 0.8, PANEL[1] + 0.6)
+        figure, [[left, right]] = make_panels(1, 2, PANEL[0] + 0.8, PANEL[1] + 0.6)
         for axis in (left, right):
             axis.set_xlabel("Tokens a parameter of the first model (log)")
         left.set_ylabel("Final size / compute-optimal size (log)")
@@ -94,7 +94,7 @@ class RegimesFigure(FigureExhibit):
         )
         figure.set_label(f"By tokens a parameter and relative size, ELLE's AP over ER's: {'; '.join(ends)}.")
         rows = [run.row for run in study.runs if run.line.method in self.contenders]
-        return finish(figure, self._about(found, len(every)), about_texts(study, study.suites, rows))
+        return finish(figure, self._about(found, len(every)), describe_texts(study, study.suites, rows))
 
     def _about(self, found: Sequence[MapCell], every: int) -> str:
         fewer = sum(len(cell.ap) < len(self.contenders) for cell in found)
