@@ -62,7 +62,7 @@ def survey_of(options: argparse.Namespace, runs: Path | None = None) -> Survey:
     from benchmark.store import Store
 
     suite, configs = read_suite(options, options.suite)
-    return Survey(suite, configs, methods.build, Store(runs or options.runs), paper_tables.measures(suite))
+    return Survey(suite, configs, methods.build, Store(runs or options.runs), paper_tables.list_measures(suite))
 
 
 def records_of(runs: Path) -> AbstractContextManager[Path]:
@@ -211,7 +211,7 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
-    return paper_tables.study_of([(suite, methods.runs(suite))], Path(runs))
+    return paper_tables.load_study([(suite, methods.runs(suite))], Path(runs))
 
 
 OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "export": "export", "new-suite": "new_suite"}

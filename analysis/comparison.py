@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.inference import show_mean
 from analysis.metrics import PERPLEXITIES
 from analysis.notes import note_left_out_runs
-from analysis.study import Study, describe_hardware, header, other_texts
+from analysis.study import Study, describe_hardware, find_header, find_other_texts
 from analysis.tables import Block, Cell, Column, Table, TableRow, to_text
 from benchmark.errors import UserError
 from benchmark.records import Provenance
@@ -54,19 +54,19 @@ def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iter
         raise ComparisonError(f"no suite is in both: {'; '.join(have)}; compare two folders of the same suite")
     yield f"A is {a.called}, B is {b.called}.\n"
     for left, right in pairs:
-        ours, theirs = one_trial(a, left, settings or {}), one_trial(b, right, settings or {})
-        yield to_text(comparison(left, ours, theirs))
-        changes = [f"- {line}" for line in differences(ours, theirs)]
+        ours, theirs = select_one_trial(a, left, settings or {}), select_one_trial(b, right, settings or {})
+        yield to_text(build_comparison(left, ours, theirs))
+        changes = [f"- {line}" for line in list_differences(ours, theirs)]
         yield "\n".join(["What differs:", *changes] if changes else ["Settings, code and hardware agree."]) + "\n"
-        yield furthest_apart(left, ours, theirs)
+        yield describe_furthest_row(left, ours, theirs)
 
 
-# settings that runs of a row may have otherwise: those of a seed and of a machine
+# settings in which runs of one row may differ: those of a seed and of a machine
 NO_TRIAL = {"seed", "places", "domains", "row_index", "tuned", "tokenizer.folder", "training.checkpoint_seconds"}
 NO_TRIAL |= {"budget.reference", "model.start", "start.folder"}
 
 
-def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
+def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
     """The runs of a suite with these settings, left out where a newer one of the row has another text.
 
     Raises ComparisonError for none, or for several settings of a row.
@@ -77,7 +77,7 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
         raise ComparisonError(f"{side.called}: no run of {suite} has {asked}; give --set what some were run with")
     first: dict[str, dict[str, Any]] = {}
     for run in runs:
-        own = {key: value for key, value in _settings_of(run).items() if not {key, key.split(".")[0]} & NO_TRIAL}
+        own = {key: value for key, value in _list_settings(run).items() if not {key, key.split(".")[0]} & NO_TRIAL}
         other = first.setdefault(run.row, own)
         if key := next((key for key in {**other, **own} if other.get(key) != own.get(key)), None):
             values = [_show(settings.get(key)) for settings in (other, own)]
@@ -97,21 +97,21 @@ def one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRe
 
 
 def _is_asked_for(run: RunRecords, settings: Mapping[str, Any]) -> bool:
-    """Whether a run has these settings; options of other methods are nothing to it."""
-    own = _settings_of(run)
+    """Whether a run has these settings; options of other methods do not count."""
+    own = _list_settings(run)
     others = {key for key in settings if key.startswith("options.") and key.split(".")[1] != run.line.method}
     return all(own.get(key) == value for key, value in settings.items() if key not in others)
 
 
-def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:
+def build_comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:
     """AP and AP⁺ of each row after the last domain that both have finished, and what they differ by.
 
-    AP by a share in percent, whose interval is of the logarithm of the ratio; AP⁺, which may be 0 or below, by a
-    difference of perplexities. Intervals are Student's over seeds that both have; seeds of one side do not count.
+    AP differs by a ratio, shown in percent; its interval is that of the logarithm. AP⁺ may be 0 or below, and differs
+    by perplexities. Intervals are Student's over the seeds that both have.
     """
-    ends, apart, titles = _pair_ends(a, b), _find_other_texts(a, b), Study(name, a).stage_titles
+    ends, apart, titles = _pair_ends(a, b), _find_rows_on_other_texts(a, b), Study(name, a).stage_titles
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
-    lines = tuple(TableRow((row,), _cells(ends[ends["row"] == row], titles, row in apart)) for row in rows)
+    lines = tuple(TableRow((row,), _make_cells(ends[ends["row"] == row], titles, row in apart)) for row in rows)
     notes = []
     for other, runs in (("B", a), ("A", b)):
         if missing := [row for row in rows if row not in {run.row for run in runs}]:
@@ -128,10 +128,11 @@ def comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> T
     )
 
 
-def furthest_apart(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> str:
-    """The row of a comparison whose AP differs most between A and B, in a sentence."""
+def describe_furthest_row(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> str:
+    """A sentence on the row whose AP differs most between A and B."""
     ends = _pair_ends(a, b)
-    means = ends[~ends["row"].isin(_find_other_texts(a, b))].groupby("row", sort=False)[["ap of A", "ap of B"]].mean()
+    compared = ends[~ends["row"].isin(_find_rows_on_other_texts(a, b))]
+    means = compared.groupby("row", sort=False)[["ap of A", "ap of B"]].mean()
     if means.empty:
         return f"{name}: no AP of A and B can be compared"
     ratios = np.log(means["ap of B"] / means["ap of A"]).abs()
@@ -146,14 +147,14 @@ def _pair_ends(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> pd.DataFrame
     return both[both["stage"] == both.groupby("row")["stage"].transform("max")].sort_values("seed")
 
 
-def _find_other_texts(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> list[str]:
+def _find_rows_on_other_texts(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> list[str]:
     """The rows whose texts are others in B."""
     ours, theirs = ({run.row: run for run in runs if run.line.texts} for runs in (a, b))
-    return [row for row in ours if row in theirs and other_texts(ours[row], theirs[row])]
+    return [row for row in ours if row in theirs and find_other_texts(ours[row], theirs[row])]
 
 
-def _cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:
-    """Of a row, whose ends both sides have; nothing is compared where texts are `apart`."""
+def _make_cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:
+    """The cells of a row, from the `ends` that both sides have; nothing is compared where texts are `apart`."""
     if ends.empty:
         return tuple(Cell(text="--") for _ in COLUMNS)
     cells = [Cell(text=titles[ends["stage"].iloc[0]]), Cell(text=str(len(ends)))]
@@ -167,14 +168,14 @@ def _cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell
     return tuple(cells)
 
 
-def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
+def list_differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
     """Settings, text, code, packages and hardware that are not the same, in words."""
-    yield from _settings(a, b)
+    yield from _list_changed_settings(a, b)
     texts = [{name: text for run in runs for name, text in run.line.texts.items()} for runs in (a, b)]
     changed = [name for name in texts[0] if name in texts[1] and texts[0][name] != texts[1][name]]
     if changed:
         yield f"validation text, or the tokenizer: {', '.join(changed)}"
-    made = [[header(stage).provenance for run in runs for stage in run.stages if stage] for runs in (a, b)]
+    made = [[find_header(stage).provenance for run in runs for stage in run.stages if stage] for runs in (a, b)]
     ways: dict[str, Callable[[Provenance], list[str]]] = {
         "code": lambda provenance: [provenance.code],
         "packages": lambda provenance: [f"{name} {version}" for name, version in provenance.packages.items()],
@@ -184,16 +185,16 @@ def differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[st
     for what, of in ways.items():
         ours, theirs = (list(dict.fromkeys(value for provenance in side for value in of(provenance))) for side in made)
         if set(ours) != set(theirs):
-            yield f"{what}: {_less(ours, theirs)} → {_less(theirs, ours)}"
+            yield f"{what}: {_list_own(ours, theirs)} → {_list_own(theirs, ours)}"
 
 
-def _less(values: Sequence[str], others: Sequence[str]) -> str:
+def _list_own(values: Sequence[str], others: Sequence[str]) -> str:
     return "; ".join(value for value in values if value not in others) or "nothing that the other lacks"
 
 
-def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
+def _list_changed_settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
     """Each setting that differs between runs of the same row, and in which rows."""
-    first = [{run.row: _settings_of(run) for run in runs} for runs in (a, b)]
+    first = [{run.row: _list_settings(run) for run in runs} for runs in (a, b)]
     rows = [row for row in first[0] if row in first[1]]
     changes: dict[str, list[str]] = {}
     for row in rows:
@@ -205,7 +206,7 @@ def _settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]
         yield change + ("" if of == rows else f" ({', '.join(of)})")
 
 
-def _settings_of(run: RunRecords) -> dict[str, Any]:
+def _list_settings(run: RunRecords) -> dict[str, Any]:
     """A run's settings by dotted key, as --set has them."""
     return _flatten({"options": {run.line.method: run.line.options}, **run.line.config})
 

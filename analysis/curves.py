@@ -66,7 +66,7 @@ class TrendFigure(FigureExhibit):
                 ends.append((axis, {row: tuple(end) for row, end in zip(last.index, last.to_numpy(), strict=True)}))
                 cut |= bool(means["mean"].max() > axis.get_ylim()[1])
             if len(parts) > 1:
-                line[0].set_title(self.heading(part), loc="left")
+                line[0].set_title(self.choose_heading(part), loc="left")
         figure.draw_without_rendering()  # names need the height of panels
         for axis, at in ends:
             figures.name_ends(axis, at, labels, style_of)

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from analysis.notes import note_missing_cells, notes
+from analysis.notes import collect_notes, note_missing_cells
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.settings.names import slug
 from benchmark.store import RunRecords
 
 View = Literal["ours", "both"]
+AVERAGE = "AVG"  # of the tasks, as a column of tables and of printed numbers
+PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +40,13 @@ class Exhibit:
     def select(self, study: Study) -> Study:
         """The study of the suites that the exhibit shows: those of the paper, or all if none is one of these."""
         suites = [suite for suite in self.blocks if suite in study.suites]
-        return study.of_suites(suites) if suites and suites != study.suites else study
+        return study.select_suites(suites) if suites and suites != study.suites else study
 
-    def heading(self, part: Study) -> str:
+    def choose_heading(self, part: Study) -> str:
         """The heading of a suite's block: the paper's for a suite of the paper, else what the runs did."""
-        return self.blocks.get(part.suite) or growth(part.runs[0])
+        return self.blocks.get(part.suite) or describe_growth(part.runs[0])
 
-    def beside(self, part: Study, block: str = "") -> Mapping[tuple[str, str, str, str], PrintedValue]:
+    def select_printed(self, part: Study, block: str = "") -> Mapping[tuple[str, str, str, str], PrintedValue]:
         """What the paper prints in a block (default: the suite's), by slug of the row, stage from 1, column and metric.
 
         Nothing where the suite is not one of the paper's that this exhibit shows, nor extends one.
@@ -66,7 +68,7 @@ class TableExhibit(Exhibit):
         """The table of the suites that it shows, with as many of the paper's numbers as the exhibit has."""
         raise NotImplementedError
 
-    def measured(
+    def finish_measurements(
         self,
         study: Study,
         columns: Sequence[Column],
@@ -76,14 +78,14 @@ class TableExhibit(Exhibit):
     ) -> Table:
         """The finished table of measurements, with the best marked, and below it the notes on all its suites.
 
-        `scores` compare whatever text a model was measured on.
+        `scores`: of downstream tasks, which compare whatever the validation text of a row was.
         """
         never = {part.suite: part.references if scores else part.never_best for part in study.parts}
         blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
-        below = [*about, *note_missing_cells(study, blocks), *notes(study)]
-        return self.table(columns, blocks, below)
+        below = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
+        return self.finish_table(columns, blocks, below)
 
-    def table(
+    def finish_table(
         self, columns: Sequence[Column], blocks: Sequence[Block], below: Sequence[str], stub: str = "Method"
     ) -> Table:
         """The finished table, its caption explaining brackets, and numbers of few seeds marked."""
@@ -92,7 +94,7 @@ class TableExhibit(Exhibit):
         fewer = ", or over n where it is said" if few - {1} else ""
         over = [f"Mean ± standard deviation over {seeds} seeds{fewer}."] if seeds > 1 else []
         over += ["† One seed: how much another would differ is not known."] * (1 in few)
-        below = [*over, *below, *corrections(blocks, columns)]
+        below = [*over, *below, *list_corrections(blocks, columns)]
         table = Table(self.name, self.label, self.caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
         brackets = " In brackets: printed in the paper." * table.has_printed
         return replace(table, caption=table.caption + brackets)
@@ -102,7 +104,7 @@ def to_files(table: Table) -> dict[str, bytes]:
     return {suffix: to_text(table).encode() for suffix, to_text in FORMATS.items()}
 
 
-def growth(run: RunRecords) -> str:
+def describe_growth(run: RunRecords) -> str:
     """What grows, in words, e.g. "BERT from L6_D384 to L12_D768"."""
     model = run.line.config["model"]
     sizes = [f"L{size['layers']}_D{size['hidden_size']}" for size in model["ladder"]]
@@ -142,7 +144,7 @@ def read_printed(path: Path) -> tuple[PrintedValue, ...]:
         return tuple(PrintedValue(**line) for line in csv.DictReader(file, strict=True))
 
 
-def with_printed(cell: Cell, value: PrintedValue | None) -> Cell:
+def add_printed(cell: Cell, value: PrintedValue | None) -> Cell:
     """The cell with its printed number beside its own."""
     if value is None:
         return cell
@@ -150,7 +152,7 @@ def with_printed(cell: Cell, value: PrintedValue | None) -> Cell:
     return replace(cell, printed=printed, corrected=value.corrected, doubt=value.flag)
 
 
-def corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list[str]:
+def list_corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list[str]:
     """Why printed numbers that are shown cannot be right, or are odd; each reason once, with its cells."""
     said: dict[str, dict[str, None]] = {}
     for block in blocks:

@@ -246,8 +246,8 @@ def finish(figure: Figure, *said: str) -> Figure:
 
 def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
     """The notes of tables on rows with other texts, in these suites and of these rows (default: all)."""
-    shown = study.of_suites(suites)
-    parts = (shown if rows is None else shown.only(rows)).parts
+    shown = study.select_suites(suites)
+    parts = (shown if rows is None else shown.select_rows(rows)).parts
     return " ".join(note for part in parts for note in note_unequal_texts(part))
 
 

@@ -77,18 +77,18 @@ SHOWN = 24  # columns and queries of their maps
 
 def measure_similarity(config: RunConfig, store: Store) -> None:
     """Record the ARS of a run's finished stages from the second on, where that is not recorded."""
-    record_measurement(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _similarity, first=1)
+    record_measurement(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _compute_similarity, first=1)
 
 
-def _similarity(models: RunModels, index: int) -> SimilarityLine:
+def _compute_similarity(models: RunModels, index: int) -> SimilarityLine:
     if reason := models.name_untrained(index):
         return SimilarityLine(ars=None, reason=reason)
-    kl = divergences(models.up_to(index), models.stream, index)
+    kl = compute_divergences(models.up_to(index), models.stream, index)
     return SimilarityLine(ars=compute_ars(kl), reason=None)
 
 
 @torch.no_grad()
-def divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) -> list[float]:
+def compute_divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) -> list[float]:
     """The mean of KL(p^i || p^j) in nats for each ancestor i of the last model j."""
     *ancestors, newest = models
     totals, count = [0.0] * len(ancestors), 0
@@ -118,14 +118,14 @@ def measure_attention(config: RunConfig, store: Store) -> None:
     maps: list[Tensor] = []  # of each model
 
     def compute(models: RunModels, index: int) -> AttentionLine:
-        if reason := _reason_against(models, index):
+        if reason := _find_reason_against(models, index):
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(len(maps), index + 1):
             batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(own_device())
             maps.append(compute_attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu())
-        parents = [_parents(models, i) for i in range(1, index + 1)]
+        parents = [_read_parents(models, i) for i in range(1, index + 1)]
         own, others = compare_with_ancestors(maps, parents)
-        heads = lineages(len(maps[0]), parents)
+        heads = choose_lineages(len(maps[0]), parents)
         per_layer = len(maps[index]) // models.after(index).layers
         return AttentionLine(
             own=own,
@@ -138,25 +138,26 @@ def measure_attention(config: RunConfig, store: Store) -> None:
     record_measurement(config, store, "attention", settings, compute)
 
 
-def _reason_against(models: RunModels, index: int) -> str:
+def _find_reason_against(models: RunModels, index: int) -> str:
+    """Why the heads of a stage's model and its ancestors do not compare; "" where they do."""
     if not_trained := models.name_untrained(index):
         return not_trained
     if any(isinstance(models.after(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
         return "the first domain is read with what M1 learned, unchanged"
     shapes = [(model.layers, model.hidden_size) for model in models.up_to(index)]
-    if any(shapes[i] != shapes[i - 1] and not models.growth(i) for i in range(1, index + 1)):
+    if any(shapes[i] != shapes[i - 1] and not models.read_growth(i) for i in range(1, index + 1)):
         return "a model grew without saying which head came from which"
     if len({model.prompts for model in models.up_to(index)}) > 1:
         return "only some of its models read a prompt"
     return ""
 
 
-def _parents(models: RunModels, index: int) -> list[int]:
-    growth, before = models.growth(index), models.after(index - 1)
+def _read_parents(models: RunModels, index: int) -> list[int]:
+    growth, before = models.read_growth(index), models.after(index - 1)
     heads: int = before.network.config.num_attention_heads  # of queries, in each layer
     if growth is None:
         return list(range(heads * before.layers))
-    return parents(growth.layer_sources, growth.head_sources, heads)
+    return find_parents(growth.layer_sources, growth.head_sources, heads)
 
 
 @torch.no_grad()
@@ -171,7 +172,7 @@ def compute_attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> 
     return torch.stack(read.attentions).transpose(1, 2).flatten(0, 1).float()
 
 
-def parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int) -> list[int]:
+def find_parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int) -> list[int]:
     """Return which head each head of a grown model came from (GrowthRecord), in a model with `heads` heads a layer."""
     pairs = zip(layer_sources, head_sources, strict=True)
     return [layer * heads + head for layer, sources in pairs for head in sources]
@@ -205,7 +206,7 @@ def compare_with_ancestors(
     return own[::-1], others[::-1]
 
 
-def lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
+def choose_lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
     """Heads of the last model that the figure shows: of some of the first one's `heads`, the latest descendants.
 
     The latest is the one with the highest number: a copy, where there are any.
@@ -226,7 +227,7 @@ class RunModels:
     def __init__(self, config: RunConfig, store: Store) -> None:
         self.config, self.store = config, store
         self.keys = list(takewhile(store.is_stage_done, store.read_stage_keys(config)))
-        self.lines = cache(lambda index: store.read_stage(self.keys[index]))
+        self.read_lines = cache(lambda index: store.read_stage(self.keys[index]))
         self._models: dict[int, LanguageModel] = {}
 
     @cached_property
@@ -245,12 +246,12 @@ class RunModels:
 
     def name_untrained(self, last: int) -> str:
         """Which models up to that stage's are not trained, in words; a method may leave early stages out."""
-        missing = [f"M{i + 1}" for i in range(last + 1) if not select_kind(self.lines(i), EvaluationLine)]
+        missing = [f"M{i + 1}" for i in range(last + 1) if not select_kind(self.read_lines(i), EvaluationLine)]
         return f"{', '.join(missing)} not trained" if missing else ""
 
-    def growth(self, index: int) -> GrowthRecord | None:
+    def read_growth(self, index: int) -> GrowthRecord | None:
         """What the stage's growth said of itself; None where nothing grew."""
-        return select_kind(self.lines(index), DoneLine)[-1].growth
+        return select_kind(self.read_lines(index), DoneLine)[-1].growth
 
 
 def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Batch]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, count_copies, header, other_texts, select_measure
+from analysis.study import Study, count_copies, find_header, find_other_texts, select_measure
 from analysis.tables import Block, format_number
 from benchmark.records import DoneLine, find_last
 from benchmark.settings.suite import describe_passes
@@ -18,7 +18,7 @@ TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no
 NAMED = 6  # rows or stages in a note, of which some tables have many
 
 
-def notes(study: Study) -> list[str]:
+def collect_notes(study: Study) -> list[str]:
     """The footnotes on a study's runs; none where all is equal and nothing failed."""
     lines = []
     for part in study.parts:
@@ -44,7 +44,7 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
         memory = run.line.config.get("data", {}).get("memory_tokens", 0)
         own = 1 - (run.line.config.get("replay") or {}).get("share", 0)  # of a batch
         for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
-            tokens, end = header(stage).data.get(domain.name, {}).get("tokens"), find_last(stage, DoneLine)
+            tokens, end = find_header(stage).data.get(domain.name, {}).get("tokens"), find_last(stage, DoneLine)
             if tokens and end and end.charged.get("tokens"):
                 times.setdefault(domain.title, []).append(own * end.charged["tokens"] / tokens)
             if tokens and domain != run.domains[-1]:
@@ -125,7 +125,7 @@ def note_unequal_texts(part: Study) -> list[str]:
     shared = part.on_most_texts
     rows_of: dict[tuple[str, ...], list[str]] = {}
     for run in part.runs if shared else ():
-        if run.line.unigram and (titles := other_texts(run, shared[0])):
+        if run.line.unigram and (titles := find_other_texts(run, shared[0])):
             rows_of.setdefault(tuple(titles), []).append(run.row)
     return [
         f"Texts differ in {_shorten(titles, ', ', 'texts')}: {_shorten(list(dict.fromkeys(who)), ', ', 'rows')}. Their "
@@ -159,7 +159,7 @@ def note_near_copies(part: Study) -> list[str]:
     counts = {}
     for run in part.runs:
         titles = {domain.name: domain.title for domain in (*run.line.domains, *run.line.probes)}
-        for head in (header(stage) for stage in run.stages if stage):
+        for head in (find_header(stage) for stage in run.stages if stage):
             for name, info in head.data.items():
                 for other, near in count_copies(head, name).items():
                     if name in titles:

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from PIL import Image
 
 from analysis import notes
-from analysis.exhibits import Exhibit, TableExhibit, View, growth, to_files
+from analysis.exhibits import Exhibit, TableExhibit, View, describe_growth, to_files
 from analysis.figures import CLEAR, COLOURS, assign_colours, shorten_number
 from analysis.inference import show_mean
 from analysis.metrics import AP, PERPLEXITIES
@@ -32,7 +32,7 @@ GROWN = 1.05  # times the parameters: prompts and adapters are less
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
-def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
+def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
     """HTML of the report: first table, curve, summary, scorecard if any, the other exhibits, how the runs were made."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -41,8 +41,8 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = _code
-    audit = _audit(study)
+    environment.filters["code"] = _mark_code
+    audit = _list_audit_notes(study)
     said = {note for _, note in audit}
     tables = []
     for exhibit, content in exhibits:
@@ -53,7 +53,7 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
     card = _say_once(scorecard, said)
     return environment.get_template("page.html").render(
         study=study,
-        grows=", ".join(growth(part.runs[0]) for part in study.parts),
+        grows=", ".join(describe_growth(part.runs[0]) for part in study.parts),
         done=sum(run.finished == len(run.stages) for run in study.runs),
         failed=sum(run.failure is not None for run in study.runs),
         summary=[(part.suite, summarize(part)) for part in study.parts],
@@ -74,7 +74,7 @@ def page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit
             )
             for run in study.runs
         },
-        data=data(study),
+        data=make_chart_data(study),
         # Vega-Lite with all that it needs (BSD-3-Clause): packed it is 0.4 MB of each page, else 0.9 MB
         library=base64.b64encode(gzip.compress((FOLDER / "vega_lite_bundle.js").read_bytes(), mtime=0)).decode(),
         script=Markup((FOLDER / "explore.js").read_text("utf-8")),
@@ -107,7 +107,7 @@ def summarize(part: Study) -> list[str]:
             pairs = ends.pivot_table(index="seed", columns="row", values="ap")[[row, small.idxmin()]].dropna()
             ratios = np.log(pairs[row] / pairs[small.idxmin()]).to_numpy()
             if len(ratios):
-                shared = part.text_variance(part.suite, row, small.idxmin(), last)
+                shared = part.compute_text_variance(part.suite, row, small.idxmin(), last)
                 change, between = show_mean(ratios, AP.show, shared)
                 within = f" (95% interval {between})" if between else ""
                 said.append(
@@ -123,7 +123,7 @@ def summarize(part: Study) -> list[str]:
     return said
 
 
-def _code(text: str) -> Markup:
+def _mark_code(text: str) -> Markup:
     """`code` between backticks."""
     parts = [
         Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(text.split("`"))
@@ -148,13 +148,13 @@ def _describe_undecided(scorecard: Table) -> str:
     return f"These runs decide none of the paper's {len(rows)} findings." if rows[1:] else rows[0].stub[0]
 
 
-def _audit(study: Study) -> list[tuple[str, str]]:
+def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
     """What is not equal, or not well, in the runs of each suite, which is named where there are several."""
     lines = []
     for part in study.parts:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
         code = notes.note_differences(part.stages, "Code or packages differ", ["code", "packages"])
-        lines += [(where, note) for note in (*notes.notes(part), *notes.note_leaks(part), *code)]
+        lines += [(where, note) for note in (*notes.collect_notes(part), *notes.note_leaks(part), *code)]
     return lines
 
 
@@ -177,7 +177,7 @@ def _build_cost_table(study: Study) -> Table:
     return Table("made", "", caption, ("Row",), columns, (Block("", tuple(rows)),))
 
 
-def data(study: Study) -> Markup:
+def make_chart_data(study: Study) -> Markup:
     """JSON for the script: nothing in it can end its element or begin another."""
     own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
     others = {unit: UNITS[unit].label for unit in list_recorded_units() if unit != own}
@@ -188,13 +188,13 @@ def data(study: Study) -> Markup:
         "clear": CLEAR,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRIC_NAMES,
-        "points": _points(study),
+        "points": _collect_points(study),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-def _points(study: Study) -> dict[str, Any]:
+def _collect_points(study: Study) -> dict[str, Any]:
     """Each evaluation of a row, as names of its fields and a list each, which is short where many are.
 
     Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
@@ -238,11 +238,11 @@ def render(
     if view == "ours" and study.runs:
         verdicts = None
         if study.paper:
-            from analysis.scorecard import scorecard
+            from analysis.scorecard import build_scorecard
 
-            verdicts = scorecard(study, load)
+            verdicts = build_scorecard(study, load)
             files |= {f"{verdicts.name}.{suffix}": content for suffix, content in to_files(verdicts).items()}
-        files["index.html"] = page(study, verdicts, shown).encode()
+        files["index.html"] = render_page(study, verdicts, shown).encode()
     for name, content in files.items():
         with whole_file(out / name) as file:
             file.write(content)

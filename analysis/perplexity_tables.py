@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import metrics, notes
-from analysis.exhibits import TableExhibit, with_printed
+from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
@@ -40,19 +40,19 @@ class PerplexityTable(TableExhibit):
             Column(metric.name, titles[stage], metric.lower, in_csv_alone=_is_between(stage, len(titles)))
             for stage, metric in places
         ]
-        blocks = [self._block(part, places) for part in study.parts]
+        blocks = [self._make_block(part, places) for part in study.parts]
         below = notes.note_probes(study)
         for part in study.parts:
             for stage, title in enumerate(part.stage_titles[:-1]):
                 below += notes.note_without_copies(part, title, stage)
-        return self.measured(study, columns, blocks, below)
+        return self.finish_measurements(study, columns, blocks, below)
 
-    def _block(self, part: Study, places: Sequence[Place]) -> Block:
+    def _make_block(self, part: Study, places: Sequence[Place]) -> Block:
         ends = part.ends.groupby(["row", "stage"])
         values = {metric: ends[metric.column].agg(tuple).to_dict() for metric in PERPLEXITIES}
         done = part.stages[part.stages["done"]]
         untrained = set(zip(done["row"], done["stage"], strict=True)) - set(values[AP])
-        printed = self.beside(part)
+        printed = self.select_printed(part)
         chosen = self.only.get(part.suite, ())
         rows = []
         for label, run in {run.row: run for run in part.runs if not chosen or run.row in chosen}.items():
@@ -66,13 +66,13 @@ class PerplexityTable(TableExhibit):
                 if stage < len(run.domains) and not untrained & {(label, earlier) for earlier in needed}:
                     measured = values[metric].get((label, stage), ())
                     beside = printed.get((row, str(stage + 1), title, metric.name)) if same else None
-                    cells.append(with_printed(Cell(measured, missing=not measured), beside))
+                    cells.append(add_printed(Cell(measured, missing=not measured), beside))
                 else:
                     cells.append(Cell())
             rows.append(TableRow((label,), tuple(cells)))
         if not chosen:
-            rows += _rows_to_compare_with(part, places)
-        return Block(self.heading(part), tuple(rows), part.suite)
+            rows += _make_reference_rows(part, places)
+        return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
 def _is_between(stage: int, stages: int) -> bool:
@@ -80,7 +80,7 @@ def _is_between(stage: int, stages: int) -> bool:
     return stages > LONG and (stages - 1 - stage) % -(-stages // 6) > 0
 
 
-def _rows_to_compare_with(part: Study, places: Sequence[Place]) -> Iterator[TableRow]:
+def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[TableRow]:
     """AP of each start model, untouched, and of the unigram distributions, on the domains that have come so far."""
     for name, runs in part.starts.items():
         starts = [[select_measure(run.start, domain.name) for domain in run.domains] for run in runs]
@@ -128,7 +128,7 @@ class LifelongTable(TableExhibit):
             *COLUMNS,
             *(Column(title, group, True, digits) for group, digits in groups.items() for title in probes.values()),
         )
-        blocks = [self._block(part, columns, probes) for part in study.parts]
+        blocks = [self._make_block(part, columns, probes) for part in study.parts]
         about = (
             "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the sign turned is "
             "backward transfer; forward transfer is how much better than by its unigram distribution a domain is "
@@ -139,15 +139,15 @@ class LifelongTable(TableExhibit):
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
         below = [about, *(note for part in study.parts for note in _note_slowed_runs(part))]
-        return self.measured(study, columns, blocks, below)
+        return self.finish_measurements(study, columns, blocks, below)
 
-    def _block(self, part: Study, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
+    def _make_block(self, part: Study, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
         runs = {run.id: run for run in part.runs}
         curves = [(runs[str(id)], curve) for id, curve in part.finished.groupby("run", sort=False)]
         targets = {
             run.seed: curve["ap"].iloc[-1]
             for run, curve in curves
-            if run.row == TARGET and not (is_timed(run) and curve["slowed"].any())
+            if run.row == TARGET and not (_is_timed(run) and curve["slowed"].any())
         }
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in part.runs}
         missing = [Cell(missing=True)] * len(columns)
@@ -155,25 +155,27 @@ class LifelongTable(TableExhibit):
             target = targets.get(run.seed, np.nan) if not part.apart & {run.row, TARGET} else np.nan
             measured[run.row].append(_measure(run, curve, target, list(probes)))
         rows = [
-            TableRow((row,), tuple(map(_cell, zip(*lines, strict=True), columns) if lines else missing))
+            TableRow((row,), tuple(map(_make_cell, zip(*lines, strict=True), columns) if lines else missing))
             for row, lines in measured.items()
         ]
-        return Block(self.heading(part), tuple(rows), part.suite)
+        return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
 def _measure(run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequence[str]) -> tuple[float, ...]:
-    """The columns' values of a run, NEVER for a target that it does not reach; of one that was slowed no wall time.
+    """The values of a run, one a column: NEVER for a target that it does not reach, no wall time if it was slowed.
 
-    `target` is NaN where there is none. The last ones, of a start model, have columns where there is one.
+    `target` is NaN where there is none. Values above a start model come last; tables without one have no columns for
+    them.
     """
     names, end = [domain.name for domain in run.domains], run.matrix[-1]
-    later, last = curve[curve["stage"] > 0], _last_stage(curve)
+    later, last = curve[curve["stage"] > 0], _select_last_stage(curve)
+    unigram = [run.line.unigram.get(name, np.nan) for name in names]
     reached = [metrics.find_budget_to_reach(last[unit], last["ap"], target) for unit in ("seconds", "tokens")]
     seconds, tokens = (NEVER if np.isnan(value) and not np.isnan(target) else value for value in reached)
     return (
         *(curve[name].iloc[-1] for name in ("ap", "ap_plus", "log_ap_plus")),
         float(np.mean([select_measure(end, name, "bits_per_byte") for name in names])),
-        metrics.compute_forward_transfer(loss_matrix(run), [run.line.unigram.get(name, np.nan) for name in names]),
+        metrics.compute_forward_transfer(_make_perplexity_matrix(run), unigram),
         metrics.compute_area_under_curve(later["charged"], later["ap"]),
         np.nan if curve["slowed"].any() else seconds,
         tokens,
@@ -182,18 +184,18 @@ def _measure(run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequen
     )
 
 
-def is_timed(run: RunRecords) -> bool:
+def _is_timed(run: RunRecords) -> bool:
     """Whether a run's budget was wall time, of which other programs may have taken some."""
     return UNITS[run.line.config["budget"]["unit"]].is_wall_time
 
 
-def _cell(values: tuple[float, ...], column: Column) -> Cell:
+def _make_cell(values: tuple[float, ...], column: Column) -> Cell:
     known = [value for value in values if not np.isnan(value)]
     numbers = tuple(value for value in known if value != NEVER)
     return Cell(numbers, column.digits, text="never" if known and not numbers else "")
 
 
-def loss_matrix(run: RunRecords) -> Floats:
+def _make_perplexity_matrix(run: RunRecords) -> Floats:
     """The perplexity of each domain after each stage, (D, D); NaN where nothing is measured."""
     names = [domain.name for domain in run.domains]
     rows = [[select_measure(measured, name) for name in names] for measured in run.matrix]
@@ -212,7 +214,7 @@ class UnitTable(TableExhibit):
     def _build(self, study: Study) -> Table:
         columns = [Column(name, UNITS[unit].label, lower) for unit in list_recorded_units() for name, lower in _OF_UNIT]
         rows = dict.fromkeys(run.row for run in study.runs)
-        compared, blocks = study.only(rows.keys() - study.pooled), []
+        compared, blocks = study.select_rows(rows.keys() - study.pooled), []
         below = ["A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."]
         if pooled := [row for row in rows if row in study.pooled]:
             below.append(f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}.")
@@ -221,11 +223,11 @@ class UnitTable(TableExhibit):
             ranks = values.groupby(["row"]).mean().drop(index=list(part.apart), errors="ignore").rank(method="min")
             ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
             of_suite = dict.fromkeys(run.row for run in part.runs)
-            lines = tuple(TableRow((row,), tuple(_unit_cells(row, values, ranks))) for row in of_suite)
-            blocks.append(mark_best(Block(self.heading(part), lines, part.suite), columns, part.apart))
+            lines = tuple(TableRow((row,), tuple(_make_unit_cells(row, values, ranks))) for row in of_suite)
+            blocks.append(mark_best(Block(self.choose_heading(part), lines, part.suite), columns, part.apart))
             below += _note_slowed_runs(part)
-        below += [*notes.note_missing_cells(compared, blocks), *notes.notes(compared)]
-        return self.table(columns, blocks, below)
+        below += [*notes.note_missing_cells(compared, blocks), *notes.collect_notes(compared)]
+        return self.finish_table(columns, blocks, below)
 
 
 _OF_UNIT = (("AP", True), ("Rank", None))
@@ -237,7 +239,7 @@ def compare_at_equal_cost(finished: pd.DataFrame, apart: Collection[str]) -> pd.
     Between evaluations log AP is linear in the cost. NaN where a run did not record a unit; wall times of slowed runs
     count as not recorded. Rows that stand `apart` set no stage's length; where they spent less they have no number.
     """
-    last = {key: _last_stage(curve) for key, curve in finished.groupby(["row", "seed"], sort=False)}
+    last = {key: _select_last_stage(curve) for key, curve in finished.groupby(["row", "seed"], sort=False)}
     index = pd.MultiIndex.from_tuples(list(last), names=["row", "seed"])
     values = pd.DataFrame(np.nan, index=index, columns=list_recorded_units())
     for unit in list_recorded_units():
@@ -257,14 +259,14 @@ def _note_slowed_runs(part: Study) -> list[str]:
     return [said] if slowed.any() else []
 
 
-def _last_stage(curve: pd.DataFrame) -> pd.DataFrame:
+def _select_last_stage(curve: pd.DataFrame) -> pd.DataFrame:
     """A run's evaluations in its last stage, their amounts from the beginning of that stage."""
     inside = curve[curve["stage"] == curve["stage"].max()]
     begun = inside["begun"].iloc[0]
     return inside.assign(**{unit: inside[unit] - begun[unit] for unit in list_recorded_units()})
 
 
-def _unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
+def _make_unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
     if row not in values.index.unique("row"):
         return [Cell(missing=True)] * (len(_OF_UNIT) * len(list_recorded_units()))
     cells = []

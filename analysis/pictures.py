@@ -37,7 +37,7 @@ class MatrixFigure(FigureExhibit):
     """
 
     def _draw(self, study: Study) -> Figure:
-        matrices = [matrix for part in study.parts for matrix in self._matrices(part)]
+        matrices = [matrix for part in study.parts for matrix in self._make_matrices(part)]
         values = [matrix.to_numpy()[np.isfinite(matrix.to_numpy())] for _, matrix in matrices]
         every = np.concatenate([*values, np.empty(0)])
         if not every.size:
@@ -89,7 +89,7 @@ class MatrixFigure(FigureExhibit):
         about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
         return finish(figure, about, figures.describe_texts(study, study.suites), figures.describe_copies(study))
 
-    def _matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
+    def _make_matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
         """What a panel shows of each row: a line a stage, a column a text."""
         runs, titles = part.runs, part.stage_titles
         for row in dict.fromkeys(run.row for run in runs):

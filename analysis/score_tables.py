@@ -9,16 +9,14 @@ from typing import ClassVar
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import TableExhibit, with_printed
+from analysis.exhibits import AVERAGE, PROMPT_ROWS, TableExhibit, add_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import ZeroShotLine
 from benchmark.settings.names import BASELINE, slug
 
-AVERAGE = "AVG"
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
 PROMPTED = "ELLE"  # the paper's row with prompts
-PROMPTS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt", "picked": "picked prompt"}
 # label; whether it competes; scores, a line a seed and a column a domain; row and stage of the printed numbers
 ScoreLine = tuple[str, bool, pd.DataFrame, str, str]
 
@@ -39,18 +37,18 @@ class ScoreTable(TableExhibit):
         if study.whole_task:
             columns.append(Column(study.whole_task, lower=False))
             titles[""] = study.whole_task
-        blocks = self._blocks(study, titles)
+        blocks = self._make_blocks(study, titles)
         below = _describe_scores(study.scores, titles)
         if leaked := [note for part in study.parts for note in notes.note_leaks(part)]:
-            clean = self._blocks(study.without_leaks(), titles)
+            clean = self._make_blocks(study.without_leaks, titles)
             below += [*leaked, *self._note_leaks(blocks, clean, columns)]
-        return self.measured(study, columns, blocks, below, scores=True)
+        return self.finish_measurements(study, columns, blocks, below, scores=True)
 
-    def _blocks(self, study: Study, titles: dict[str, str]) -> list[Block]:
+    def _make_blocks(self, study: Study, titles: dict[str, str]) -> list[Block]:
         return [
-            Block(heading, tuple(self._rows(part, lines, titles)), part.suite)
+            Block(heading, tuple(self._make_rows(part, lines, titles)), part.suite)
             for part in study.parts
-            for heading, lines in self.lines(part)
+            for heading, lines in self.collect_lines(part)
         ]
 
     def _note_leaks(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
@@ -72,7 +70,7 @@ class ScoreTable(TableExhibit):
                 notes.append(f"{column.name} without leaked test examples: {said}.")
         return notes
 
-    def lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
         """The blocks of a suite: heading, and the lines in it."""
         chosen = self.only.get(part.suite, ())
         runs = {run.row: run for run in part.runs if not chosen or run.row in chosen}
@@ -80,28 +78,29 @@ class ScoreTable(TableExhibit):
         lines = [
             (row, True, _average_seeds(part.scores, row, last), row, str(len(run.domains))) for row, run in runs.items()
         ]
-        shown = [(self.heading(part), lines + ([] if chosen else _baselines(part)))]
+        shown = [(self.choose_heading(part), lines + ([] if chosen else _collect_baselines(part)))]
         if len(part.probes[(part.probes["stage"] == last) & part.probes["headline"]]):
             lines = [(f"{row}, linear probe", True, _average_seeds(part.probes, row, last), "", "") for row in runs]
             shown.append((PROBES, lines))
         return shown
 
-    def _rows(self, part: Study, lines: list[ScoreLine], titles: dict[str, str]) -> list[TableRow]:
-        printed, names = self.beside(part), list(part.tasks)
+    def _make_rows(self, part: Study, lines: list[ScoreLine], titles: dict[str, str]) -> list[TableRow]:
+        printed, names = self.select_printed(part), list(part.tasks)
         stream = [*dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE)]
         if part.stage_titles != stream or set(part.scores["how"]) == {"linear_probe"}:
             printed = {}
         average, of_domains = AVERAGE if len(names) == len(stream) else "", [name for name in titles if name]
         rows = []
         for label, competes, means, row, stage in lines:
-            cells = [_cell(means, name) if name in names else Cell() for name in of_domains] + [_average(means, names)]
+            cells = [_make_cell(means, name) if name in names else Cell() for name in of_domains]
+            cells.append(_make_average_cell(means, names))
             beside = [
                 printed.get((slug(row), stage, column, "F1"))
                 for column in [*(titles[name] for name in of_domains), average]
             ]
-            cells = list(map(with_printed, cells, beside))
+            cells = list(map(add_printed, cells, beside))
             if "" in titles:
-                cells.append(_cell(means, "") if row or "" in means else Cell())
+                cells.append(_make_cell(means, "") if row or "" in means else Cell())
             rows.append(TableRow((label,), tuple(cells), competes))
         if self.by_stage and part.suite in part.only_last:  # no score of the models before is to come
             rows[:-1] = [replace(row, cells=tuple(replace(c, missing=False) for c in row.cells)) for row in rows[:-1]]
@@ -112,12 +111,12 @@ class ScoreTable(TableExhibit):
 class PromptTable(ScoreTable):
     """The final models that have domain prompts, fine-tuned with no, a wrong, the right, and a picked prompt.
 
-    The last, which the paper does not have, where it was measured.
+    The paper has no picked prompt; it is shown where it was measured.
     """
 
-    def lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
         final = _find_final_scores(part)
-        prompts = {name: label for name, label in PROMPTS.items() if name != "picked" or name in set(final["prompt"])}
+        prompts = PROMPT_ROWS | ({"picked": "picked prompt"} if "picked" in set(final["prompt"]) else {})
         rows = dict.fromkeys(run.row for run in part.runs)
         with_prompts = [row for row in rows if "right" in set(final[final["row"] == row]["prompt"])]
         lines = [
@@ -131,7 +130,7 @@ class PromptTable(ScoreTable):
             for row in with_prompts or [PROMPTED]
             for prompt, label in prompts.items()
         ]
-        return [(self.heading(part), lines)]
+        return [(self.choose_heading(part), lines)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +139,7 @@ class StageScoreTable(ScoreTable):
 
     by_stage = True
 
-    def lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
         stages = {run.row: range(len(run.domains)) for run in part.runs}
         return [
             (row, [(f"M{i + 1}", True, _average_seeds(part.scores, row, i), row, str(i + 1)) for i in of_row])
@@ -153,20 +152,20 @@ class ZeroShotTable(TableExhibit):
     """What lm-evaluation-harness says of every row's model after each stage, beside its AP; a block a row."""
 
     def _build(self, study: Study) -> Table:
-        metrics = {line.task: _headline(line) for run in study.runs for lines in run.zero_shot for line in lines}
+        metrics = {line.task: _choose_metric(line) for run in study.runs for lines in run.zero_shot for line in lines}
         blocks = []
         for part in study.parts:
             for row, run in {run.row: run for run in part.runs}.items():
-                lines = (self._line(part, row, stage, metrics) for stage in range(len(run.domains)))
+                lines = (self._make_row(part, row, stage, metrics) for stage in range(len(run.domains)))
                 blocks.append(Block(row, tuple(lines), part.suite))
         about = [
             f"Metrics: {', '.join(f'{task} {name}' for task, name in metrics.items())}. Nobody has looked for these "
             "tasks' examples in the training text of the stream."
         ]
         about *= bool(metrics)
-        return self.measured(study, [Column("AP"), *map(Column, metrics)], blocks, about, scores=True)
+        return self.finish_measurements(study, [Column("AP"), *map(Column, metrics)], blocks, about, scores=True)
 
-    def _line(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
+    def _make_row(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
         ends = part.ends[(part.ends["row"] == row) & (part.ends["stage"] == stage)]
         runs = [run for run in part.runs if run.row == row and len(run.zero_shot) > stage]
         said = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
@@ -175,7 +174,7 @@ class ZeroShotTable(TableExhibit):
         return TableRow((f"M{stage + 1}",), tuple(cells))
 
 
-def _headline(line: ZeroShotLine) -> str:
+def _choose_metric(line: ZeroShotLine) -> str:
     """The metric that a table shows of a task: normalised accuracy where there is one, accuracy, or the first."""
     return next((name for name in ("acc_norm", "acc") if name in line.values), next(iter(line.values)))
 
@@ -190,19 +189,19 @@ def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:
     return average_by_domain(scores[shown], ["seed"])
 
 
-def _cell(means: pd.DataFrame, domain: str) -> Cell:
+def _make_cell(means: pd.DataFrame, domain: str) -> Cell:
     """The score on a domain's task of each pre-training seed; `means` over fine-tuning seeds, a column a domain."""
     values = tuple(100 * means[domain].dropna()) if domain in means else ()
     return Cell(values, digits=1, missing=not values)
 
 
-def _average(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
+def _make_average_cell(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
     """The mean over tasks of each pre-training seed that has them all; `means` as for `_cell`."""
     values = tuple(100 * means.reindex(columns=list(domains)).dropna().mean(axis=1))
     return Cell(values, digits=1, missing=not values and bool(domains))
 
 
-def _baselines(part: Study) -> list[ScoreLine]:
+def _collect_baselines(part: Study) -> list[ScoreLine]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
     scores = _find_final_scores(part)
     scores = scores[scores["headline"]]

@@ -10,14 +10,12 @@ import scipy.stats
 
 from analysis import notes
 from analysis.claims import CLAIMS, PAPER, ZERO
-from analysis.exhibits import Exhibit, growth
+from analysis.exhibits import AVERAGE, Exhibit, describe_growth
 from analysis.inference import ERRORS, POWER, compute_interval, count_fewest_seeds, show_mean
 from analysis.metrics import METRICS
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from analysis.verdicts import (
-    AVERAGE,
-    LAST,
     Comparison,
     Key,
     Measurements,
@@ -32,14 +30,15 @@ from benchmark.settings.names import slug
 
 NAME = "scorecard"
 COLUMNS = ("Verdict", "Weakest comparison", "Effect", "95% interval", "Seeds", "p", "Decidable from", "Paper")
+Judged = Sequence[tuple[str, Verdict]]  # each with its suite
 
 
-def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
+def build_scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     """Verdicts on all claims about rows that the study has, a block a topic (and suite, where there are several).
 
     `load` gives the paper's tables by name.
     """
-    papers = {part.suite: _papers(part, load) for part in study.parts}
+    papers = {part.suite: _convert_papers(part, load) for part in study.parts}
     ours = {part.suite: collect_measurements(part) for part in study.parts}
     judged = _judge(ours, papers)
     seeds = max((verdict.seeds for _, verdict in judged), default=0)
@@ -47,21 +46,21 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
         blocks = [Block("", (TableRow((_describe_undecided(len(judged), seeds),), tuple(Cell() for _ in COLUMNS)),))]
         below = _describe_rules(ours, len(judged))[1:] if judged else []
     else:
-        blocks, below = list(_blocks(study, ours, judged)), _describe_rules(ours, len(judged))
+        blocks, below = list(_list_blocks(study, ours, judged)), _describe_rules(ours, len(judged))
     if any(comparison.text_variance for _, verdict in judged for comparison in verdict.comparisons):
         below.append("An interval of AP also holds the error that the choice of validation documents brings.")
     for part in study.parts:
         mine, theirs = ours[part.suite], papers[part.suite]
-        below += _order(mine, theirs["main_pretraining"], "AP", "", "final AP")
-        below += _order(mine, theirs["main_downstream"], "score", AVERAGE, "final average score")
+        below += _compare_order(mine, theirs["main_pretraining"], "AP", "", "final AP")
+        below += _compare_order(mine, theirs["main_downstream"], "score", AVERAGE, "final average score")
         tables = dict.fromkeys(verdict.claim.table for of, verdict in judged if of == part.suite and verdict.printed)
         below += _note_printed(part, load, tables)
     if not any(notes.note_tuning(part.runs) for part in study.parts):
         below.append("Options are the suite's own, not tuned.")
     if leaks := [note for part in study.parts for note in notes.note_leaks(part)]:
-        clean = {part.suite: collect_measurements(part) for part in study.without_leaks().parts}
+        clean = {part.suite: collect_measurements(part) for part in study.without_leaks.parts}
         below += [*leaks, *_note_other_verdicts(judged, _judge(clean, papers, len(judged)))]
-    below += notes.notes(study)
+    below += notes.collect_notes(study)
     columns = tuple(map(Column, COLUMNS))
     return Table(
         NAME, "table:scorecard", "The paper's findings on these runs.", ("Claim",), columns, tuple(blocks), tuple(below)
@@ -70,8 +69,8 @@ def scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
 
 def _judge(
     ours: Mapping[str, Measurements], papers: Mapping[str, Mapping[str, Measurements]], least: int = 0
-) -> list[tuple[str, Verdict]]:
-    """The verdicts on all claims that suites have anything of, each with its suite; corrected for `least` or more."""
+) -> Judged:
+    """The verdicts on all claims that suites have anything of; corrected for `least` claims, or for all if more."""
     compared = [
         (suite, (claim, comparisons, compare(claim, papers[suite][claim.table])))
         for suite in ours
@@ -82,7 +81,7 @@ def _judge(
     return [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
 
 
-def _note_other_verdicts(judged: Sequence[tuple[str, Verdict]], clean: Sequence[tuple[str, Verdict]]) -> list[str]:
+def _note_other_verdicts(judged: Judged, clean: Judged) -> list[str]:
     """Verdicts that are others without test examples that models have seen."""
     states = {(suite, now.claim): now.state for suite, now in clean}
     pairs = [(was, states.get((suite, was.claim), "not decidable")) for suite, was in judged]
@@ -101,16 +100,16 @@ def _describe_undecided(claims: int, seeds: int) -> str:
     return f"None of {claims} claims can be decided with {have}; together they need at least {needed}."
 
 
-def _blocks(study: Study, ours: Mapping[str, Measurements], judged: Sequence[tuple[str, Verdict]]) -> Iterator[Block]:
+def _list_blocks(study: Study, ours: Mapping[str, Measurements], judged: Judged) -> Iterator[Block]:
     for part in study.parts:
-        place = f"{growth(part.runs[0])}: " if len(study.parts) > 1 else ""
+        place = f"{describe_growth(part.runs[0])}: " if len(study.parts) > 1 else ""
         for topic in dict.fromkeys(claim.topic for claim in CLAIMS):
             chosen = [verdict for of, verdict in judged if of == part.suite and verdict.claim.topic == topic]
             if chosen:
-                yield Block(place + topic, tuple(_row(verdict, ours[part.suite]) for verdict in chosen))
+                yield Block(place + topic, tuple(_make_row(verdict, ours[part.suite]) for verdict in chosen))
 
 
-def _row(verdict: Verdict, ours: Measurements) -> TableRow:
+def _make_row(verdict: Verdict, ours: Measurements) -> TableRow:
     comparison, metric = verdict.weakest, METRICS[verdict.claim.metric]
     state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
     from_ = verdict.decidable_from
@@ -120,23 +119,19 @@ def _row(verdict: Verdict, ours: Measurements) -> TableRow:
         effect = (*shown, str(len(comparison.changes)))
     texts = (
         state,
-        _name(comparison, ours),
+        _name_comparison(comparison, ours),
         *effect,
         "" if verdict.reason else _format_p(verdict.p),
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
-        _format_printed(find_weakest(verdict.printed) if verdict.printed else None, metric.show),
+        metric.show(float(find_weakest(verdict.printed).changes.mean())) if verdict.printed else "",
     )
     return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts))
 
 
-def _name(comparison: Comparison, ours: Measurements) -> str:
+def _name_comparison(comparison: Comparison, ours: Measurements) -> str:
     against = "" if comparison.other == ZERO else f" against {comparison.other}"
     task = {"": "", AVERAGE: ", average"}.get(comparison.column, f", {ours.tasks.get(comparison.column)} task")
     return f"{comparison.row}{against} after {ours.stages[comparison.stage]}{task}"
-
-
-def _format_printed(comparison: Comparison | None, show: Callable[[float], str]) -> str:
-    return show(float(comparison.changes.mean())) if comparison and comparison.changes.size else ""
 
 
 def _format_p(p: float) -> str:
@@ -159,10 +154,10 @@ def _describe_rules(ours: Mapping[str, Measurements], claims: int) -> list[str]:
     ]
 
 
-def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, words: str) -> list[str]:
+def _compare_order(ours: Measurements, theirs: Measurements, metric: str, column: str, words: str) -> list[str]:
     """Kendall's tau between our order of the paper's methods and the printed one; nothing for less than three."""
-    keys = [Key(metric, slug(row), LAST, column) for row in PAPER]
-    both = [(ours.get(key), theirs.get(key)[0]) for key in keys if ours.get(key) and theirs.get(key)]
+    ends = [[side.get(Key(metric, slug(row), side.last, column)) for side in (ours, theirs)] for row in PAPER]
+    both = [(mine, printed[0]) for mine, printed in ends if mine and printed]
     seeds = sorted(set.intersection(*(set(mine) for mine, _ in both))) if len(both) > 2 else []
     if not seeds:
         return []
@@ -175,7 +170,7 @@ def _order(ours: Measurements, theirs: Measurements, metric: str, column: str, w
     return [(text + over + ".").replace("-", "−")]
 
 
-def _papers(part: Study, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
+def _convert_papers(part: Study, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
     """The printed numbers to hold a suite against, by table."""
     blocks = {table: _find_block(part, load, table) for table in dict.fromkeys(claim.table for claim in CLAIMS)}
     return {table: convert_printed(exhibit.printed, block) for table, (exhibit, block) in blocks.items()}

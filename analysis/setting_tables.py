@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import PrintedValue, TableExhibit, with_printed
+from analysis.exhibits import PrintedValue, TableExhibit, add_printed
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import DoneLine, find_last
@@ -19,7 +19,7 @@ from benchmark.settings.suite import per_stage
 from benchmark.store import RunRecords
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     """Three digits: 30.3M, 62.5k, 512."""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -27,23 +27,23 @@ def _count(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _power(value: float) -> str:
+def _format_power(value: float) -> str:
     """A power of ten with two digits: `5.0e-4`."""
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 PROPERTIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "parameters": ("Parameters", _count),
+    "parameters": ("Parameters", _format_count),
     "layers": ("Layers", lambda value: f"{value:.0f}"),
     "hidden size": ("Hidden", lambda value: f"{value:.0f}"),
     "heads": ("Heads", lambda value: f"{value:.0f}"),
     "feed-forward size": ("FFN", lambda value: f"{value:.0f}"),
-    "learning rate": ("Learning rate", _power),
-    "recover steps": ("FRW steps", _count),
-    "adapt steps": ("Steps", _count),
+    "learning rate": ("Learning rate", _format_power),
+    "recover steps": ("FRW steps", _format_count),
+    "adapt steps": ("Steps", _format_count),
     "warm-up": ("Warm-up", lambda value: f"{value:.0%}"),
-    "train wall time": ("Wall time (s)", _power),
+    "train wall time": ("Wall time (s)", _format_power),
 }
 SIZE = tuple(PROPERTIES)[:6]
 Printed = Mapping[tuple[str, str, str, str], PrintedValue]
@@ -68,22 +68,22 @@ class ArchitectureTable(TableExhibit):
             growing = next((run.row for run in part.runs if run.line.method == GROWING), part.runs[-1].row)
             for block, row in (self.rows or {"": growing}).items():
                 runs = [run for run in part.runs if slug(run.row) == slug(row)]
-                heading = row if self.rows else f"{self.heading(part)} ({row})"
+                heading = row if self.rows else f"{self.choose_heading(part)} ({row})"
                 if runs:
-                    printed = self.beside(part, block) if self.rows or slug(row) == GROWING else {}
-                    blocks.append(Block(heading, tuple(self._models(part, runs, printed)), part.suite))
-        below = [*notes.note_missing_cells(study, blocks), *notes.notes(study)]
-        return self.table(columns, blocks, below, "Model")
+                    printed = self.select_printed(part, block) if self.rows or slug(row) == GROWING else {}
+                    blocks.append(Block(heading, tuple(self._make_rows(part, runs, printed)), part.suite))
+        below = [*notes.note_missing_cells(study, blocks), *notes.collect_notes(study)]
+        return self.finish_table(columns, blocks, below, "Model")
 
-    def _models(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
+    def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
         stages = part.stages[part.stages["run"].isin([run.id for run in runs])]
         rows = []
         for i in range(len(runs[0].domains)):
-            properties = _properties(runs, i, stages[stages["stage"] == i])
+            properties = _collect_properties(runs, i, stages[stages["stage"] == i])
             ended = sum(find_last(run.stages[i], DoneLine) is not None for run in runs)
             recovers = i > 0 and runs[0].line.method == GROWING
             cells = [
-                with_printed(
+                add_printed(
                     Cell(
                         text="" if math.isnan(value) else PROPERTIES[name][1](value),
                         missing=math.isnan(value) and not ended and (recovers or name != "recover steps"),
@@ -98,7 +98,7 @@ class ArchitectureTable(TableExhibit):
         return rows
 
 
-def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
+def _collect_properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
     """The properties of one stage's model: the ladder's size before training; NaN for what only training tells."""
     config = runs[0].line.config
     rung = config["model"]["ladder"][index]
@@ -120,7 +120,7 @@ def _properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dic
 
 
 SETTINGS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "Learning Rate": lambda task: _power(task["learning_rate"]).replace(".0e", "e"),
+    "Learning Rate": lambda task: _format_power(task["learning_rate"]).replace(".0e", "e"),
     "Batch Size": lambda task: str(task["batch_size"]),
     "Weight Decay": lambda task: str(task["weight_decay"]),
     "Max Epochs": lambda task: str(task["max_epochs"]),
@@ -142,10 +142,10 @@ class HyperparameterTable(TableExhibit):
             TableRow(
                 (name,),
                 tuple(
-                    with_printed(Cell(text=show(task)), printed.get((name, title))) for title, task in by_title.items()
+                    add_printed(Cell(text=show(task)), printed.get((name, title))) for title, task in by_title.items()
                 ),
             )
             for name, show in SETTINGS.items()
         ]
         below = [] if tasks else ["This suite has no downstream tasks."]
-        return self.table([Column(title) for title in by_title], [Block("", tuple(rows))], below, "Setting")
+        return self.finish_table([Column(title) for title in by_title], [Block("", tuple(rows))], below, "Setting")

@@ -47,14 +47,14 @@ _MEASURED = ("ap", "ap_plus", "log_ap_plus")
 
 @dataclass(frozen=True)
 class Study:
-    """The runs that a report is about, and everything computed from them once.
+    """The runs of a report, and everything computed from them once.
 
-    What compares rows is asked of the `parts`, which are of one suite each.
+    Rows compare within a suite: ask the `parts`, a study of each suite.
 
-    `title` names the comparison, as its suites do; `paper`: whether the runs are held against the paper; `called`:
-    what stands for each suite on a command line; `printed`: for each suite the
-    one of the paper whose printed numbers stand beside its own, "" for none; one that is not in it: by its name;
-    `only_last`: suites that fine-tune the models after the last stage alone. `whole`: the study that it is a part of.
+    `title`: those of its suites. `paper`: whether the runs are held against the paper. `called`: what stands for each
+    suite on a command line. `printed`: the suite of the paper whose numbers stand beside each suite's, "" for none; a
+    suite that is not there has its own. `only_last`: suites that fine-tune only the models after the last stage.
+    `whole`: the study that this is a part of.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Study:
         """
         units, lines = list_recorded_units(), []
         for run in self.runs:
-            names, described = [domain.name for domain in run.domains], _run(run)
+            names, described = [domain.name for domain in run.domains], _describe_run(run)
             spent, finished = dict.fromkeys(("charged", *units), 0.0), np.full(len(names), np.nan)
             for index, stage in enumerate(run.stages):
                 evaluations, done = select_kind(stage, EvaluationLine), find_last(stage, DoneLine)
-                unit = header(stage).budget.unit if stage else ""
-                known = [[_finite(line.perplexity.get(name, np.nan)) for name in names] for line in evaluations]
+                unit = find_header(stage).budget.unit if stage else ""
+                known = [[select_measure(line, name) for name in names] for line in evaluations]
                 perplexity = np.array(known, float).reshape(-1, len(names))
                 measured = (
                     metrics.average_perplexity(perplexity, index),
@@ -115,7 +115,8 @@ class Study:
         `shares` is the sum of its phases' shares of its budget, `cores` the share of its cores that other programs
         left it, NaN where that is not recorded.
         """
-        lines = [_stage(run, index, stage) for run in self.runs for index, stage in enumerate(run.stages) if stage]
+        started = ((run, index, stage) for run in self.runs for index, stage in enumerate(run.stages) if stage)
+        lines = [_describe_stage(*place) for place in started]
         return pd.DataFrame(lines, columns=[*RUN, *_STAGE]).astype({"done": bool})
 
     @cached_property
@@ -143,7 +144,7 @@ class Study:
         }
         lines = []
         for run in self.runs:
-            described = _run(run)
+            described = _describe_run(run)
             for stage, scores in enumerate(run.scores):
                 same: dict[tuple[str, ...], dict[int, float]] = {}
                 for score in scores:
@@ -160,21 +161,21 @@ class Study:
     @cached_property
     def similarities(self) -> pd.DataFrame:
         """How alike each stage's model and its ancestors are: ars (nats, NaN where there is none), reason."""
-        return self._model_measure(SimilarityLine, ["ars"])
+        return self._collect_measures(SimilarityLine, ["ars"])
 
     @cached_property
     def attentions(self) -> pd.DataFrame:
         """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
-        table = self._model_measure(AttentionLine, ["own", "others", "heads", "maps"])
+        table = self._collect_measures(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
             table[name] = [np.mean(np.array(values, float)) if values else np.nan for values in table[name]]
         return table
 
-    def _model_measure(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
+    def _collect_measures(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
         """The records of one kind that a measure of the models wrote."""
         names = [*columns, "reason"]
         lines = [
-            (*_run(run), stage, *(getattr(line, name) for name in names))
+            (*_describe_run(run), stage, *(getattr(line, name) for name in names))
             for run in self.runs
             for stage, lines in enumerate(run.similarities)
             for line in lines
@@ -228,20 +229,21 @@ class Study:
     @cached_property
     def parts(self) -> list[Study]:
         """A study of each suite, whose rows are those of one table."""
-        return [self] if len(self.suites) == 1 else [self.of_suites([suite]) for suite in self.suites]
+        return [self] if len(self.suites) == 1 else [self.select_suites([suite]) for suite in self.suites]
 
-    def of_suites(self, suites: Sequence[str]) -> Study:
+    def select_suites(self, suites: Sequence[str]) -> Study:
         """The runs of these suites, in this order."""
         return replace(self, runs=[run for suite in suites for run in self.of(suite)], whole=self.whole or self)
 
-    def only(self, rows: Collection[str]) -> Study:
+    def select_rows(self, rows: Collection[str]) -> Study:
         """The runs of these rows."""
         return replace(self, runs=[run for run in self.runs if run.row in rows])
 
+    @cached_property
     def without_leaks(self) -> Study:
-        """The same runs, scored on those test examples alone that do not stand in train, where others are known to.
+        """The same runs, scored without the test examples that are known to stand in training text.
 
-        NaN where no such example is left, and of a baseline that was scored when nobody knew of those in the stream.
+        NaN where no other example is left, and of a baseline that was scored before those in the stream were known.
         """
         scores = (line for run in self.runs for stage in run.scores for line in stage)
         known = {(line.task, line.task_key): line.in_stream for line in scores}
@@ -250,20 +252,20 @@ class Study:
             same = [known.get((line.task, line.task_key), line.in_stream) == line.in_stream for line in run.baselines]
             baselines = [
                 line if is_same else structs.replace(line, test=np.nan)
-                for line, is_same in zip(_clean(run.baselines), same, strict=True)
+                for line, is_same in zip(_drop_leaks(run.baselines), same, strict=True)
             ]
-            runs.append(replace(run, scores=[_clean(stage) for stage in run.scores], baselines=baselines))
+            runs.append(replace(run, scores=[_drop_leaks(stage) for stage in run.scores], baselines=baselines))
         return replace(self, runs=runs)
 
     @cached_property
     def without_copies(self) -> Study:
-        """Runs that say it, measured on validation text less what nearly stands in training text.
+        """The runs that recorded perplexity without near copies of training text, with that perplexity.
 
-        NaN where nothing of a text is left, and in a stage that knew of other copies in it than the last one.
+        NaN where nothing of a text is left, and in a stage that knew of other copies in it than the last stage.
         """
         ends = [(run, find_last(run.stages[-1], EvaluationLine)) for run in self.runs]
         runs = [
-            replace(run, stages=[_drop_copies(stage, header(run.stages[-1])) for stage in run.stages])
+            replace(run, stages=[_drop_copies(stage, find_header(run.stages[-1])) for stage in run.stages])
             for run, end in ends
             if end and end.without_copies
         ]
@@ -286,7 +288,7 @@ class Study:
         """Rows whose text, tokens or masks are not those of most: their perplexities compare with no others."""
         shared = self.on_most_texts[:1]
         return frozenset(
-            run.row for run in self.runs for measure in shared if run.line.unigram and other_texts(run, measure)
+            run.row for run in self.runs for measure in shared if run.line.unigram and find_other_texts(run, measure)
         )
 
     @property
@@ -294,12 +296,12 @@ class Study:
         """Rows whose perplexities are marked in no table: references, and those on other texts."""
         return self.references | self.apart
 
-    def text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
+    def compute_text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
         """The variance that the choice of validation documents brings to the log ratio of two rows' AP after a stage.
 
         It is of the mean over the seeds that both have. 0 where no losses by document are recorded.
         """
-        ours, theirs = self._losses(suite, row, stage), self._losses(suite, other, stage)
+        ours, theirs = self._collect_losses(suite, row, stage), self._collect_losses(suite, other, stage)
         seeds = ours.keys() & theirs.keys()
         changes, tokens = defaultdict[str, list[Floats]](list), dict[str, Floats]()
         for seed in seeds:
@@ -309,7 +311,7 @@ class Study:
                 tokens[text] = mine[:, 0]
         return sum(estimate_document_variance(np.sum(parts, axis=0), tokens[text]) for text, parts in changes.items())
 
-    def _losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
+    def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
         """Of each seed of a row the tokens and nats of each document, by the texts that are learned after a stage."""
         losses = {}
         for run in self.of(suite):
@@ -353,7 +355,7 @@ class Study:
         kinds: list[list[RunRecords]] = []
         for run in self.runs:
             if run.line.unigram:
-                kind = next((kind for kind in kinds if not other_texts(run, kind[0])), None)
+                kind = next((kind for kind in kinds if not find_other_texts(run, kind[0])), None)
                 if kind is None:
                     kinds.append([run])
                 else:
@@ -361,10 +363,10 @@ class Study:
         return max(kinds, key=lambda kind: len({run.row for run in kind}), default=[])
 
 
-def other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
-    """The titles of domains and probes that are another text in `run`, or other tokens or masks.
+def find_other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
+    """The titles of domains and probes whose text, tokens or masks in `run` are not those in `measure`.
 
-    A domain that the measure lacks is one, unless one of the two streams just goes on where the other ends.
+    A domain that `measure` lacks counts, unless one of the two streams only goes on where the other ends.
     """
     line, other = run.line, measure.line
     mine, theirs = ({domain.name for domain in run_line.domains} for run_line in (line, other))
@@ -382,13 +384,13 @@ def count_copies(head: StageLine, text: str) -> dict[str, int]:
 
 
 def _drop_copies(stage: Sequence[LineOfStage], now: StageLine) -> list[LineOfStage]:
-    """A stage's lines less the copies that the last stage, which begins with `now`, knew of."""
+    """A stage's lines, with perplexities less the copies that the last stage knew of; `now` is its header."""
     lines = []
     for line in stage:
         if isinstance(line, EvaluationLine):
             without = {}
             for name, value in line.perplexity.items():
-                known, copies = count_copies(header(stage), name), count_copies(now, name)
+                known, copies = count_copies(find_header(stage), name), count_copies(now, name)
                 less = line.without_copies.get(name, np.nan) if copies else value
                 without[name] = less if known == copies else np.nan
             line = structs.replace(line, perplexity=without)
@@ -399,7 +401,7 @@ def _drop_copies(stage: Sequence[LineOfStage], now: StageLine) -> list[LineOfSta
 S = TypeVar("S", ScoreLine, BaselineLine)
 
 
-def _clean(scores: Sequence[S]) -> list[S]:
+def _drop_leaks(scores: Sequence[S]) -> list[S]:
     """Scores without leaks; records hold null where there are none, and where nothing else is left."""
     return [
         structs.replace(score, test=np.nan if score.test_without_leaks is None else score.test_without_leaks)
@@ -414,12 +416,12 @@ _STAGE = ["stage", "domain", "unit", "amount", "shares", "charged", "seconds", "
 _STAGE += ["parameters", "trainable", "layers", "hidden_size", "cores", "done"]
 
 
-def _run(run: RunRecords) -> tuple[Any, ...]:
+def _describe_run(run: RunRecords) -> tuple[Any, ...]:
     return run.suite, run.row, run.line.row_index, run.line.method, run.id, run.seed
 
 
-def _stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[Any, ...]:
-    head, done = header(stage), find_last(stage, DoneLine)
+def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[Any, ...]:
+    head, done = find_header(stage), find_last(stage, DoneLine)
     unit = head.budget.unit
     charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
     size = (head.parameters, head.trainable, head.layers, head.hidden_size)
@@ -428,7 +430,7 @@ def _stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[A
     cores = np.nan if share is None else share
     packages = ", ".join(f"{name} {version}" for name, version in head.provenance.packages.items())
     made = (describe_hardware(head.provenance), head.provenance.code, packages)
-    return (*_run(run), *place, *charged, *made, *size, cores, done is not None)
+    return (*_describe_run(run), *place, *charged, *made, *size, cores, done is not None)
 
 
 def average_by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -437,7 +439,7 @@ def average_by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
     return tests.mean().where(tests.count() == tests.size()).unstack("domain")
 
 
-def header(stage: Sequence[LineOfStage]) -> StageLine:
+def find_header(stage: Sequence[LineOfStage]) -> StageLine:
     """The line that a stage begins with."""
     return next(line for line in stage if isinstance(line, StageLine))
 
@@ -453,12 +455,8 @@ def describe_hardware(provenance: Provenance) -> str:
 
 
 def select_measure(measured: Measures, name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity") -> float:
-    """The measure of a domain or probe: infinite where it overflowed, NaN where the record lacks it."""
-    return _finite(getattr(measured, what).get(name, np.nan)) if measured else np.nan
-
-
-def _finite(value: float | None) -> float:
-    """Records hold null for what overflowed."""
+    """The measure of a domain or probe: infinite where it overflowed (null in records), NaN where they lack it."""
+    value = getattr(measured, what).get(name, np.nan) if measured else np.nan
     return np.inf if value is None else value
 
 

@@ -169,7 +169,7 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
 
 
 def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
-    """Mark the numbers of competing rows that stem from one seed, or from fewer than most; also return these."""
+    """Mark the numbers of competing rows that stem from one seed, or from fewer than most; also return the most."""
     counts = [len(cell.values) for block in blocks for row in block.rows if row.competes for cell in row.cells]
     most, marked = max(counts, default=0), []
     for block in blocks:

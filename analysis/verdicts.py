@@ -20,7 +20,7 @@ import numpy as np
 
 from analysis import metrics
 from analysis.claims import PAPER, ZERO, Claim
-from analysis.exhibits import PrintedValue
+from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue
 from analysis.inference import ERRORS, compute_one_sided_p, correct_by_holm, count_fewest_seeds, find_detectable_mean
 from analysis.metrics import METRICS, Floats
 from analysis.study import Study, average_by_domain
@@ -150,7 +150,7 @@ def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: in
         excess = np.array([changes - metric.to_change(-claim.within), metric.to_change(claim.within) - changes])
     else:
         excess = np.array([(-changes if metric.lower else changes) - metric.to_change(claim.by)])
-    text_variance = values.text_variance(row, other, stage) if name == "AP" else 0.0
+    text_variance = values.compute_text_variance(row, other, stage) if name == "AP" else 0.0
     return Comparison(row, other, stage, column, changes, excess, text_variance)
 
 
@@ -159,7 +159,7 @@ def judge(
 ) -> list[Verdict]:
     """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and in the paper's.
 
-    They are corrected for `others` too, claims that nothing is known of here.
+    They are corrected for as many `others`, too: claims of the scorecard that are not among these.
     """
     if not claims:
         return []
@@ -176,11 +176,6 @@ def combine_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tup
     """The p-values of "held" and of "not held" from those of the comparisons, shape (comparisons, 2, ...)."""
     p = np.asarray(comparisons, float)
     return p[:, 0].max(axis=0), np.minimum(1.0, len(p) * p[:, 1].min(axis=0))
-
-
-AVERAGE = "AVG"
-LAST = -1
-PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right prompt"}
 
 
 class Key(NamedTuple):
@@ -200,15 +195,14 @@ class Measurements:
     stages: Sequence[str]
     tasks: Mapping[str, str]
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
-    text_variance: Callable[[str, str, int], float] = lambda row, other, stage: 0.0  # see Study.text_variance
+    compute_text_variance: Callable[[str, str, int], float] = lambda row, other, stage: 0.0  # as Study's
 
     @property
     def last(self) -> int:
         return len(self.stages) - 1
 
     def get(self, key: Key) -> Mapping[int, float]:
-        stage = self.last if key.stage == LAST else key.stage
-        return self.values.get(key._replace(stage=stage), {})
+        return self.values.get(key, {})
 
     def put(self, metric: str, row: str, stage: int, seed: int, value: float, column: str = "") -> None:
         self.values.setdefault(Key(metric, slug(row), stage, column), {})[seed] = value
@@ -217,7 +211,7 @@ class Measurements:
 def collect_measurements(part: Study) -> Measurements:
     """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
     numbers, apart = Measurements(part.stage_titles, part.tasks), part.apart
-    numbers.text_variance = partial(part.text_variance, part.suite)
+    numbers.compute_text_variance = partial(part.compute_text_variance, part.suite)
     ends = part.ends[~part.ends["row"].isin(apart)]
     for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
         numbers.put("AP", row, stage, seed, ap)

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.claims import CLAIMS, PAPER, ZERO
+from analysis.exhibits import AVERAGE, PROMPT_ROWS
 from analysis.inference import ERRORS, compute_interval, compute_p_above, correct_by_holm
 from analysis.metrics import METRICS, Floats
-from analysis.verdicts import AVERAGE, PROMPT_ROWS, Measurements, compare
+from analysis.verdicts import Measurements, compare
 from benchmark.settings.names import slug
 
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}

@@ -44,7 +44,7 @@ READS_MODELS: dict[str, type[records.Line]] = {
 """Exhibits that the records of training are not enough for, and the kind of line that a look into models adds."""
 
 
-def names() -> list[str]:
+def list_exhibits() -> list[str]:
     """All exhibits, tables and figures, in alphabetical order."""
     return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem != "__init__")
 
@@ -69,15 +69,15 @@ def load(name: str, study: Path | None = None) -> Exhibit:
 
 def _find_exhibit(name: str, study: Path | None) -> Path | None:
     """The file of an exhibit that only a study has, None for one of the project. Raises ConfigError for others."""
-    if name in names():
+    if name in list_exhibits():
         return None
     if study and name.isidentifier() and (study / f"{name}.py").is_file():
         return study / f"{name}.py"
-    near = difflib.get_close_matches(name, names(), cutoff=0.0)
+    near = difflib.get_close_matches(name, list_exhibits(), cutoff=0.0)
     raise ConfigError(f"no table or figure {name!r}: choose from the files of {_FOLDER}, such as {', '.join(near)}")
 
 
-def study_folder(suite: Suite) -> Path | None:
+def find_study_folder(suite: Suite) -> Path | None:
     """The folder of a suite's file, as it is called from here or from the project; None if it has none."""
     file = Path(shlex.split(suite.called)[0])
     if file.suffix != ".toml":
@@ -87,7 +87,7 @@ def study_folder(suite: Suite) -> Path | None:
 
 @dataclass(frozen=True)
 class ModelMeasure:
-    """What writes the lines of a kind, of `analysis.model_similarity`, which is imported when it is called."""
+    """Writes the lines of one kind with `analysis.model_similarity`, which it imports when it is called."""
 
     kind: type[records.Line]
 
@@ -101,13 +101,13 @@ class ModelMeasure:
         (measure_attention if self.kind is records.AttentionLine else measure_similarity)(config, store)
 
 
-def measures(suite: Suite) -> tuple[ModelMeasure, ...]:
+def list_measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     """What the suite's tables and figures need of its models besides the records of training.
 
     Raises ConfigError for a name that is neither a table nor a figure.
     """
     for name in suite.tables:
-        _find_exhibit(name, study_folder(suite))
+        _find_exhibit(name, find_study_folder(suite))
     needed = dict.fromkeys(READS_MODELS[name] for name in suite.tables if name in READS_MODELS)
     return tuple(map(ModelMeasure, needed))
 
@@ -121,8 +121,8 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     from analysis.page import render
     from analysis.tables import to_text
 
-    tables = {table: study_folder(suite) for suite, _ in suites for table in suite.tables}
-    study = study_of(suites, runs)
+    tables = {table: find_study_folder(suite) for suite, _ in suites for table in suite.tables}
+    study = load_study(suites, runs)
     exhibits, folder = list(itertools.starmap(load, tables.items())), out / study.name
     render(study, exhibits, load, folder, view)
     main = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
@@ -139,7 +139,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     print(f"open {folder / 'index.html'} in a browser" if view == "ours" else f"all of it is in {folder}")
 
 
-def study_of(suites: Suites, runs: Path) -> Study:
+def load_study(suites: Suites, runs: Path) -> Study:
     """The records of suites' runs below `runs`; its name joins theirs. Raises ConfigError for two of one name.
 
     Only records of what identifies a run count, and of texts the newest. A record says the place that its row had in

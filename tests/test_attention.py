@@ -61,7 +61,7 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
     before = of(model)
     network, growth = grow(model.network, layers, width, mode=mode, seed=1)
     model.set_network(network)
-    parents = model_similarity.parents(growth.layer_sources, growth.head_sources, 2)
+    parents = model_similarity.find_parents(growth.layer_sources, growth.head_sources, 2)
     after = of(model)
     heads = width // 16
     originals = [h for h in range(layers * heads) if not growth.layer_is_copy[h // heads]]

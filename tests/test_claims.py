@@ -13,12 +13,12 @@ from msgspec import structs
 
 import paper_tables
 from analysis.claims import CLAIMS, PAPER, Claim
+from analysis.exhibits import PROMPT_ROWS
 from analysis.inference import find_detectable_mean
 from analysis.metrics import METRICS
-from analysis.scorecard import COLUMNS, _papers, scorecard
+from analysis.scorecard import COLUMNS, _convert_papers, build_scorecard
 from analysis.study import Study
 from analysis.verdicts import (
-    PROMPT_ROWS,
     Key,
     Measurements,
     Verdict,
@@ -32,7 +32,7 @@ from benchmark.settings.names import slug
 from benchmark.store import load_runs
 from tests.support import synthetic
 
-EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.names()}
+EXHIBITS = {name: paper_tables.load(name) for name in paper_tables.list_exhibits()}
 FINAL_AP = ("bert_base", "5", "AP")
 
 
@@ -171,7 +171,7 @@ def test_a_suite_that_extends_a_budgets_is_held_against_that_budgets_numbers() -
     bert = SimpleNamespace(line=SimpleNamespace(config={"model": {"architecture": "bert"}}))
     for block, ap in (("half_time", 4.42), ("bert_base", 4.06)):
         study: Any = SimpleNamespace(suite="mine", printed={"mine": block}, runs=[bert])
-        papers = _papers(study, paper_tables.load)["main_pretraining"]
+        papers = _convert_papers(study, paper_tables.load)["main_pretraining"]
         assert papers.get(Key("AP", "elle", 4)) == {0: pytest.approx(ap)}
 
 
@@ -195,10 +195,10 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
         spent += stage[-1].charged["seconds"]
     for (x, y), (x2, y2) in itertools.pairwise(points):
         area += (x2 - x) * (y + y2) / 2
-    assert results.get(Key("area", "er", -1))[1] == pytest.approx(area / (points[-1][0] - points[0][0]))
+    assert results.get(Key("area", "er", results.last))[1] == pytest.approx(area / (points[-1][0] - points[0][0]))
     tests = [line.test for line in run.scores[2] if line.domain == "bio"]
     assert results.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
-    assert results.get(Key("positive", "agem", -1))[0] == pytest.approx(99.95, abs=0.02)
+    assert results.get(Key("positive", "agem", results.last))[0] == pytest.approx(99.95, abs=0.02)
     assert {"rightprompt", "wrongprompt", "noprompt"} < {key.row for key in results.values if key.metric == "score"}
 
 
@@ -208,7 +208,7 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     rng, count = np.random.default_rng(2), 50
     synthetic.write(tmp_path, "demo", seeds=3)
     study = Study("demo", load_runs(tmp_path, "demo"))
-    assert study.text_variance("demo", "ELLE", "ER", 1) == 0.0
+    assert study.compute_text_variance("demo", "ELLE", "ER", 1) == 0.0
     tokens, losses = rng.integers(20, 90, (2, count)), {}
     for run in study.runs:
         domains = [domain.name for domain in run.domains]
@@ -222,7 +222,7 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     drawn = rng.integers(0, count, (20_000, 2, count))
     of = np.take_along_axis
     ratios = (of(changes[None], drawn, 2).sum(2) / of(tokens[None], drawn, 2).sum(2)).mean(1)
-    variance = study.text_variance("demo", "ELLE", "ER", 1)
+    variance = study.compute_text_variance("demo", "ELLE", "ER", 1)
     assert variance == pytest.approx(ratios.var(), rel=0.1)
     [comparison] = compare(Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study))[:1]
     assert (comparison.stage, comparison.text_variance) == (1, variance)
@@ -231,7 +231,7 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
 def test_scorecard_of_synthetic_runs(demo):
     """Oracle: how the records are made: PNN never forgets, 1 in 2000 gradients conflicts; ARS is
     -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each stage."""
-    table = scorecard(demo, paper_tables.load)
+    table = build_scorecard(demo, paper_tables.load)
     rows = {row.stub[0]: dict(zip(COLUMNS, row.cells, strict=True)) for block in table.blocks for row in block.rows}
     shown = {text: {name: cell.text for name, cell in cells.items()} for text, cells in rows.items()}
     titles = ["Pre-training", "Downstream", "Similarity of a stream's models"]
@@ -254,7 +254,7 @@ def test_scorecard_of_synthetic_runs(demo):
     whose = "Paper: where it prints nothing of demo, its numbers of 'Growing from BERT L6_D384 to L12_D768' stand."
     assert whose in table.notes
     same = Study("demo", demo.runs, printed={"demo": "bert_base"})
-    assert not any(note.startswith("Paper: ") for note in scorecard(same, paper_tables.load).notes)
+    assert not any(note.startswith("Paper: ") for note in build_scorecard(same, paper_tables.load).notes)
 
 
 def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
@@ -265,7 +265,7 @@ def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
         for line in (line for run in data.runs for stage in run.scores for line in stage):
             line.leaks, line.test_without_leaks = 15, line.test - less * (line.prompt != "none")
         study = Study("demo", data.runs)
-        notes = scorecard(study, paper_tables.load).notes
+        notes = build_scorecard(study, paper_tables.load).notes
         told = [note for note in notes if note.startswith("Without leaked test examples: ")]
         assert bool(told) == bool(less)
         [leaks] = (note for note in notes if note.startswith("Test examples stand in the train set"))
@@ -291,7 +291,7 @@ def test_the_order_of_methods_is_that_of_scipy(demo):
         for seed in range(6)
     ]
     interval = scipy.stats.ttest_1samp(taus, 0.0).confidence_interval(0.95)
-    (note,) = (note for note in scorecard(demo, paper_tables.load).notes if "final AP" in note)
+    (note,) = (note for note in build_scorecard(demo, paper_tables.load).notes if "final AP" in note)
     expected = f"is {np.mean(taus):.2f} (mean over 6 seeds, 95% interval {interval.low:.2f} to {interval.high:.2f})"
     assert expected in note
 

@@ -14,7 +14,14 @@ import scipy.stats
 from msgspec import structs
 
 import methods
-from analysis.comparison import ComparisonError, Side, compare, comparison, furthest_apart, one_trial
+from analysis.comparison import (
+    ComparisonError,
+    Side,
+    build_comparison,
+    compare,
+    describe_furthest_row,
+    select_one_trial,
+)
 from analysis.study import Study
 from benchmark.jobs import study
 from benchmark.store import load_runs
@@ -47,7 +54,7 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the intervals are scipy's, of AP's
     logarithm and of AP+."""
     runs = [load_runs(side, "demo") for side in sides]
-    table = comparison("demo", *runs)
+    table = build_comparison("demo", *runs)
     cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"
     assert cells["ELLE"] == ["--"] * 10 and "ELLE: only in A." in table.notes
@@ -68,10 +75,10 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
     for side, name in zip(runs, ("one", "other"), strict=True):
         for run in side:
             run.line.texts = {"wb": name if run.row == "ER" else "same"}
-    table = comparison("demo", *runs)
+    table = build_comparison("demo", *runs)
     cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["ER"][1] == "3" and all(cells["ER"][2:4]) and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
-    assert furthest_apart("demo", *runs) == "demo: AP of A and B is at most 10.0% apart (Naive)"
+    assert describe_furthest_row("demo", *runs) == "demo: AP of A and B is at most 10.0% apart (Naive)"
     assert cells["Naive"][4] == "+10.0%" and "On other texts in A and B, so nothing is compared: ER." in table.notes
 
 
@@ -89,13 +96,13 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
         )
         with pytest.raises(ComparisonError, match=said):
             list(compare(both, Side("b", {"demo": b})))
-    chosen = one_trial(both, "demo", {"options.er.replay": 0.2})
+    chosen = select_one_trial(both, "demo", {"options.er.replay": 0.2})
     assert [run for run in chosen if run.row == "ER"] == [run for run in b if run.row == "ER" and run.seed == 2]
     other = dataclasses.replace(a[0], line=structs.replace(a[0].line, id="other"))
     with pytest.raises(ComparisonError, match=f"row {a[0].row!r} of demo was run on several streams with seed 0:"):
-        one_trial(Side("both", {"demo": [*a, other]}), "demo", {})
+        select_one_trial(Side("both", {"demo": [*a, other]}), "demo", {})
     with pytest.raises(ComparisonError, match="both: no run of demo has budget.amount=7"):
-        one_trial(both, "demo", {"budget.amount": 7})
+        select_one_trial(both, "demo", {"budget.amount": 7})
 
 
 def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:

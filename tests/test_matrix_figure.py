@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.study import Study, header
+from analysis.study import Study, find_header
 from analysis.tables import to_csv, to_markdown, to_text
 from benchmark.records import EvaluationLine, Titled
 from benchmark.store import load_runs
@@ -93,7 +93,7 @@ def test_a_reference_is_never_the_best(name, tmp_path):
     rows: list[tuple[str, str, dict[str, Any]]] = [("Naive", "naive", {}), ("MAS", "mas", {}), ("Oracle", "oracle", {})]
     data = synthetic.study(tmp_path, seeds=1, rows=rows)
     for index, stage in enumerate(data.runs[2].stages):  # each costs as much as all stages so far
-        header(stage).phases[0]["share"] = 1.0 + index
+        find_header(stage).phases[0]["share"] = 1.0 + index
     [block], [alone] = (synthetic.load(name).build(Study("demo", data.runs[:many])).blocks for many in (3, 2))
     marks, expected = ([[(cell.best, cell.text) for cell in row.cells] for row in a.rows] for a in (block, alone))
     assert marks[:2] == expected[:2] and any(best for line in marks for best, _ in line)

@@ -13,7 +13,7 @@ import torch
 
 import methods
 import paper_tables
-from analysis.comparison import comparison
+from analysis.comparison import build_comparison
 from analysis.study import Study
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite
@@ -106,5 +106,5 @@ def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) 
     unigram = [cell.values for cell in table.blocks[0].rows[-1].cells if cell.values]
     averages = (100.0, 200.0), (20_000**0.5,) * 2, (6_000_000 ** (1 / 3),) * 2
     assert unigram == [pytest.approx(values) for values in averages]
-    after = comparison("orders", runs, runs).blocks[0].rows[0].cells[0].text
+    after = build_comparison("orders", runs, runs).blocks[0].rows[0].cells[0].text
     assert after == "Domain 3"

@@ -26,7 +26,7 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
 from benchmark.store import RunRecords, Store, load_runs
-from paper_tables import study_of, write_report
+from paper_tables import load_study, write_report
 from run_all import main
 from tests.support.record_lines import append_line, read_lines, write_lines
 from tests.support.tiny_suite import write
@@ -235,7 +235,7 @@ def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Pa
             numbers = {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
             append_line(store.scores_file(model), {"kind": "score", **names, **numbers})
         studies.collect(suite, configs, runs, study, methods.build)
-    scores = study_of(suites, studies.unpack(study, tmp_path / "unpacked").root).scores
+    scores = load_study(suites, studies.unpack(study, tmp_path / "unpacked").root).scores
     assert dict(zip(scores["suite"], scores["test"], strict=True)) == {"tiny": 0.25, "other": 0.75} and len(scores) == 4
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from analysis.page import page
-from analysis.scorecard import scorecard
+from analysis.page import render_page
+from analysis.scorecard import build_scorecard
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
 from benchmark import records
 from benchmark.downstream.tasks import IN_WINDOW
 from benchmark.settings.load import load_suite
 from benchmark.store import Store, load_runs
-from paper_tables import study_of
+from paper_tables import load_study
 from tests.support import synthetic
 from tests.support.synthetic import load, study
 
@@ -133,7 +133,7 @@ def test_models_that_are_never_scored_have_no_cells(tmp_path):
             cells = [[cell.missing for cell in row.cells] for row in blocks[title].rows]
             assert cells == [[is_missing] * 6] * 4 + [[last] * 6]
     suites = [load_suite("demo", {"finetuning.stages": stages}) for stages in ("last", "every")]
-    assert [len(study_of([(suite, [])], tmp_path).only_last) for suite in suites] == [1, 0]
+    assert [len(load_study([(suite, [])], tmp_path).only_last) for suite in suites] == [1, 0]
 
 
 def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_path):
@@ -195,7 +195,7 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
     assert stream == "Test examples stand in the training text of the stream, too: 3 of chem."
     for note in (bio, average):
         assert label in note and ("Baseline: majority not known" in note) == (name == "main_downstream")
-    assert first in page(data, None, [])
+    assert first in render_page(data, None, [])
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -213,5 +213,7 @@ def test_scores_on_tests_that_leaked_whole_are_not_known_without_them(beside, tm
             baseline.leaks = 15 * (baseline.task == "chem")
     told = [note for note in load("main_downstream").build(data).notes if "without leaked" in note]
     assert told == [f"{column} without leaked test examples: not known." for column in ("Bio", "AVG")]
-    [verdicts] = (note for note in scorecard(data, load).notes if note.startswith("Without leaked test examples: "))
+    [verdicts] = (
+        note for note in build_scorecard(data, load).notes if note.startswith("Without leaked test examples: ")
+    )
     assert "not decidable instead of held" in verdicts and ": held" not in verdicts

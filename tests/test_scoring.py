@@ -14,7 +14,7 @@ import run_all
 from benchmark.records import append
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
-from paper_tables import study_of
+from paper_tables import load_study
 from tests.support import tiny_suite
 from tests.support.record_lines import read_lines
 
@@ -92,4 +92,4 @@ def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
     changed = suite.model_copy(update={"domains": (first.model_copy(update={"title": "New"}), *others)})
     old, new = (methods.runs(each)[0] for each in (suite, changed))
     append(Store(tmp_path).run_file(old), old.description())
-    assert old.id == new.id and study_of([(changed, [new])], tmp_path).stage_titles[0] == "New"
+    assert old.id == new.id and load_study([(changed, [new])], tmp_path).stage_titles[0] == "New"

@@ -24,7 +24,7 @@ from transformers import (
 
 import methods
 import run_all
-from analysis.study import header
+from analysis.study import find_header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
 from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
 from benchmark.jobs import study
@@ -97,7 +97,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     assert run.config.start
     untouched = perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
     assert records.start.perplexity == pytest.approx(untouched)
-    head = header(records.stages[-1])
+    head = find_header(records.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
     assert (head.layers, head.hidden_size) == ((3, 64) if grown else (1, 32))
     last = load(run.store.stage_folder(run.keys[-1]) / "model")

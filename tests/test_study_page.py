@@ -94,7 +94,7 @@ def test_the_maps_comparisons() -> None:
 
     def study_of(aps: pd.DataFrame) -> Any:
         ends = aps.rename_axis("seed").melt(ignore_index=False, var_name="row", value_name="ap").reset_index()
-        return SimpleNamespace(ends=ends.assign(stage=4), suites=["map"], text_variance=lambda *asked: 0.0)
+        return SimpleNamespace(ends=ends.assign(stage=4), suites=["map"], compute_text_variance=lambda *asked: 0.0)
 
     lines = script["compare_rows"](script["LARGE"], {"C": study_of(ap), "C / 16": study_of(other)})
     tests = [stats.ttest_1samp(np.log(frame.iloc[:, 0] / frame.iloc[:, 1]), 0.0) for frame in (ap, other)]

@@ -267,7 +267,7 @@ def test_a_suite_that_extends_one_of_the_papers_is_held_against_that(content, pr
     """Oracle: by hand: the nearest suite that the paper prints numbers of, whatever the file's own name."""
     (tmp_path / "bert_base.toml").write_text(f"{content}\n")
     suite = load_suite(str(tmp_path / "bert_base.toml"))
-    assert paper_tables.study_of([(suite, [])], tmp_path).printed == {"bert_base": printed}
+    assert paper_tables.load_study([(suite, [])], tmp_path).printed == {"bert_base": printed}
 
 
 def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_path):
@@ -346,7 +346,7 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
     program("pdflatex", package="texlive-latex-recommended")
     synthetic.write(tmp_path, "demo", rows=[(NASTY, "er", {}), ("ELLE", "elle", {})], finished=1)
     body = to_latex(small_table(NASTY))
-    for name in paper_tables.names():
+    for name in paper_tables.list_exhibits():
         exhibit = load(name)
         if isinstance(exhibit, TableExhibit):
             body += to_latex(exhibit.build(Study("demo", load_runs(tmp_path, "demo")), "both")) + "\\clearpage\n"
@@ -369,7 +369,7 @@ def test_an_unknown_entry_is_refused_with_the_nearest(monkeypatch):
 
 def test_entries_have_what_a_reader_needs():
     """Oracle: every file in paper_tables is an exhibit with a caption, a label of its own, and headed blocks."""
-    exhibits = [load(name) for name in paper_tables.names()]
+    exhibits = [load(name) for name in paper_tables.list_exhibits()]
     assert len({exhibit.label for exhibit in exhibits}) == len(exhibits)
     assert all(exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits)
     assert all(exhibit.blocks for exhibit in exhibits if exhibit.printed)

@@ -10,7 +10,7 @@ import pytest
 
 import run_all
 from analysis import figures
-from analysis.page import page
+from analysis.page import render_page
 from analysis.study import Study
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.records import CoreShare, DoneLine, EvaluationLine
@@ -107,7 +107,7 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
     assert not any(row.cells[seconds + 1].number for row in timed.blocks[0].rows), "ER, whose AP they reach, was slowed"
     table = load("units").build(slowed)
     assert [row.cells[1].text for row in table.blocks[0].rows] == [""] * 3
-    assert "All is well" not in page(slowed, None, [])
+    assert "All is well" not in render_page(slowed, None, [])
 
 
 def test_no_other_file_asks_for_a_unit_by_name() -> None:

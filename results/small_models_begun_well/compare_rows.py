@@ -70,7 +70,7 @@ def compare(study: Study, first: str, second: str) -> Change | None:
     if len(both) < 2:
         return None
     ratios = np.log((both[first] / both[second]).to_numpy())
-    shared = study.text_variance(study.suites[0], first, second, last)
+    shared = study.compute_text_variance(study.suites[0], first, second, last)
     mean, low, high = np.expm1([ratios.mean(), *compute_interval(ratios, shared)])
     return Change(both, ratios, mean, low, high)
 

@@ -31,7 +31,7 @@ def measure_rows(study: Study) -> pd.DataFrame:
         if run.finished > last:
             bits = [select_measure(run.matrix[-1], probe.name, "bits_per_byte") for probe in run.line.probes]
             measures.loc[(run.row, run.seed), "bits per byte"] = np.mean(bits)
-    scores = average_by_domain(study.without_leaks().scores, ["row", "seed"])
+    scores = average_by_domain(study.without_leaks.scores, ["row", "seed"])
     measures["probes"] = 100 * scores.drop(columns="").mean(axis=1, skipna=False)
     measures["domain of a text"] = 100 * scores[""]
     complete: pd.DataFrame = measures.dropna()

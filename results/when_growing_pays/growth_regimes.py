@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from analysis import inference
 from analysis.figures import FigureExhibit, describe_texts, finish, make_panels, write_in_empty_panel
 from analysis.metrics import Floats
-from analysis.study import Study, header
+from analysis.study import Study, find_header
 from benchmark.records import DoneLine, find_last
 from benchmark.store import RunRecords
 
@@ -209,7 +209,7 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
 
     `at_once` are methods that are none of the stream's.
     """
-    heads, done = header(run.stages[0]), [find_last(stage, DoneLine) for stage in run.stages]
+    heads, done = find_header(run.stages[0]), [find_last(stage, DoneLine) for stage in run.stages]
     spent = [line.charged for line in done if line is not None]
     flops = sum(charged.get("flops", math.nan) for charged in spent)
     ratio, p = _compared(ap[GROWN], ap[FIXED])
@@ -221,8 +221,8 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
     return MapCell(
         name=run.row,
         tokens_per_parameter=spent[0]["tokens"] / heads.parameters,
-        relative_size=header(run.stages[-1]).parameters / math.sqrt(flops / FLOPS_OF_SIZE),
-        parameters=header(run.stages[-1]).parameters,
+        relative_size=find_header(run.stages[-1]).parameters / math.sqrt(flops / FLOPS_OF_SIZE),
+        parameters=find_header(run.stages[-1]).parameters,
         log_ratio=ratio,
         seeds=len(pairs),
         decided=p <= inference.ERRORS,

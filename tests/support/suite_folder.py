@@ -205,7 +205,7 @@ class SuiteFolder:
         """What `run` would do for these rows, default all, with these overrides of the suite."""
         suite = load_suite(str(self.file), overrides)
         configs = [config for config in self.configs() if rows is None or config.row in rows]
-        survey = Survey(suite, configs, methods.build, Store(self.runs), paper_tables.measures(suite))
+        survey = Survey(suite, configs, methods.build, Store(self.runs), paper_tables.list_measures(suite))
         return Plan(survey, survey.states(), Tables(paper_tables.write_report, self.folder / "report"))
 
     def survey(self) -> Survey:
