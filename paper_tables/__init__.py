@@ -21,8 +21,8 @@ from msgspec import structs
 
 import methods
 from benchmark import records
-from benchmark.downstream.tasks import examples_here, scores_of
-from benchmark.downstream.zero_shot import zero_shot_scores
+from benchmark.downstream.tasks import find_example_keys, select_scores
+from benchmark.downstream.zero_shot import select_zero_shot_scores
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store, leave_out_older_texts, load_runs, make_empty_run
@@ -158,7 +158,7 @@ def load_study(suites: Suites, runs: Path) -> Study:
     identities = Identities(store, methods.build)
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
-        tasks, examples = {(task.name, task.metric) for task in suite.tasks}, examples_here(suite, store)
+        tasks, examples = {(task.name, task.metric) for task in suite.tasks}, find_example_keys(suite, store)
         recorded = [
             identities.leave_out(known[config.id], config)
             if config.id in known
@@ -170,9 +170,9 @@ def load_study(suites: Suites, runs: Path) -> Study:
             current = {name: getattr(now, name) for name in ("row_index", "domains", "probes", "tasks")}
             line = structs.replace(run.line, **current)
             of_stages = zip(run.line.stages, run.scores, strict=False)
-            scores = [scores_of(suite, key, lines, examples) for key, lines in of_stages] or run.scores
+            scores = [select_scores(suite, key, lines, examples) for key, lines in of_stages] or run.scores
             zero_shot = zip(run.line.stages, run.zero_shot, strict=False)
-            asked = [[*zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in zero_shot]
+            asked = [[*select_zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in zero_shot]
             baselines = [line for line in run.baselines if (line.task, line.metric) in tasks]
             chosen.append(dataclasses.replace(run, line=line, scores=scores, baselines=baselines, zero_shot=asked))
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))

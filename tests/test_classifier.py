@@ -14,12 +14,12 @@ from benchmark.data.tokenizer import BOS, EOS, PAD, Vocabulary, train_bpe
 from benchmark.downstream.classifier import (
     ColumnClassifier,
     SavedModel,
+    average_embeddings,
+    choose_prompt_domains,
+    draw_wrong_domain,
     fit_discriminator,
-    mean_embeddings,
-    prompt_domains,
-    rows_of,
+    make_rows,
     truncate,
-    wrong_domain,
 )
 from benchmark.downstream.finetune import Trainer
 from benchmark.downstream.passages import Example
@@ -48,13 +48,13 @@ def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
     bpe = tokenizer()
     single = TaskData(TASK, ("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
     ids = bpe.encode("and bee").ids
-    plain = rows_of(checkpoint, single, prompt_domains(checkpoint, single, "none", 0))["train"]
+    plain = make_rows(checkpoint, single, choose_prompt_domains(checkpoint, single, "none", 0))["train"]
     assert plain.tokens[0] == [BOS, *ids, EOS]
-    right = rows_of(checkpoint, single, prompt_domains(checkpoint, single, "right", 0))["test"]
+    right = make_rows(checkpoint, single, choose_prompt_domains(checkpoint, single, "right", 0))["test"]
     assert right.tokens[0] == [BOS, bpe.get_vocab_size() + 1, *ids, EOS]
     assert right.targets == [0, 1]
     paired = TaskData(TASK, ("l", "r"), *[(Example("and bee", "cat", 0, "-"), Example("cat", "and", 1, "-"))] * 3)
-    both = rows_of(checkpoint, paired, prompt_domains(checkpoint, paired, "none", 0))["dev"]
+    both = make_rows(checkpoint, paired, choose_prompt_domains(checkpoint, paired, "none", 0))["dev"]
     assert both.tokens[0] == [BOS, *ids, EOS, *bpe.encode("cat").ids, EOS]
 
 
@@ -62,7 +62,7 @@ def test_special_tokens_in_a_text_are_text(folders):
     """Oracle: what a text says of padding must not become padding."""
     checkpoint = SavedModel(folders["gpt"])
     data = TaskData(TASK, ("l", "r"), *[(Example("<s> <pad> </s>", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
-    (ids,) = checkpoint.texts(data)["train"][0]
+    (ids,) = checkpoint.encode_texts(data)["train"][0]
     assert min(ids) > 3
 
 
@@ -78,19 +78,19 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
     )
     for kind, folder in folders.items():
         checkpoint = SavedModel(folder)
-        rows = rows_of(checkpoint, long, prompt_domains(checkpoint, long, "right", 0))["train"]
+        rows = make_rows(checkpoint, long, choose_prompt_domains(checkpoint, long, "right", 0))["train"]
         assert [len(row) for row in rows.tokens] == [LENGTH, LENGTH], kind
 
 
 def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
     """Oracle: over seeds each other domain comes up, the right one never; the same seed gives the same one."""
-    drawn = [wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
+    drawn = [draw_wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
     assert set(drawn) == {"one", "three"}
-    assert drawn == [wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
+    assert drawn == [draw_wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
     with pytest.raises(ConfigError, match="second domain"):
-        wrong_domain(TASK, 0, ["two"])
-    domains = prompt_domains(SavedModel(folders["gpt"]), data_of(4, 2), "wrong", 5)
-    index = DOMAINS.index(wrong_domain(TASK, 5, DOMAINS))
+        draw_wrong_domain(TASK, 0, ["two"])
+    domains = choose_prompt_domains(SavedModel(folders["gpt"]), data_of(4, 2), "wrong", 5)
+    index = DOMAINS.index(draw_wrong_domain(TASK, 5, DOMAINS))
     assert domains == {"train": [index] * 4, "dev": [index] * 40, "test": [index] * 2}
 
 
@@ -98,10 +98,10 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders):
     """Oracle: a discriminator that picks by the first token of the text."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(6, 4)
     checkpoint.pick = lambda texts: [text[0] % 3 for text in texts]
-    domains = prompt_domains(checkpoint, data, "picked", 0)
+    domains = choose_prompt_domains(checkpoint, data, "picked", 0)
     firsts = [tokenizer().encode(example.text).ids[0] for example in data.train]
     assert domains["train"] == [first % 3 for first in firsts]
-    rows = rows_of(checkpoint, data, domains)["train"]
+    rows = make_rows(checkpoint, data, domains)["train"]
     assert [row[1] - checkpoint.config.text_vocabulary for row in rows.tokens] == domains["train"]
 
 
@@ -109,7 +109,7 @@ def test_mean_embeddings_leave_out_the_start_of_a_row(folders):
     """Oracle: the embedding table, by hand."""
     model = load(folders["gpt"])
     table = model.network.get_input_embeddings().weight.detach().double().numpy()
-    means = mean_embeddings(model, [[BOS, 4, 5, 5], [6]])
+    means = average_embeddings(model, [[BOS, 4, 5, 5], [6]])
     np.testing.assert_allclose(means, [(table[4] + 2 * table[5]) / 3, table[6]])
 
 
@@ -155,13 +155,13 @@ def head_by_hand(model, encoded):
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
     """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
     checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "right", 0))["test"]
+    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "right", 0))["test"]
     torch.manual_seed(1)
-    model = checkpoint.classifier(data.labels, "two")
+    model = checkpoint.load_classifier(data.labels, "two")
     trainer = Trainer(model, TASK, SETTINGS, 0)
     model.eval()
     with torch.no_grad():
-        together = trainer._logits(rows, np.arange(6))
+        together = trainer._compute_logits(rows, np.arange(6))
         for index, row in enumerate(rows.tokens):
             ids = torch.tensor([row])
             by_hand = head_by_hand(model, model.base_model(ids, attention_mask=torch.ones_like(ids)))
@@ -181,7 +181,7 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
             return self.body(input_ids, attention_mask=attention_mask).last_hidden_state
 
     checkpoint = SavedModel(folders[kind])
-    theirs = checkpoint.classifier(("a", "b", "c"), "two").eval()
+    theirs = checkpoint.load_classifier(("a", "b", "c"), "two").eval()
     ours = ColumnClassifier(Encoder(theirs.base_model), checkpoint.config, 3).eval()
     last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
     weights = {key: next(last[name] for name in last if name.endswith(key)) for key in ours.head.state_dict()}

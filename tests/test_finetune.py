@@ -17,7 +17,7 @@ from msgspec import structs
 from torch import nn
 
 from benchmark.downstream import finetune
-from benchmark.downstream.classifier import Rows, SavedModel, prompt_domains, rows_of
+from benchmark.downstream.classifier import Rows, SavedModel, choose_prompt_domains, make_rows
 from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
 from benchmark.downstream.tasks import IN_WINDOW, TaskData, record_baselines
 from benchmark.settings.tasks import SPLITS, Finetuning
@@ -52,11 +52,11 @@ def test_batches_hold_every_row_once_and_rows_of_like_length_together():
 def test_forward_passes_of_any_size_give_the_same_weights(folders):
     """Oracle: the gradient of a mean does not depend on how the sum is cut."""
     checkpoint, data = SavedModel(folders["bert"]), data_of(40, 8)
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "none", 0))
+    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "none", 0))
     weights = []
     for columns in (10_000, 40):
         torch.manual_seed(0)
-        model = checkpoint.classifier(data.labels, "two")
+        model = checkpoint.load_classifier(data.labels, "two")
         task = TASK.model_copy(update={"max_epochs": 1})
         Trainer(model, task, Finetuning(forward_tokens=columns, precision="fp32"), 0).fit(rows["train"], lambda: 1.0)
         weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
@@ -100,9 +100,9 @@ def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training
 def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes, rates):
     """Oracle: by hand. Three steps stand at a quarter, a half and three quarters of the way."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(48, 4)
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "none", 0))
+    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "none", 0))
     task = TASK.model_copy(update={"max_epochs": 1, **changes})
-    trainer = Trainer(checkpoint.classifier(data.labels, "two"), task, SETTINGS, 0)
+    trainer = Trainer(checkpoint.load_classifier(data.labels, "two"), task, SETTINGS, 0)
     seen = []
     step = trainer.optimizer.step
     trainer.optimizer.step = lambda: (seen.append(trainer.optimizer.param_groups[0]["lr"]), step())  # type: ignore[method-assign, misc, assignment]
@@ -124,7 +124,7 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     task = TASK.model_copy(update={"max_epochs": 2})
     checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True, task=task)
 
-    rows = rows_of(checkpoint, data, prompt_domains(checkpoint, data, "right", 0))
+    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "right", 0))
 
     def weights(seed: int) -> dict[str, torch.Tensor]:
         trainer, *_ = finetune._fine_tune(checkpoint, data, rows, seed, SETTINGS)
@@ -153,14 +153,14 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
     checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True, task=task)
     asked = {columns: SETTINGS.model_copy(update={"forward_tokens": columns}) for columns in (40, 160)}
     few = score(checkpoint, data, "right", 0, asked[40])
-    plain = Trainer._logits
+    plain = Trainer._compute_logits
 
     def short(self, rows, part):
         if len(part) * max(len(rows.tokens[i]) for i in part) > 40:
             raise torch.OutOfMemoryError("of this test")
         return plain(self, rows, part)
 
-    monkeypatch.setattr(Trainer, "_logits", short)
+    monkeypatch.setattr(Trainer, "_compute_logits", short)
     line = score(checkpoint, data, "right", 0, asked[160])
     assert line == structs.replace(few, forward_tokens=40, seconds=line.seconds) and few.forward_tokens is None
     assert [record.args[1] for record in caplog.records] == [80, 40]
@@ -173,7 +173,7 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
         data_of(16, 8, task=TASK.model_copy(update={"name": name, "max_epochs": 3})) for name in ("first", "second")
     ]
     hot = [replace(tasks[0], task=tasks[0].task.model_copy(update={"learning_rate": 1e30})), tasks[1]]
-    path, plain = tmp_path / "a.jsonl", Trainer._logits
+    path, plain = tmp_path / "a.jsonl", Trainer._compute_logits
     with pytest.raises(NotScored, match="'first': the loss is not finite"):
         score_all("a", SavedModel(folders["gpt"]), hot, SETTINGS, path)
 
@@ -189,11 +189,11 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
         return {(line["task"], line["seed"]) for line in read_lines(path) if line["kind"] == "score"}
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_logits", without_memory)
+        patched.setattr(Trainer, "_compute_logits", without_memory)
         with pytest.raises(NotScored, match=r"'first': memory does not hold a row of \d+ columns: shorten"):
             score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test")))
+        patched.setattr(Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test")))
         with pytest.raises(NotScored, match="'first': ValueError"):
             score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     assert scored() == {("second", 0), ("second", 1)} and len(read_lines(path)) == 2 + 3 * 2
@@ -207,7 +207,7 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
 
 def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
     """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not failed."""
-    monkeypatch.setattr(Trainer, "_logits", lambda *_: (_ for _ in ()).throw(Stopped))
+    monkeypatch.setattr(Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(Stopped))
     with pytest.raises(Stopped):
         score_all("a", SavedModel(folders["gpt"]), [data_of(16, 8)], SETTINGS, tmp_path / "a.jsonl")
     assert not (tmp_path / "a.jsonl").exists()
@@ -220,7 +220,7 @@ def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_pa
     splits = [tuple(replace(e, text="cat dog elk " * 6 + e.text) for e in getattr(whole, name)) for name in SPLITS]
     data = TaskData(TASK.model_copy(update={"max_epochs": 1}), ("l", "r"), *splits)
     checkpoint = SavedModel(folders["gpt"])
-    window, ends = checkpoint.window(data), []
+    window, ends = checkpoint.cut_to_window(data), []
     for example, part in zip(data.test, window.test, strict=True):
         encoding = tokenizer().encode(example.text)
         ends.append(encoding.offsets[LENGTH - 2 - 1 - 1][1])

@@ -71,7 +71,7 @@ def test_a_checkpoint_runs_nothing(plant: Callable[[Path, Path], None], tmp_path
 
 READERS: list[Callable[[Any], object]] = [
     *(load, load_network, open_folder, load_tokenizer, SavedModel),
-    lambda folder: SavedModel(folder).classifier(("a", "b"), "a"),
+    lambda folder: SavedModel(folder).load_classifier(("a", "b"), "a"),
 ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmark.downstream.passages import Example
-from benchmark.downstream.tasks import examples_here, load_examples, score_key, scores_of
+from benchmark.downstream.tasks import find_example_keys, load_examples, make_score_key, select_scores
 from benchmark.records import CURE, ScoreLine
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
@@ -320,21 +320,21 @@ def test_scores_are_chosen_by_their_key() -> None:
 
     def score(number: float, rate: float, seed: int = 0, examples: str = "new") -> ScoreLine:
         suite = suites[rate]
-        key = score_key("m1", suite.tasks[0], examples, suite.finetuning, "none", seed)
+        key = make_score_key("m1", suite.tasks[0], examples, suite.finetuning, "none", seed)
         names: Any = {"task": "toy", "task_key": examples, "domain": "python", "prompt": "none", "metric": "accuracy"}
         return ScoreLine(key=key, seed=seed, dev=0.0, test=number, seconds=1.0, **names)
 
     lines = [score(0.1, 1e-3, examples="old"), score(0.2, 1e-3), score(0.3, 1e-3, 1), score(0.4, 2e-3)]
 
     def scores_in(suite: Suite, **examples: str) -> list[float]:
-        return [line.test for line in scores_of(suite, "m1", lines, examples)]
+        return [line.test for line in select_scores(suite, "m1", lines, examples)]
 
     assert scores_in(suites[1e-3]) == scores_in(suites[1e-3], toy="new") == [0.2, 0.3]
     assert scores_in(suites[2e-3]) == [0.4]
     assert scores_in(suites[1e-3], toy="old") == [0.1] and not scores_in(suites[2e-3], toy="old")
     fewer = suites[1e-3].model_copy(update={"finetuning": suites[1e-3].finetuning.model_copy(update={"seeds": 1})})
     assert scores_in(fewer) == [0.2]
-    assert not scores_of(suites[1e-3], "m2", lines, {})
+    assert not select_scores(suites[1e-3], "m2", lines, {})
 
 
 def test_examples_with_other_settings_are_not_those_that_were_scored(tmp_path: Path, monkeypatch) -> None:
@@ -344,9 +344,9 @@ def test_examples_with_other_settings_are_not_those_that_were_scored(tmp_path: P
     task = {"name": "toy", "domain": "python", "dataset": {"path": "toy/toy"}}
     first, other = (load_suite("demo", {"tasks": [task | {"dataset": {"path": "toy/toy", "test": of}}]}) for of in "ab")
     store = Store(tmp_path)
-    assert examples_here(first, store) == {}
+    assert find_example_keys(first, store) == {}
     data = load_examples(first.tasks[0], (), store.data)
-    assert examples_here(first, store) == {"toy": data.key} and examples_here(other, store) == {"toy": ""}
+    assert find_example_keys(first, store) == {"toy": data.key} and find_example_keys(other, store) == {"toy": ""}
 
 
 def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeypatch) -> None:
@@ -361,7 +361,7 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
     suite, store, keys = load_suite("demo", {"tasks": [task]}), Store(tmp_path / "runs"), list[str]()
     for text in ("first 0\nsecond 1", "first 0\nother 1", "first 0\nsecond 1"):
         file.write_text(text)
-        assert not keys or examples_here(suite, store)["toy"] not in keys[-1:]
+        assert not keys or find_example_keys(suite, store)["toy"] not in keys[-1:]
         keys.append(load_examples(suite.tasks[0], (), store.data).key)
-        assert examples_here(suite, store) == {"toy": keys[-1]}
+        assert find_example_keys(suite, store) == {"toy": keys[-1]}
     assert keys[0] == keys[2] != keys[1]

@@ -17,7 +17,7 @@ from transformers import AutoModel
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score_all
-from benchmark.downstream.linear_probe import features_of, score_probe
+from benchmark.downstream.linear_probe import compute_features, score_probe
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
 from benchmark.models import build, kind_of
@@ -57,14 +57,15 @@ def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, a
     bos, bpe = SavedModel(folder).special.bos, tokenizer()
     before = [bos, bpe.get_vocab_size() + DOMAINS.index("two")] if prompt == "right" else [bos]
     by_hand = {s: [mean_by_hand(network, bpe.encode(e.text).ids, before) for e in getattr(data, s)] for s in SPLITS}
-    features = features_of(SavedModel(folder), data, prompt, 64)
+    features = compute_features(SavedModel(folder), data, prompt, 64)
     for split in SPLITS:
         np.testing.assert_allclose(features[split], by_hand[split], atol=2e-6)
     scaler, tried = StandardScaler().fit(features["train"]), []
     for strength in (0.01, 0.1, 1.0, 10.0):
         model = LogisticRegression(C=strength, max_iter=300)
-        model.fit(scaler.transform(features["train"]), data.targets("train"))
-        of = {s: accuracy_score(data.targets(s), model.predict(scaler.transform(features[s]))) for s in ("dev", "test")}
+        model.fit(scaler.transform(features["train"]), data.list_targets("train"))
+        said = {split: model.predict(scaler.transform(features[split])) for split in ("dev", "test")}
+        of = {split: accuracy_score(data.list_targets(split), classes) for split, classes in said.items()}
         tried.append((of["dev"], of["test"]))
     line = score_probe(SavedModel(folder), data, prompt, 64)
     assert (line.dev, line.test) == max(tried, key=lambda pair: pair[0])  # the first of equals
@@ -78,7 +79,7 @@ def test_a_pair_is_compared(folders):
     second = {s: tuple(replace(e, text=e.text_pair, text_pair=None) for e in pairs[s]) for s in SPLITS}
     of = [TaskData(data.task, data.labels, each["train"], each["dev"], each["test"]) for each in (pairs, second)]
     checkpoint = SavedModel(folders["gpt"])
-    both, v, u = (features_of(checkpoint, each, "right", 64)["test"] for each in (*of, data))
+    both, v, u = (compute_features(checkpoint, each, "right", 64)["test"] for each in (*of, data))
     np.testing.assert_allclose(both, np.concatenate([u, v, abs(u - v), u * v], axis=1), atol=1e-6)
 
 
@@ -99,7 +100,7 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
     ids, seen = torch.tensor([[SavedModel(folder).special.bos, *bpe.encode(text.text).ids]]), []
     for domain in ("one", "two", "not met"):
         of_domain = replace(data, task=TASK.model_copy(update={"domain": domain}))
-        [feature] = features_of(SavedModel(folder), of_domain, "none", 64)["test"]
+        [feature] = compute_features(SavedModel(folder), of_domain, "none", 64)["test"]
         with torch.no_grad():
             expected = kind_of(folder).load_column(folder, domain)(ids, torch.ones_like(ids))[0, 1:].mean(0)
         np.testing.assert_allclose(feature, expected.numpy(), atol=1e-5)

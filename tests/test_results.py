@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import methods
 from benchmark.data.tokens import prepare_corpus
-from benchmark.downstream.tasks import load_examples, score_key
+from benchmark.downstream.tasks import load_examples, make_score_key
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
@@ -230,7 +230,7 @@ def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Pa
         suites.append((suite, configs))
         examples = load_examples(toy, suite.domains, store.data).key
         for model in {store.read_stage_keys(config)[-1] for config in configs}:
-            key = score_key(model, toy, examples, suite.finetuning, "none", 0)
+            key = make_score_key(model, toy, examples, suite.finetuning, "none", 0)
             names = {"key": key, "task": "toy", "task_key": examples, "domain": "a", "prompt": "none"}
             numbers = {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
             append_line(store.scores_file(model), {"kind": "score", **names, **numbers})

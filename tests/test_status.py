@@ -11,7 +11,7 @@ from msgspec import structs
 
 import methods
 from benchmark import records
-from benchmark.downstream.tasks import score_key
+from benchmark.downstream.tasks import make_score_key
 from benchmark.jobs.state import RunState, StageState, Survey, read_scores
 from benchmark.jobs.status import _describe_run, lines_of, measure_progress, next_step, show, sweep_line
 from benchmark.settings.load import load_suite
@@ -69,7 +69,7 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     task = {"name": "toy", "domain": "python", "train": "a", "dev": "b", "test": "c", "learning_rate": 1e-3}
     how = {"finetuning.how": ["finetune"]}
     suite, store = load_suite("demo", {"tasks": [task], **how}), Store(tmp_path)
-    key = score_key("m1", suite.tasks[0], "data", suite.finetuning, "none", 0)
+    key = make_score_key("m1", suite.tasks[0], "data", suite.finetuning, "none", 0)
     of_model: Any = {
         "task": "toy",
         "task_key": "data",

@@ -21,9 +21,9 @@ from benchmark.downstream import passages, tasks
 from benchmark.downstream.tasks import (
     TaskData,
     check_examples,
-    metric,
+    compute_metric,
+    make_score_key,
     record_baselines,
-    score_key,
     score_without_leaks,
 )
 from benchmark.settings.load import load_suite
@@ -87,14 +87,14 @@ def test_a_task_that_cannot_be_is_refused_with_what_was_given(source, message):
 def test_metrics_are_scikit_learns():
     """Oracle: precision and recall of three classes by hand (F1 4/5, 1/2, 2/3), and scikit-learn itself on noise."""
     targets, predictions = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]
-    assert metric("accuracy", targets, predictions) == pytest.approx(4 / 6)
-    assert metric("micro_f1", targets, predictions) == pytest.approx(4 / 6)
-    assert metric("macro_f1", targets, predictions) == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
+    assert compute_metric("accuracy", targets, predictions) == pytest.approx(4 / 6)
+    assert compute_metric("micro_f1", targets, predictions) == pytest.approx(4 / 6)
+    assert compute_metric("macro_f1", targets, predictions) == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
     draw = random.Random(0)
     targets, predictions = draw.choices(range(5), k=200), draw.choices(range(5), k=200)
-    assert metric("accuracy", targets, predictions) == accuracy_score(targets, predictions)
+    assert compute_metric("accuracy", targets, predictions) == accuracy_score(targets, predictions)
     for average in ("micro", "macro"):
-        assert metric(f"{average}_f1", targets, predictions) == f1_score(targets, predictions, average=average)
+        assert compute_metric(f"{average}_f1", targets, predictions) == f1_score(targets, predictions, average=average)
 
 
 def test_files_become_examples_with_classes_in_order(tmp_path):
@@ -256,22 +256,22 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
     """Oracle: each setting that changes a score changes the key; where files lie, titles and other seeds do not."""
     task, settings = task_of(tmp_path), Finetuning()
     data = load(task, tmp_path)
-    key = score_key("stage", task, data.key, settings, "right", 0)
+    key = make_score_key("stage", task, data.key, settings, "right", 0)
     moved = task_of((tmp_path / "else").parent, title="Toy", seeds=9)
-    assert score_key("stage", moved, load(moved, tmp_path).key, Finetuning(seeds=2), "right", 0) == key
+    assert make_score_key("stage", moved, load(moved, tmp_path).key, Finetuning(seeds=2), "right", 0) == key
     changed = load(task_of(tmp_path, dev=GOOD[:3]), tmp_path)
     others = [
-        score_key("other", task, data.key, settings, "right", 0),
-        score_key("stage", task.model_copy(update={"learning_rate": 1e-4}), data.key, settings, "right", 0),
-        score_key("stage", task, changed.key, settings, "right", 0),
-        score_key("stage", task, data.key, Finetuning(patience=4), "right", 0),
-        score_key("stage", task, data.key, settings, "none", 0),
-        score_key("stage", task, data.key, settings, "right", 1),
-        score_key("stage", task, data.key, settings, "right", 0, "linear_probe"),
+        make_score_key("other", task, data.key, settings, "right", 0),
+        make_score_key("stage", task.model_copy(update={"learning_rate": 1e-4}), data.key, settings, "right", 0),
+        make_score_key("stage", task, changed.key, settings, "right", 0),
+        make_score_key("stage", task, data.key, Finetuning(patience=4), "right", 0),
+        make_score_key("stage", task, data.key, settings, "none", 0),
+        make_score_key("stage", task, data.key, settings, "right", 1),
+        make_score_key("stage", task, data.key, settings, "right", 0, "linear_probe"),
     ]
     assert len({key, *others}) == 1 + len(others)
     slower = task.model_copy(update={"learning_rate": 1e-4})  # which a probe has not
-    assert score_key("stage", slower, data.key, Finetuning(patience=4), "right", 0, "linear_probe") == others[-1]
+    assert make_score_key("stage", slower, data.key, Finetuning(patience=4), "right", 0, "linear_probe") == others[-1]
 
 
 # Tasks cut from documentation
@@ -280,14 +280,14 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
 def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
     """Oracle: by hand, on names shaped like those of pandas and of Python's library."""
     sources = ["p.core.a.x:F", "p.core.a", "p.core.b:G", "p.core", "p.io.c:H", "p.tools:I"]
-    assert passages.parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
+    assert passages.name_parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
     library = ["email.message:M", "email", "json.encoder", "argparse:A"]
-    assert passages.parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
+    assert passages.name_parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
 
 
 def test_names_of_the_classes_are_masked_in_prose_and_in_code():
     """Oracle: by hand."""
-    names = passages.masked_names(["sklearn.linear_model", "torch.nn", "email"])
+    names = passages.compile_name_pattern(["sklearn.linear_model", "torch.nn", "email"])
     text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, cnn_nn, EMAIL, emails of nnn"
     assert names.sub("_", text) == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
 
@@ -305,14 +305,15 @@ def made_up(parts: dict[str, int]) -> list[Document]:
 def test_a_docstring_task_is_balanced_masked_and_disjoint_by_document():
     """Oracle: counts, and where each passage came from."""
     documents = made_up({"alpha": 40, "beta": 30, "gamma": 25, "small": 3})
-    splits = passages.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents)
-    toy = Task(name="toy", domain="d", docstrings=Docstrings())
+    options = Docstrings(classes=3, examples=40, characters=100)
+    splits = passages.draw_balanced_splits("toy", options, ["lib"], documents)
+    toy = Task(name="toy", domain="d", docstrings=options)
     data = check_examples(toy, splits)
-    again = passages.balanced("toy", Docstrings(classes=3, examples=40, characters=100), ["lib"], documents[::-1])
+    again = passages.draw_balanced_splits("toy", options, ["lib"], documents[::-1])
     assert check_examples(toy, again).key == data.key
     assert data.labels == ("lib.alpha", "lib.beta", "lib.gamma")
     for split, count in zip(SPLITS, (20, 8, 12), strict=True):
-        assert Counter(data.targets(split)) == dict.fromkeys(range(3), count)
+        assert Counter(data.list_targets(split)) == dict.fromkeys(range(3), count)
     places = [{example.place for example in rows} for rows in (data.train, data.dev, data.test)]
     assert not (places[0] & places[1] or places[0] & places[2] or places[1] & places[2])
     texts = [example.text for example in (*data.train, *data.dev, *data.test)]

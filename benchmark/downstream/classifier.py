@@ -66,14 +66,14 @@ class SavedModel:
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.of(self.config.model_type).length(self.config)
-        self.pick: Pick = lambda texts: [self.index(self.domains[-1])] * len(texts)  # `score_stage` has one fitted
+        self.pick: Pick = lambda texts: [self.find_index(self.domains[-1])] * len(texts)  # `score_stage` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
 
-    def index(self, domain: str) -> int:
+    def find_index(self, domain: str) -> int:
         """The place of a domain in the stream; the newest's for one that the model has not met, as in evaluation."""
         return self.domains.index(domain) if domain in self.domains else len(self.domains) - 1
 
-    def texts(self, data: TaskData, whole: bool = False) -> dict[Split, list[list[list[int]]]]:
+    def encode_texts(self, data: TaskData, whole: bool = False) -> dict[Split, list[list[list[int]]]]:
         """Token ids of the text, or of text and pair, of each example, `whole` or cut to leave room for a prompt."""
         if (data.key, whole) not in self._texts:
             self._texts[data.key, whole] = {
@@ -81,10 +81,10 @@ class SavedModel:
             }
         return self._texts[data.key, whole]
 
-    def window(self, data: TaskData) -> TaskData:
+    def cut_to_window(self, data: TaskData) -> TaskData:
         """The same task with that part of each text, or of text and pair, which a row holds."""
         splits: dict[Split, tuple[Example, ...]] = {}
-        for split, texts in self.texts(data).items():
+        for split, texts in self.encode_texts(data).items():
             read = [self.tokenizer.decode_batch(parts, skip_special_tokens=False) for parts in texts]
             splits[split] = tuple(
                 replace(example, text=parts[0], text_pair=parts[1] if parts[1:] else None)
@@ -98,7 +98,7 @@ class SavedModel:
         # beside them `<s>`, prompt, and a `</s>` after each
         return encoded if whole else truncate(encoded, self.length - 2 - len(encoded))
 
-    def classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
+    def load_classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
 
         A masked model's head reads `<s>`, a causal one's the last token. A model with a column (PNN) or adapters (LoRA)
@@ -153,7 +153,7 @@ def truncate(parts: list[list[int]], room: int) -> list[list[int]]:
     return [parts[0][:keep], parts[1][: room - keep]]
 
 
-def wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
+def draw_wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
     """Another domain than the task's, drawn by the seed. Raises ConfigError where there is no other."""
     others = [name for name in domains if name != task.domain]
     if not others:
@@ -161,20 +161,20 @@ def wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
     return random.Random(f"{task.name} {seed}").choice(others)
 
 
-def prompt_domains(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int) -> dict[Split, list[int]]:
+def choose_prompt_domains(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
     if prompt == "picked":
-        texts = checkpoint.texts(data)
+        texts = checkpoint.encode_texts(data)
         return {split: checkpoint.pick([list(chain(*parts)) for parts in texts[split]]) for split in SPLITS}
     index = -1
     if prompt != "none":
-        name = data.task.domain if prompt == "right" else wrong_domain(data.task, seed, checkpoint.domains)
-        index = checkpoint.index(name)
+        name = data.task.domain if prompt == "right" else draw_wrong_domain(data.task, seed, checkpoint.domains)
+        index = checkpoint.find_index(name)
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 
 
 def fit_discriminator(folder: Path, stream: Stream, seen: int) -> Pick:
-    """What picks domains for the checkpoint in `folder`, fitted to the memory of the first `seen` of them."""
+    """The discriminator of the first `seen` domains, fitted to their memory, for the checkpoint in `folder`."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -184,11 +184,11 @@ def fit_discriminator(folder: Path, stream: Stream, seen: int) -> Pick:
     [draw], _ = stream.draws(Phase("memory", memory=1.0, domain="previous", trains=False), 0, seen, rows)
     memory = stream.batch(seen, draw, 0, range(rows))
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    classifier.fit(mean_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
-    return lambda texts: classifier.predict(mean_embeddings(model, texts)).tolist()
+    classifier.fit(average_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
+    return lambda texts: classifier.predict(average_embeddings(model, texts)).tolist()
 
 
-def mean_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64]:
+def average_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64]:
     """The mean of the token embeddings of each text, (R, D), `<s>` left out. Needs no forward pass."""
     embedding: Any = model.network.get_input_embeddings()
     table = embedding.weight.detach().cpu().double().numpy()
@@ -196,15 +196,15 @@ def mean_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64]:
     return np.stack([table[[token for token in text if token != bos]].mean(0) for text in texts])
 
 
-def rows_of(checkpoint: SavedModel, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
+def make_rows(checkpoint: SavedModel, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
     """`<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
     documents in pre-training."""
     splits: dict[Split, Rows] = {}
     special = checkpoint.special
-    for split, texts in checkpoint.texts(data).items():
+    for split, texts in checkpoint.encode_texts(data).items():
         tokens = []
         for parts, domain in zip(texts, domains[split], strict=True):
             prompt = [] if domain < 0 else [checkpoint.config.text_vocabulary + domain]
             tokens.append([special.bos, *prompt, *(token for part in parts for token in [*part, special.eos])])
-        splits[split] = Rows(tokens, data.targets(split), special.pad)
+        splits[split] = Rows(tokens, data.list_targets(split), special.pad)
     return splits

@@ -21,16 +21,24 @@ from torch import Tensor, nn
 
 from benchmark import records
 from benchmark.data.tokens import corpus_if_prepared, prepare_corpus
-from benchmark.downstream.classifier import Asked, Pick, Rows, SavedModel, fit_discriminator, prompt_domains, rows_of
+from benchmark.downstream.classifier import (
+    Asked,
+    Pick,
+    Rows,
+    SavedModel,
+    choose_prompt_domains,
+    fit_discriminator,
+    make_rows,
+)
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import (
     TaskData,
+    compute_metric,
     list_wanted,
+    make_score_key,
     mark_in_stream,
-    metric,
     record_baselines,
-    result_of,
-    score_key,
+    score_predictions,
 )
 from benchmark.errors import UserError
 from benchmark.locks import Lease
@@ -132,9 +140,9 @@ class Trainer:
             group["lr"] = self.task.learning_rate * rate
         self.optimizer.zero_grad()
         loss = torch.zeros((), device=self.device)
-        for part in self._forward_passes(rows, batch):
+        for part in self._split_batch(rows, batch):
             targets = torch.tensor([rows.targets[i] for i in part], device=self.device)
-            part_loss = F.cross_entropy(self._logits(rows, part), targets, reduction="sum") / len(batch)
+            part_loss = F.cross_entropy(self._compute_logits(rows, part), targets, reduction="sum") / len(batch)
             self.scaler.scale(part_loss).backward()
             loss += part_loss.detach()
         self.scaler.step(self.optimizer)
@@ -148,18 +156,18 @@ class Trainer:
         self.model.eval()
         predictions = np.empty(len(rows.tokens), dtype=np.int64)
         by_length = np.argsort([len(row) for row in rows.tokens], kind="stable")
-        for part in self._forward_passes(rows, by_length):
-            predictions[part] = self._logits(rows, part).argmax(1).cpu().numpy()
+        for part in self._split_batch(rows, by_length):
+            predictions[part] = self._compute_logits(rows, part).argmax(1).cpu().numpy()
         return predictions.tolist()
 
-    def _forward_passes(self, rows: Rows, batch: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    def _split_batch(self, rows: Rows, batch: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """The batch in pieces of at most `forward_tokens` columns, padding included."""
         longest = max(len(rows.tokens[i]) for i in batch)
         size = max(1, self.settings.forward_tokens // longest)
         for start in range(0, len(batch), size):
             yield batch[start : start + size]
 
-    def _logits(self, rows: Rows, part: NDArray[np.int64]) -> Tensor:
+    def _compute_logits(self, rows: Rows, part: NDArray[np.int64]) -> Tensor:
         """Logits (B, C) in fp32 of the rows whose numbers `part` holds."""
         tokens = [torch.tensor(rows.tokens[i]) for i in part]
         padded = [nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=rows.padding)]
@@ -176,8 +184,8 @@ def score(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, set
     ConfigError, NotScored, and Stopped before the next step when asked to.
     """
     began, name = time.monotonic(), data.task.name
-    domains = prompt_domains(checkpoint, data, prompt, seed)
-    rows = rows_of(checkpoint, data, domains)
+    domains = choose_prompt_domains(checkpoint, data, prompt, seed)
+    rows = make_rows(checkpoint, data, domains)
     longest = max(len(row) for split in rows.values() for row in split.tokens)
     columns = settings.forward_tokens
     while True:
@@ -202,7 +210,7 @@ def score(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, set
         dev=best,
         precision=trainer.precision,
         seconds=round(time.monotonic() - began, 3),
-        **result_of(data, predictions),
+        **score_predictions(data, predictions),
     )
     if settings.forward_tokens != columns:
         result.forward_tokens = settings.forward_tokens
@@ -216,9 +224,9 @@ def _fine_tune(
     task = data.task
     with keep_random_numbers(own_device()):
         torch.manual_seed(seed)
-        network = checkpoint.classifier(data.labels, task.domain)
+        network = checkpoint.load_classifier(data.labels, task.domain)
         trainer = Trainer(network, task, settings, seed, checkpoint.asked_to_stop)
-        dev_score = lambda: metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
+        dev_score = lambda: compute_metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
         return trainer, trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
 
 
@@ -233,7 +241,7 @@ def find_missing(
     missing = []
     for data in tasks:
         for how, prompt, seed in list_wanted(data.task, settings, checkpoint.config.prompts, checkpoint.final):
-            key = score_key(stage_key, data.task, data.key, settings, prompt, seed, how)
+            key = make_score_key(stage_key, data.task, data.key, settings, prompt, seed, how)
             if key not in done:
                 line = UnscoredLine(key=key, task=data.task.name, how=how, prompt=prompt, seed=seed, error="")
                 missing.append((line, data, prompt))
@@ -242,20 +250,20 @@ def find_missing(
 
 def record_missing(
     path: Path,
-    find_missing: Callable[[], Sequence[tuple[Sequence[UnscoredLine], Computation]]],
+    find_computations: Callable[[], Sequence[tuple[Sequence[UnscoredLine], Computation]]],
     progress: Callable[[Sequence[ScoreLine | ZeroShotLine], int], None] = lambda scored, left: None,
 ) -> bool:
     """Append to `path` the scores that it lacks; return whether it lacked any.
 
-    `find_missing` gives what computes them, each with the lines that are recorded where it fails. Whoever wants the
-    same scores at the same time waits and finds them, and a killed process loses one computation. `progress` gets what
-    was scored and how many are still to come. Raises UserError and Stopped at once, NotScored for the last failure
+    `find_computations` returns what computes them, each with the lines that are recorded where it fails. Whoever wants
+    the same scores at the same time waits and finds them, and a killed process loses one computation. `progress` gets
+    what was scored and how many are still to come. Raises UserError and Stopped at once, NotScored for the last failure
     after all others were tried.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lost: NotScored | None = None
     with Lease(path.with_suffix(".lock")) as lease:
-        computations = find_missing()
+        computations = find_computations()
         for number, (missing, compute) in enumerate(computations, start=1):
             try:
                 lines = compute()
@@ -296,20 +304,20 @@ def score_all(
             result = score_probe(checkpoint, data, prompt, settings.forward_tokens)
         else:
             result = score(checkpoint, data, prompt, missing.seed, settings)
-            result.window = checkpoint.window(data).key
+            result.window = checkpoint.cut_to_window(data).key
         return [structs.replace(result, key=missing.key)]
 
-    def find() -> list[tuple[Sequence[UnscoredLine], Computation]]:
+    def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
         missing = find_missing(stage_key, checkpoint, tasks, settings, path)
         fine_tuned = {line.task: data for line, data, _ in missing if line.how == "finetune"}
-        record_baselines(list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.window)
+        record_baselines(list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.cut_to_window)
         return [([line], partial(compute, line, data, prompt)) for line, data, prompt in missing]
 
-    return record_missing(path, find, progress)
+    return record_missing(path, find_computations, progress)
 
 
-def trained_stage(store: Store, config: RunConfig, index: int) -> str:
-    """The key of a stage of a run if a model of it is trained: a method may leave early stages out."""
+def find_trained_stage(store: Store, config: RunConfig, index: int) -> str:
+    """The key of a stage of a run, or "" where it has no model: a method may leave early stages out."""
     keys = store.read_stage_keys(config)
     lines = store.read_stage(keys[index]) if keys else []
     return keys[index] if records.find_last(lines, DoneLine) and records.find_last(lines, EvaluationLine) else ""
@@ -324,12 +332,12 @@ def score_stage(
     progress: Callable[[str], None],
     asked_to_stop: Asked,
 ) -> str:
-    """Add the missing scores of the model after a stage, if that is finished; say what it came to.
+    """Add the missing scores of the model after a stage, if that is finished; return a line that says so.
 
     `progress` gets a text after each score. Raises Stopped in the middle of one when asked to stop.
     """
     place, final = config.domains[index].name, index == len(config.domains) - 1
-    key = trained_stage(store, config, index)
+    key = find_trained_stage(store, config, index)
     if not key:
         return f"nothing to score after {place}"
 

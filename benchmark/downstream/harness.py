@@ -25,8 +25,8 @@ from tokenizers import Tokenizer
 from benchmark import records
 from benchmark.data.tokenizer import ids_of
 from benchmark.downstream.classifier import Asked
-from benchmark.downstream.finetune import Computation, NotScored, record_missing, trained_stage
-from benchmark.downstream.zero_shot import ZERO_SHOT, content_of, missing_tasks, score_key
+from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
+from benchmark.downstream.zero_shot import ZERO_SHOT, find_missing_tasks, hash_task_files, make_score_key
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import keep_random_numbers, own_device
 from benchmark.models.transformer import read_tokenizer
@@ -72,11 +72,11 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
             if self.asked_to_stop():
                 raise Stopped
             part = order[start : start + rows]
-            answers |= zip(part, self._answers([requests[index][1:] for index in part]), strict=True)
+            answers |= zip(part, self._answer([requests[index][1:] for index in part]), strict=True)
         return [answers[index] for index in range(len(requests))]
 
     @torch.no_grad()
-    def _answers(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[float, bool]]:
+    def _answer(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[float, bool]]:
         special, device = self.model.vocabulary.special, own_device()
         texts = [[*(c[1:] if c[:1] == [special.bos] else c), *continuation][-self.room :] for c, continuation in pairs]
         counts = [min(len(continuation), self.room) for _, continuation in pairs]
@@ -143,11 +143,11 @@ def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settin
 
 
 def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, asked_to_stop: Asked) -> str:
-    """Ask the harness once about all tasks that lack scores of the model after a stage; say what it came to.
+    """Ask the harness once about all tasks that lack scores of the model after a stage; return a line that says so.
 
     Raises NotScored, which is recorded, and Stopped.
     """
-    place, key = config.domains[index].name, trained_stage(store, config, index)
+    place, key = config.domains[index].name, find_trained_stage(store, config, index)
     if not key:
         return f"nothing to evaluate after {place}"
     path, folder, settings = store.scores_file(key), store.stage_folder(key) / "model", suite.evaluate
@@ -156,15 +156,17 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
     def compute(tasks: Sequence[str]) -> list[ZeroShotLine]:
         began, model = time.monotonic(), load(folder).to(own_device()).eval()
         answers = ask(model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop)
-        made: dict[str, Any] = {"content": content_of(settings), "seconds": round(time.monotonic() - began, 3)}
+        made: dict[str, Any] = {"content": hash_task_files(settings), "seconds": round(time.monotonic() - began, 3)}
         return [
-            ZeroShotLine(key=score_key(key, task, settings), task=task, values=values, version=version, **made)
+            ZeroShotLine(key=make_score_key(key, task, settings), task=task, values=values, version=version, **made)
             for task, (values, version) in answers.items()
         ]
 
-    def find() -> list[tuple[Sequence[UnscoredLine], Computation]]:
-        tasks = missing_tasks(settings, key, records.read(path, records.SCORES))
-        lines = [UnscoredLine(key=score_key(key, task, settings), task=task, **names) for task in tasks]
+    def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
+        tasks = find_missing_tasks(settings, key, records.read(path, records.SCORES))
+        lines = [UnscoredLine(key=make_score_key(key, task, settings), task=task, **names) for task in tasks]
         return [(lines, partial(compute, tasks))] * bool(tasks)
 
-    return f"evaluated after {place}" if record_missing(path, find) else f"nothing to evaluate after {place}"
+    if not record_missing(path, find_computations):
+        return f"nothing to evaluate after {place}"
+    return f"evaluated after {place}"

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmark.downstream.classifier import Asked, SavedModel, Texts, prompt_domains
-from benchmark.downstream.tasks import TaskData, fit_linear, result_of
+from benchmark.downstream.classifier import Asked, SavedModel, Texts, choose_prompt_domains
+from benchmark.downstream.tasks import TaskData, fit_linear, score_predictions
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import own_device
 from benchmark.records import ScoreLine
@@ -35,25 +35,25 @@ def score_probe(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns:
     from sklearn.preprocessing import StandardScaler
 
     began = time.monotonic()
-    features = features_of(checkpoint, data, prompt, columns)
+    features = compute_features(checkpoint, data, prompt, columns)
     best, predictions = fit_linear(data, features, StandardScaler())
     seconds = round(time.monotonic() - began, 3)
-    result = result_of(data, predictions)
+    result = score_predictions(data, predictions)
     return ScoreLine(how="linear_probe", prompt=prompt, seed=0, dev=best, precision="fp32", seconds=seconds, **result)
 
 
-def features_of(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int) -> Features:
+def compute_features(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int) -> Features:
     """The features (examples, F) of each split. A model with columns (PNN) or adapters (LoRA) reads with those of the
     task's domain."""
-    own, features = checkpoint.index(data.task.domain), Features()
+    own, features = checkpoint.find_index(data.task.domain), Features()
     model = load(checkpoint.folder).to(own_device())
     model.prompts = prompt != "none"
-    domains = prompt_domains(checkpoint, data, prompt, 0)
-    texts = checkpoint.texts(data, whole=True)
+    domains = choose_prompt_domains(checkpoint, data, prompt, 0)
+    texts = checkpoint.encode_texts(data, whole=True)
     for split in SPLITS:
         read_with = [own if domain < 0 else domain for domain in domains[split]]
         parts = zip(*texts[split], strict=True)
-        means = [mean_states(model, part, read_with, columns, checkpoint.asked_to_stop) for part in parts]
+        means = [average_states(model, part, read_with, columns, checkpoint.asked_to_stop) for part in parts]
         if len(means) == 2:
             u, v = means
             means += [abs(u - v), u * v]
@@ -62,7 +62,7 @@ def features_of(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns:
 
 
 @torch.inference_mode()
-def mean_states(
+def average_states(
     model: LanguageModel, texts: Texts, domains: Sequence[int], columns: int, asked_to_stop: Asked
 ) -> NDArray[np.float32]:
     """The mean over all tokens of each text of their last hidden states (R, D), without those of `<s>` and prompt."""

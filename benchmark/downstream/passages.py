@@ -55,21 +55,21 @@ def load_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Spli
     least = (1 - domain.hold_out) * 2**64  # of the hashes that pre-training never sees: see `corpus.read`
     everything = corpus.drop_repeats(domain, Counter())
     documents = [document for document in everything if document.decides >= least and _is_public(document)]
-    return balanced(task, options, domain.packages, documents)
+    return draw_balanced_splits(task, options, domain.packages, documents)
 
 
-def balanced(
+def draw_balanced_splits(
     task: str, options: Docstrings, packages: Sequence[str], documents: Iterable[Document]
 ) -> dict[Split, Sequence[Example]]:
     """The largest classes of `documents`, each with the same number of passages in each split. Raises DataError."""
     ordered = sorted(documents, key=lambda document: _hash(document.text))
     by_part: dict[str, list[Document]] = {}
-    for document, part in zip(ordered, parts([document.source for document in ordered], packages), strict=True):
+    for document, part in zip(ordered, name_parts([document.source for document in ordered], packages), strict=True):
         by_part.setdefault(part, []).append(document)
     size = {part: sum(min(PASSAGES, len(d.text) // options.characters) for d in by_part[part]) for part in by_part}
     chosen = sorted(by_part, key=lambda part: (-size[part], part))[: options.classes]
     return _draw(
-        task, options, {part: by_part[part] for part in chosen}, masked_names(chosen), options.classes, PASSAGES
+        task, options, {part: by_part[part] for part in chosen}, compile_name_pattern(chosen), options.classes, PASSAGES
     )
 
 
@@ -84,7 +84,7 @@ def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> di
             texts += islice(valid, -(-OF_DOMAINS.examples // len(domain.parts)))
         by_domain[domain.name] = sorted(texts, key=lambda document: _hash(document.text))
     packages = (name for domain in domains for part in domain.parts for name in part.packages)
-    names = masked_names([*by_domain, *packages])
+    names = compile_name_pattern([*by_domain, *packages])
     return _draw(task, OF_DOMAINS, by_domain, names, len(domains), PASSAGES_OF_DOMAIN)
 
 
@@ -98,7 +98,7 @@ def _draw(
 ) -> dict[Split, Sequence[Example]]:
     """The same number of passages of each class in each split, `most` of a document. Raises DataError."""
     known: set[str] = set()
-    passages = {name: _passages(of_class, name, names, options, known, most) for name, of_class in by_class.items()}
+    passages = {name: _cut_passages(of_class, name, names, options, known, most) for name, of_class in by_class.items()}
     splits: dict[Split, Sequence[Example]] = {}
     for split, share in SHARES.items():
         available = {name: len(passages[name][split]) for name in passages}
@@ -114,8 +114,8 @@ def _draw(
     return splits
 
 
-def parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
-    """Name the part of its package that each source is from: "pandas.core" for "pandas.core.frame:DataFrame.join".
+def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
+    """The part of its package that each source is from: "pandas.core" for "pandas.core.frame:DataFrame.join".
 
     The second level of a package, or the first of Python's library, which has no name of its own. A part with more
     than half of all is divided further ("pandas.core.arrays").
@@ -134,16 +134,18 @@ def parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
         labels = divided
 
 
-def masked_names(labels: Sequence[str]) -> re.Pattern[str]:
-    """Matches every component of the labels, but the packages' names, in prose and in code: "linear_model" and
-    "Linear model", but not "linear" alone nor "nn" in "cnn"."""
+def compile_name_pattern(labels: Sequence[str]) -> re.Pattern[str]:
+    """A pattern of every component of the labels but the packages' names, in prose and in code.
+
+    It matches "linear_model" and "Linear model", but neither "linear" alone nor "nn" in "cnn".
+    """
     components = {name for label in labels for name in (label.split(".")[1:] or [label])}
     words = [r"[\W_]?".join(map(re.escape, name.strip("_").split("_"))) for name in components]
     alternatives = "|".join(sorted(words, key=lambda word: (-len(word), word)))
     return re.compile(rf"(?<![a-z])(?:{alternatives})(?![a-z])", re.IGNORECASE)
 
 
-def _passages(
+def _cut_passages(
     documents: Sequence[Document],
     label: str,
     names: re.Pattern[str],
@@ -157,14 +159,14 @@ def _passages(
     for number, document in enumerate(documents):
         split = SPLITS[bisect(ends, (number + 0.5) / len(documents))]
         text = " ".join(names.sub(MASK, document.text).split())
-        for passage in _cut(text, options.characters)[:most]:
+        for passage in _cut_text(text, options.characters)[:most]:
             if 2 * len(passage) >= options.characters and passage not in known:
                 known.add(passage)
                 splits[split].append(Example(passage, None, label, document.source))
     return splits
 
 
-def _cut(text: str, characters: int) -> list[str]:
+def _cut_text(text: str, characters: int) -> list[str]:
     """`text` in pieces of at most so many characters, between words where there is a space."""
     pieces = []
     while len(text) > characters:

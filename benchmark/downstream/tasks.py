@@ -50,7 +50,7 @@ FORMAT = 1  # raised when the same settings come to mean another computation
 EXAMPLES_FORMAT = 1  # raised when the same documents come to give other examples
 
 
-def _fingerprints(example: Example) -> tuple[int, int]:
+def _hash_texts(example: Example) -> tuple[int, int]:
     return fingerprint(example.text), fingerprint(example.text_pair or "")
 
 
@@ -76,10 +76,10 @@ class TaskData:
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
         """Whether a copy, or near copy, of each example of test stands in train, whatever its label."""
-        known = set(map(_fingerprints, self.train))
-        return tuple(_fingerprints(test) in known or number in self.in_train for number, test in enumerate(self.test))
+        known = set(map(_hash_texts, self.train))
+        return tuple(_hash_texts(test) in known or number in self.in_train for number, test in enumerate(self.test))
 
-    def targets(self, split: Split) -> list[int]:
+    def list_targets(self, split: Split) -> list[int]:
         return [example.label for example in getattr(self, split)]
 
 
@@ -97,18 +97,18 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
         for row in raw[split]:
             _check_row(task.name, row, paired)
         if split == "train":
-            known = {label: number for number, label in enumerate(sorted(set(map(_label, raw["train"]))))}
+            known = {label: number for number, label in enumerate(sorted(set(map(_read_label, raw["train"]))))}
         if len(known) < 2:
-            label = _label(raw["train"][0])
+            label = _read_label(raw["train"][0])
             raise DataError(f"task {task.name!r}: all of train has the label {label!r:.80}; there must be two classes")
         for row in raw[split]:
-            if _label(row) not in known:
+            if _read_label(row) not in known:
                 shown = ", ".join(f"{name!r:.80}" for name in [*known][:SHOWN])
                 raise DataError(
-                    f"task {task.name!r}, {row.place}: unknown label {_label(row)!r:.80}; train has {shown}"
+                    f"task {task.name!r}, {row.place}: unknown label {_read_label(row)!r:.80}; train has {shown}"
                     f"{', ...' * (len(known) > SHOWN)}: correct it, or leave the row out"
                 )
-        splits[split] = tuple(replace(row, label=known[_label(row)]) for row in raw[split])
+        splits[split] = tuple(replace(row, label=known[_read_label(row)]) for row in raw[split])
     return TaskData(task, tuple(known), splits["train"], splits["dev"], splits["test"])
 
 
@@ -123,7 +123,7 @@ def _check_row(task: str, row: Example, paired: bool) -> None:
         raise DataError(f"{place}: 'label' must be a string or an integer, not {row.label!r:.80}")
 
 
-def _label(row: Example) -> str:
+def _read_label(row: Example) -> str:
     return str(row.label).lower() if isinstance(row.label, bool) else str(row.label)
 
 
@@ -137,11 +137,11 @@ def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
 def mark_in_train(data: TaskData, folder: Path) -> TaskData:
     """The same, knowing which examples of test nearly stand in train: it is looked for once, and kept in `folder`."""
     letters = train_bpe([], 0)  # of the 256 bytes; how words are cut does not count
-    asked, texts = ({"": (data.key, partial(_ids, letters, EOS, rows))} for rows in (data.test, data.train))
+    asked, texts = ({"": (data.key, partial(_encode_examples, letters, EOS, rows))} for rows in (data.test, data.train))
     return replace(data, in_train=frozenset(find_leaks(letters, EOS, asked, texts, folder)[""][""]))
 
 
-def _ids(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
+def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
     """The ids of examples, each followed by `eos`."""
     parts = [np.empty(0, np.int64)]
     for start in range(0, len(rows), 1000):  # the library takes a hundred times the text's memory
@@ -155,7 +155,7 @@ def mark_in_stream(
 ) -> tuple[list[TaskData], Found]:
     """The tasks, knowing which examples of test nearly stand in training text of the stream; and where each does."""
     bpe, eos = corpus.tokenizer, corpus.special.eos
-    asked = {data.task.name: (data.key, partial(_ids, bpe, eos, data.test)) for data in tasks}
+    asked = {data.task.name: (data.key, partial(_encode_examples, bpe, eos, data.test)) for data in tasks}
     copies = find_leaks(bpe, eos, asked, list_learned(corpus, learned), folder)
     marked = [
         replace(data, in_stream=frozenset(number for of in copies.values() for number in of[data.task.name]))
@@ -187,7 +187,7 @@ def load_examples(
         files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
         local = [corpus.identity(files, 0.0, texts, makes)] if os.path.isdir(dataset.path) else []
         source = [dataset.model_dump(mode="json"), *local]
-        find = lambda: {s: _hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
+        find = lambda: {s: _read_hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
     else:
         return check_examples(
             task, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS}
@@ -212,19 +212,19 @@ def read_file(task: str, path: Path) -> list[Example]:
         raise NotHere(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
     try:
         numbered = enumerate(read_lines(path), start=1)
-        return [_example(f"{path}:{number}", line) for number, line in numbered if line.strip()]
+        return [_parse_example(f"{path}:{number}", line) for number, line in numbered if line.strip()]
     except DataError as error:
         raise DataError(f"task {task!r}, {error}") from None
 
 
-def _example(place: str, line: bytes) -> Example:
+def _parse_example(place: str, line: bytes) -> Example:
     row = parse_line(line, place, '{"text": ..., "label": ...}')
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
     return Example(row.get("text"), row.get("text_pair"), row.get("label"), place)
 
 
-def _hub(task: str, dataset: HubTask, split: str) -> list[Example]:
+def _read_hub(task: str, dataset: HubTask, split: str) -> list[Example]:
     try:
         from datasets import load_dataset
     except ImportError:
@@ -241,7 +241,7 @@ def _hub(task: str, dataset: HubTask, split: str) -> list[Example]:
     return examples
 
 
-def metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> float:
+def compute_metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> float:
     """The score in 0..1, by scikit-learn: macro-F1 is the mean over the classes that are there or predicted; micro-F1
     over all classes of a single-label task equals accuracy."""
     from sklearn.metrics import accuracy_score, f1_score
@@ -256,8 +256,8 @@ def score_without_leaks(data: TaskData, predictions: Sequence[int]) -> float | N
     clean = [i for i, leaked in enumerate(data.leaked) if not leaked and i not in data.in_stream]
     if len(clean) in (0, len(data.test)):
         return None
-    targets = data.targets("test")
-    return metric(data.task.metric, [targets[i] for i in clean], [predictions[i] for i in clean])
+    targets = data.list_targets("test")
+    return compute_metric(data.task.metric, [targets[i] for i in clean], [predictions[i] for i in clean])
 
 
 SHOWN = 10  # labels in a message
@@ -265,7 +265,7 @@ BASELINES = ("majority", "bag of words")
 IN_WINDOW = "bag of words, model's window"
 
 
-def result_of(data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
+def score_predictions(data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
     """What records say of predictions of test, whoever made them."""
     task = data.task
     return {
@@ -273,14 +273,14 @@ def result_of(data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
         "domain": task.domain,
         "task_key": data.key,
         "metric": task.metric,
-        "test": metric(task.metric, data.targets("test"), predicted),
+        "test": compute_metric(task.metric, data.list_targets("test"), predicted),
         "test_without_leaks": score_without_leaks(data, predicted),
         "leaks": sum(data.leaked),
         "in_stream": len(data.in_stream),
     }
 
 
-def missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
+def find_missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
     """The names of baselines that the records in `path` lack of a task whose examples have this key."""
     lines = records.read(path, records.BASELINES)
     known = {(line.task, line.metric, line.task_key, line.window, line.name) for line in lines}
@@ -296,13 +296,13 @@ def record_baselines(tasks: Sequence[TaskData], path: Path, read: Callable[[Task
         for data in tasks:
             window = read(data) if read else data
             key = window.key if read else ""
-            for name in missing_baselines(data.task, data.key, path, key):
-                majority = [Counter(data.targets("train")).most_common(1)[0][0]] * len(data.test)
-                predicted = majority if name == BASELINES[0] else _bag_of_words(window)
-                records.append(path, BaselineLine(name=name, window=key, **result_of(data, predicted)))
+            for name in find_missing_baselines(data.task, data.key, path, key):
+                majority = [Counter(data.list_targets("train")).most_common(1)[0][0]] * len(data.test)
+                predicted = majority if name == BASELINES[0] else _predict_by_words(window)
+                records.append(path, BaselineLine(name=name, window=key, **score_predictions(data, predicted)))
 
 
-def _bag_of_words(data: TaskData) -> list[int]:
+def _predict_by_words(data: TaskData) -> list[int]:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.preprocessing import MaxAbsScaler
 
@@ -326,8 +326,8 @@ def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tupl
         model = make_pipeline(*steps, LogisticRegression(C=strength, max_iter=300))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough
-            model.fit(inputs["train"], data.targets("train"))
-        dev = metric(data.task.metric, data.targets("dev"), model.predict(inputs["dev"]))
+            model.fit(inputs["train"], data.list_targets("train"))
+        dev = compute_metric(data.task.metric, data.list_targets("dev"), model.predict(inputs["dev"]))
         if dev > best:
             best, predictions = dev, model.predict(inputs["test"]).tolist()
     return best, predictions
@@ -345,7 +345,7 @@ def list_wanted(task: Task, settings: Finetuning, has_prompts: bool, final: bool
     return [(how, prompt, seed) for prompt in prompts for how, seed in settings.trials_of(task)]
 
 
-def score_key(
+def make_score_key(
     stage_key: str, task: Task, data_key: str, settings: Finetuning, prompt: Prompt, seed: int, how: How = "finetune"
 ) -> str:
     """Names a score by all that it depends on, so that it is computed once however many tables show it."""
@@ -356,7 +356,7 @@ def score_key(
     return digest(known | {"task": settled, "patience": settings.patience, "precision": settings.precision})
 
 
-def examples_here(suite: Suite, store: Store) -> dict[str, str]:
+def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
     """The key of each task's examples, where they are here; an archive has what they were: see Identities.
 
     "" where others were looked for here, but not these: then no score is believed to be of them.
@@ -376,12 +376,12 @@ def examples_here(suite: Suite, store: Store) -> dict[str, str]:
     return keys
 
 
-def scores_of(
+def select_scores(
     suite: Suite, stage_key: str, lines: Iterable[LineOfScores], examples: Mapping[str, str]
 ) -> list[ScoreLine]:
     """The scores of a model that are of the suite's tasks, with the settings of fine-tuning and examples of now.
 
-    `examples`: see `examples_here`; where they are not, those that were scored last are believed to be the task's.
+    `examples`: see `find_example_keys`; where they are not, those that were scored last are believed to be the task's.
     """
     tasks, settings = {task.name: task for task in suite.tasks}, suite.finetuning
     known: dict[str, list[ScoreLine]] = {}
@@ -389,7 +389,7 @@ def scores_of(
         task = tasks.get(line.task)
         if not (task and isinstance(line, ScoreLine) and (line.how, line.seed) in settings.trials_of(task)):
             continue
-        if line.key == score_key(stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how):
+        if line.key == make_score_key(stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how):
             known.setdefault(line.task, []).append(line)
     scores = {
         (name, line.how, line.prompt, line.seed): line
@@ -400,12 +400,12 @@ def scores_of(
     return list(scores.values())
 
 
-def tasks_after(suite: Suite, final: bool) -> tuple[Task, ...]:
+def select_tasks(suite: Suite, final: bool) -> tuple[Task, ...]:
     """The tasks that a model is fine-tuned on: all, or none where only final ones are."""
     return suite.tasks if final or suite.finetuning.stages == "every" else ()
 
 
-def scored_stages(suite: Suite, config: RunConfig) -> range:
+def list_scored_stages(suite: Suite, config: RunConfig) -> range:
     """After which stages of a run its model is scored."""
     count = len(config.domains)
     if suite.evaluate.tasks:

@@ -15,8 +15,8 @@ from benchmark.settings.tasks import Evaluate
 ZERO_SHOT = "zero shot"  # how such a score comes to be, beside the ways of fine-tuning
 
 
-def score_key(stage: str, task: str, settings: Evaluate) -> str:
-    """Of a task's scores of the model of a stage."""
+def make_score_key(stage: str, task: str, settings: Evaluate) -> str:
+    """The key of the scores of a stage's model on a task."""
     return digest({"stage": stage, "task": task, "few_shot": settings.few_shot, "limit": settings.limit})
 
 
@@ -34,26 +34,26 @@ def check_before_training(configs: Iterable[RunConfig]) -> None:
             )
 
 
-def content_of(settings: Evaluate) -> str:
-    """A hash of the files in the folder of one's own tasks; nothing where none is here, and records are believed."""
+def hash_task_files(settings: Evaluate) -> str:
+    """A hash of the files in the folder of one's own tasks; "" where none is here, and records are believed."""
     folder = Path(settings.folder or "")
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if settings.folder else []
     names = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     return digest(names) if names else ""
 
 
-def zero_shot_scores(settings: Evaluate, stage: str, lines: Iterable[LineOfScores]) -> dict[str, ZeroShotLine]:
+def select_zero_shot_scores(settings: Evaluate, stage: str, lines: Iterable[LineOfScores]) -> dict[str, ZeroShotLine]:
     """The scores of a stage's model by task, with the settings and files of now; of two the last."""
-    content = content_of(settings)
+    content = hash_task_files(settings)
     return {
         line.task: line
         for line in lines
         if isinstance(line, ZeroShotLine) and line.task in settings.tasks
-        if line.key == score_key(stage, line.task, settings) and content in ("", line.content)
+        if line.key == make_score_key(stage, line.task, settings) and content in ("", line.content)
     }
 
 
-def missing_tasks(settings: Evaluate, stage: str, lines: Iterable[LineOfScores]) -> list[str]:
+def find_missing_tasks(settings: Evaluate, stage: str, lines: Iterable[LineOfScores]) -> list[str]:
     """The tasks that a stage's model was not asked yet."""
-    there = zero_shot_scores(settings, stage, lines)
+    there = select_zero_shot_scores(settings, stage, lines)
     return [task for task in settings.tasks if task not in there]

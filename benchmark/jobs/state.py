@@ -14,8 +14,8 @@ from itertools import takewhile
 from typing import Literal
 
 from benchmark import records
-from benchmark.downstream.tasks import examples_here, list_wanted, scored_stages, scores_of, tasks_after
-from benchmark.downstream.zero_shot import ZERO_SHOT, zero_shot_scores
+from benchmark.downstream.tasks import find_example_keys, list_scored_stages, list_wanted, select_scores, select_tasks
+from benchmark.downstream.zero_shot import ZERO_SHOT, select_zero_shot_scores
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
@@ -110,7 +110,7 @@ class Survey:
         asked = executors.of(self.suite, self.store)
         self.jobs = [job for executor in asked for job in executor.jobs(self.suite, self.store)]
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
-        identities, self.examples = Identities(self.store, self.build), examples_here(self.suite, self.store)
+        identities, self.examples = Identities(self.store, self.build), find_example_keys(self.suite, self.store)
         return [self._state(config, identities.of(config)) for config in self.configs]
 
     def keys(self, config: RunConfig) -> list[str]:
@@ -152,7 +152,7 @@ class Survey:
     def _scored(self, run: RunState) -> tuple[Scored, ...]:
         """The scores of each model of a run that the suite's tasks are for."""
         last_stage, models = len(run.config.domains) - 1, []
-        for stage in scored_stages(self.suite, run.config):
+        for stage in list_scored_stages(self.suite, run.config):
             if stage < len(run.finished) and run.stages[stage].evaluated:  # else its method left it out
                 models.append(self._read_scores(run.keys[stage], stage, stage == last_stage))
         return tuple(models)
@@ -176,14 +176,14 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
 def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]) -> Scored:
     """The scores of one model, a run's `final` one or another. One of other settings of fine-tuning is another score.
 
-    `examples`: see `examples_here`. Raises RecordsError for a file that is damaged.
+    `examples`: see `find_example_keys`. Raises RecordsError for a file that is damaged.
     """
     lines = records.read(store.scores_file(key), records.SCORES)
     scored = records.select_kind(lines, records.ScoreLine)  # an archive has no model, only what it scored
     has_prompts = _has_prompts(store, key) or any(line.prompt == "right" for line in scored)
     wanted: set[tuple[str, str, str, int]] = {
         (task.name, *trial)
-        for task in tasks_after(suite, final)
+        for task in select_tasks(suite, final)
         for trial in list_wanted(task, suite.finetuning, has_prompts, final)
     }
     wanted |= {(task, ZERO_SHOT, "", 0) for task in suite.evaluate.tasks}
@@ -191,8 +191,8 @@ def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, e
     def place(line: records.ScoreLine | records.UnscoredLine) -> tuple[str, str, str, int]:
         return line.task, line.how, line.prompt, line.seed
 
-    there = {place(line) for line in scores_of(suite, key, lines, examples)} & wanted
-    there |= {(task, ZERO_SHOT, "", 0) for task in zero_shot_scores(suite.evaluate, key, lines)}
+    there = {place(line) for line in select_scores(suite, key, lines, examples)} & wanted
+    there |= {(task, ZERO_SHOT, "", 0) for task in select_zero_shot_scores(suite.evaluate, key, lines)}
     lost = [line for line in records.select_kind(lines, records.UnscoredLine) if place(line) in wanted - there]
     return Scored(key, stage, len(wanted) - len(there), len(there), lost[-1].error if lost else "")
 

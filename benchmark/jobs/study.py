@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from benchmark import records
-from benchmark.downstream.tasks import examples_here
+from benchmark.downstream.tasks import find_example_keys
 from benchmark.errors import UserError
 from benchmark.files import whole_file
 from benchmark.jobs.work import RenderReport, Train, Worker
@@ -49,7 +49,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
     stage was trained again and came to other weights than those recorded, or a run to other stages.
     """
     store = Store(runs)
-    identities, here = Identities(store, build), examples_here(suite, store)
+    identities, here = Identities(store, build), find_example_keys(suite, store)
     examples = {task: key for task, key in here.items() if key}
     for seed in sorted({config.seed for config in configs}):
         archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"

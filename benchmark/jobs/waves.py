@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmark.data.tokens import data_key
-from benchmark.downstream.tasks import missing_baselines, scored_stages
+from benchmark.downstream.tasks import find_missing_baselines, list_scored_stages
 from benchmark.downstream.zero_shot import check_before_training
 from benchmark.errors import UserError
 from benchmark.jobs import executors
@@ -106,7 +106,7 @@ class Plan:
         units: list[Unit] = [Prepare(self.runs, config, key) for key, config in configs.items()]
         examples, path = self.survey.examples, self.survey.store.scores_file("baselines")
         tasks = [task for task in self.suite.tasks if self.wanted or task.name in examples]  # or no text
-        if any(missing_baselines(task, examples.get(task.name), path) for task in tasks):
+        if any(find_missing_baselines(task, examples.get(task.name), path) for task in tasks):
             units.append(PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite, label="tasks"))
         return units
 
@@ -135,7 +135,7 @@ class Plan:
         units: dict[str, Score] = {}
         for state in self.states:
             models = {model.stage: model for model in state.scored}
-            for stage in scored_stages(self.suite, state.config):
+            for stage in list_scored_stages(self.suite, state.config):
                 model, is_trained = models.get(stage), stage < len(state.finished)
                 lacks = model and model.missing and (self.retry_failed or not model.failed)
                 if lacks if is_trained else state not in self.left_out:

@@ -195,13 +195,13 @@ class Score(Unit):
 
     def __call__(self, worker: Worker) -> None:
         from benchmark.downstream.finetune import NotScored, score_stage
-        from benchmark.downstream.tasks import load_tasks, tasks_after
+        from benchmark.downstream.tasks import load_tasks, select_tasks
         from benchmark.training.progress import ProgressLine
 
         line = ProgressLine(f"{self.suite.name}: {self.config.row}, seed {self.config.seed}")
         given, final = (self.suite, self.config, self.stage), self.stage == len(self.config.domains) - 1
         lost = None
-        if tasks_after(self.suite, final):
+        if select_tasks(self.suite, final):
             tasks = load_tasks(self.suite, self.store)
             try:
                 line.finish(score_stage(*given, tasks, self.store, line.passing, worker.asked_to_stop), is_news=False)
