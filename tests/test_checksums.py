@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.data.tokens import corpus_if_prepared, prepare_corpus
+from benchmark.data.tokens import find_prepared_corpus, prepare_corpus
 from benchmark.downstream.classifier import SavedModel
 from benchmark.files import CHECKSUMS, DamagedFile, check_checksums, write_checksums
 from benchmark.instruments.conformance import TinyRuns
@@ -129,10 +129,10 @@ def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRun
         with pytest.raises(DamagedFile, match=f"{folder / name} .*remove {folder}, and it is made from the text again"):
             tiny.run(config, "run")
         if damage == "flipped" and name != "info.json":
-            corpus_if_prepared(config, store)
+            find_prepared_corpus(config, store)
         else:
             with pytest.raises(DamagedFile):
-                corpus_if_prepared(config, store)
+                find_prepared_corpus(config, store)
     finally:
         (folder / name).write_bytes(whole)
     tiny.run(config, "run")

@@ -324,13 +324,13 @@ def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> Non
 def test_identity_follows_the_settings_and_a_folder_that_is_a_dataset(tmp_path) -> None:
     """Oracle: by hand; that it follows the content of files shows tests/test_identity.py."""
     path = write(tmp_path / "a.txt", b"one")
-    identity = lambda share=0.1, **more: corpus.identity(domain(path, **more), share, tmp_path / "notes")  # noqa: E731
+    identity = lambda share=0.1, **more: corpus.identify(domain(path, **more), share, tmp_path / "notes")  # noqa: E731
     assert len({identity(), identity(0.2), identity(text_field="body"), identity(valid=(path,))}) == 4
     dataset = Domain(name="own", datasets=(HubDataset(path=str(tmp_path / "set")),))
     known = set()
     for content in (b"one", b"two"):
         write(tmp_path / "set" / "a.txt", content)
-        known.add(corpus.identity(dataset, 0.1, tmp_path / "notes"))
+        known.add(corpus.identify(dataset, 0.1, tmp_path / "notes"))
     assert len(known) == 2
 
 

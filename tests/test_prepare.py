@@ -19,7 +19,7 @@ import pytest
 import methods
 from benchmark.data import tokenizer, tokens
 from benchmark.data.documents import DataError, Row
-from benchmark.data.tokenizer import ids_of
+from benchmark.data.tokenizer import encode_texts
 from benchmark.data.tokens import prepare
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.locks import Lease
@@ -135,10 +135,10 @@ def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, 
     def counted(bpe: Any, asked: Sequence[str]) -> list[list[int]]:
         nonlocal tokenised
         tokenised += len(asked)
-        return ids_of(bpe, asked)
+        return encode_texts(bpe, asked)
 
-    monkeypatch.setattr("benchmark.data.corpus._rows", rows)
-    monkeypatch.setattr("benchmark.data.tokenizer.ids_of", counted)
+    monkeypatch.setattr("benchmark.data.corpus._read_dataset", rows)
+    monkeypatch.setattr("benchmark.data.tokenizer.encode_texts", counted)
     domains = (Domain(name="hub", datasets=(HubDataset(path="hub"),)),)
     folder, bpe = tmp_path / "data", Tokenizer(folder=str(gpt2_files(tmp_path / "bpe")))
     for _ in range(2):  # what is lost again and again stays, too

@@ -18,7 +18,7 @@ from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast  # type: ign
 
 from benchmark.data import corpus, tokens
 from benchmark.data.documents import DataError
-from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, content_key, load_bpe, train_bpe
+from benchmark.data.tokenizer import EOS, SPECIAL_TOKENS, hash_tokenizer, load_bpe, train_bpe
 from benchmark.data.tokens import prepare
 from benchmark.settings.suite import Tokenizer
 from benchmark.settings.texts import Domain
@@ -111,7 +111,7 @@ def test_16_bits_where_the_vocabulary_allows(tmp_path, extra: int, dtype: type) 
 def test_training_a_tokenizer_is_repeatable(tmp_path) -> None:
     """Oracle: other processes, with other hash seeds, get the same content."""
     texts = sentences(6) + ODD
-    code = "import json, sys; from benchmark.data.tokenizer import *; print(content_key(train_bpe(json.load(sys.stdin), 600)))"  # noqa: E501
+    code = "import json, sys; from benchmark.data.tokenizer import *; print(hash_tokenizer(train_bpe(json.load(sys.stdin), 600)))"  # noqa: E501
     keys = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -124,7 +124,7 @@ def test_training_a_tokenizer_is_repeatable(tmp_path) -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert keys == {content_key(train_bpe(texts, 600))}
+    assert keys == {hash_tokenizer(train_bpe(texts, 600))}
 
 
 def test_the_tokenizer_learns_from_the_named_domains_only(tmp_path) -> None:

@@ -86,7 +86,7 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-16384; "
             "CREATE TABLE seen (hash INTEGER PRIMARY KEY)"
         )
-        for document in _documents(domain, skipped):
+        for document in _read_documents(domain, skipped):
             if not document.text.strip():
                 skipped["blank"] += 1
                 continue
@@ -97,16 +97,16 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
                 skipped["duplicate"] += 1
 
 
-def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True) -> str:
+def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True) -> str:
     """A hash of all that decides what `read` yields; of files and packages the content.
 
-    It is read once: below `notes` stands what files of these names, sizes and times have come to, and where it `makes`
-    nothing, and nothing stands there, nobody needs to know. A dataset of the Hub counts by its name alone. Raises
-    NotHere if files or packages are missing.
+    Content is read once: `notes` is the folder of what files of these names, sizes and times have come to. Where there
+    is none, and it `makes` none, names, sizes and times are hashed instead: nothing is prepared of these files. A
+    dataset of the Hub counts by its name alone. Raises NotHere if files or packages are missing.
     """
     if domain.sources:
-        return digest([identity(part, valid_share, notes, makes) for part in domain.parts])
-    files = [(name, path) for package in domain.packages for path, name in docstrings.modules(package)]
+        return digest([identify(part, valid_share, notes, makes) for part in domain.parts])
+    files = [(name, path) for package in domain.packages for path, name in docstrings.find_modules(package)]
     for split, specs in (("valid", domain.valid), ("train", domain.train)):
         files += [(f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())]
     for folder in (Path(dataset.path) for dataset in domain.datasets if os.path.isdir(dataset.path)):
@@ -131,7 +131,7 @@ def identity(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     return content
 
 
-def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
+def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     for name in domain.packages:
         documents, problems = docstrings.read_package(name)
         skipped.update(problems)
@@ -143,11 +143,11 @@ def _documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
             for document in read_file(path, domain, skipped):
                 yield replace(document, split=split)
     for dataset in domain.datasets:
-        rows = _rows(dataset)
+        rows = _read_dataset(dataset)
         yield from parse_rows(rows, dataset.text_field, domain.on_error, skipped)
 
 
-def _rows(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
+def _read_dataset(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
     """The rows of a dataset, each with its place: records, or lines of files of JSON Lines."""
     try:
         from datasets import load_dataset

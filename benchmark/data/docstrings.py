@@ -35,7 +35,7 @@ def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]
     """
     import joblib  # a plan of runs waits for nothing
 
-    files = list(modules(package))
+    files = list(find_modules(package))
     processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
     read = joblib.Parallel(n_jobs=processes)(joblib.delayed(_read_module)(*file) for file in files)
     return tuple(chain.from_iterable(documents for documents, _ in read)), sum((skips for _, skips in read), Counter())
@@ -49,7 +49,7 @@ def _read_module(path: Path, module: str) -> tuple[list[Document], Counter[str]]
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError):
         return [], Counter(["module that does not parse"])
-    for name, node in _objects(tree, ""):
+    for name, node in _walk_objects(tree, ""):
         text = ast.get_docstring(node)
         if text is None:
             continue
@@ -66,11 +66,11 @@ def read_versions(packages: Collection[str]) -> dict[str, str]:
     """The versions of the distributions of packages."""
     versions = {"python": platform.python_version()} if STDLIB in packages else {}
     installed = (name for name in packages if name not in {STDLIB, *sys.stdlib_module_names})
-    dists = (dist for name in installed for dist in _distributions(name))
+    dists = (dist for name in installed for dist in _find_distributions(name))
     return versions | {dist: importlib.metadata.version(dist) for dist in dists}
 
 
-def _distributions(package: str) -> tuple[str, ...]:
+def _find_distributions(package: str) -> tuple[str, ...]:
     try:
         importlib.metadata.distribution(package)
         return (package,)
@@ -81,18 +81,18 @@ def _distributions(package: str) -> tuple[str, ...]:
         return tuple(sorted({owner.metadata["Name"] for owner in owners}))
 
 
-def _objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
+def _walk_objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
     """Everything in `node` that can have a docstring: qualified name and node."""
     if isinstance(node, Documented):
         yield name, node
     for child in chain.from_iterable(getattr(node, block, ()) for block in BLOCKS):
         within = isinstance(child, Documented)
-        yield from _objects(child, f"{name}.{child.name}".lstrip(".") if within else name)
+        yield from _walk_objects(child, f"{name}.{child.name}".lstrip(".") if within else name)
 
 
-def modules(package: str) -> Iterator[tuple[Path, str]]:
+def find_modules(package: str) -> Iterator[tuple[Path, str]]:
     """The files of a package's modules and their dotted names, sorted, without its tests."""
-    for root in _roots(package):
+    for root in _find_roots(package):
         prefix = () if package == STDLIB else (package,)
         if root.is_file():
             yield root, package
@@ -107,7 +107,7 @@ def modules(package: str) -> Iterator[tuple[Path, str]]:
                     yield Path(folder, name), ".".join(parts) or package
 
 
-def _roots(package: str) -> list[Path]:
+def _find_roots(package: str) -> list[Path]:
     if package == STDLIB:
         return [Path(sysconfig.get_paths()["stdlib"])]
     # only a top-level name is found without importing anything

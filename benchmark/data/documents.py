@@ -110,8 +110,8 @@ def cut(text: str, longest: int = 0) -> list[str]:
     return [*pieces, text[start:]]
 
 
-def text_of(record: Any, text_field: TextField, place: str) -> str:
-    """The text of a record, that of several fields with a blank line between; null is none, and counts as blank."""
+def find_text(record: Any, text_field: TextField, place: str) -> str:
+    """The text of a record, or of several of its fields with a blank line between; null counts as blank."""
     texts = []
     for field in (text_field,) if isinstance(text_field, str) else text_field:
         if not isinstance(record, Mapping):
@@ -149,7 +149,7 @@ class Sample(Generic[Item]):
             self._room += heapq.heappop(self._kept)[2]
             self.dropped += 1
 
-    def items(self) -> list[Item]:
+    def list_items(self) -> list[Item]:
         """Return what was kept, in the order in which it came."""
         return [item for _, _, _, item in sorted(self._kept, key=lambda kept: kept[1])]
 
@@ -248,7 +248,7 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
     """The text of a row, in pieces where it is long. Raises BrokenText."""
     if isinstance(row, bytes):
         row = parse_line(row, place, '{"text": ...}') if row.strip() else ""
-    text = row if isinstance(row, str) else text_of(row, text_field, place)
+    text = row if isinstance(row, str) else find_text(row, text_field, place)
     if torn := TORN.search(text):
         half = f"half of a surrogate pair (\\u{ord(torn[0]):x})"
         raise BrokenText(place, f"character {torn.start()} is {half}: repair the text")
@@ -285,7 +285,7 @@ def _cut_file(path: Path, file: IO[bytes]) -> Iterator[str]:
                 *whole, rest = cut(rest + part)
                 yield from whole
         except UnicodeDecodeError as error:
-            raise BrokenText(str(path), _not_utf8(error)) from None
+            raise BrokenText(str(path), _describe_bad_byte(error)) from None
     if rest:
         yield rest
 
@@ -298,7 +298,7 @@ def _read_csv(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
         except csv.Error as error:  # where the next row begins is not known, so none can be skipped
             raise DataError(f"{path}:{rows.line_num}: not CSV ({error}): quote fields as RFC 4180 says") from None
         except UnicodeDecodeError as error:
-            raise DataError(f"{path}: {_not_utf8(error)}") from None
+            raise DataError(f"{path}: {_describe_bad_byte(error)}") from None
 
 
 def _read_array(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
@@ -332,7 +332,7 @@ def parse_line(line: bytes, place: str, example: str) -> Any:
     try:
         return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
     except UnicodeDecodeError as error:
-        raise BrokenText(place, _not_utf8(error)) from None
+        raise BrokenText(place, _describe_bad_byte(error)) from None
     except (ValueError, RecursionError) as error:
         cure = f"each line must be one object such as {example}, or a .json file one array of them"
         cure = f"{CONVERT} -f UTF-16LE" if b"\0" in line else cure
@@ -373,5 +373,5 @@ def unpacked(path: Path) -> Iterator[Any]:
             raise DataError(f"{path}: truncated or damaged ({error}): make or fetch it again") from None
 
 
-def _not_utf8(error: UnicodeDecodeError) -> str:
+def _describe_bad_byte(error: UnicodeDecodeError) -> str:
     return f"byte 0x{error.object[error.start]:02x} is not UTF-8 ({error.reason}): {CONVERT}"

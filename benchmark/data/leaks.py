@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from benchmark.data.tokenizer import Ids
-from benchmark.data.tokens import Corpus, Place, Poll, cure
+from benchmark.data.tokens import Corpus, Place, Poll, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain
@@ -41,7 +41,7 @@ def find_leaks(
     folder: Path,
     poll: Poll = lambda waits: None,
 ) -> Found:
-    """Of each of `texts`, by name, the documents of each that is `asked` about that `find_near_copies` finds in it.
+    """The documents of each text `asked` about that nearly stand in each of `texts`: see `find_near_copies`.
 
     Ids come from this tokenizer, and each document is followed by `eos`.
     """
@@ -54,7 +54,7 @@ def find_leaks(
 
         identity = digest([FORMAT, key, [key for key, _ in asked.values()]])
         made = Place(folder, poll=poll).make_once("copies", identity, make)
-        copies[name] = dict(zip(asked, read_json(made / "copies.json", cure(made))["copies"], strict=True))
+        copies[name] = dict(zip(asked, read_json(made / "copies.json", describe_cure(made))["copies"], strict=True))
     return copies
 
 
@@ -82,12 +82,12 @@ def find_near_copies(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], id
     Neither case nor blanks count, nor how the tokenizer cuts words. A document of fewer words has no run.
     """
     words = _Words(bpe, eos)
-    parts = [words.runs(text) for text in asked]
+    parts = [words.hash_runs(text) for text in asked]
     sought = np.unique(np.concatenate([np.empty(0, np.uint64), *(runs for runs, _ in parts)]))
     is_copied, likely = np.zeros(len(sought), bool), np.zeros(2**22, bool)
     likely[sought % len(likely)] = True
     for start in range(0, len(ids) if len(sought) else 0, BLOCK):
-        runs, _ = words.runs(ids[start : start + BLOCK + 8 * RUN])
+        runs, _ = words.hash_runs(ids[start : start + BLOCK + 8 * RUN])
         runs = runs[likely[runs % len(likely)]]
         places = np.minimum(np.searchsorted(sought, runs), len(sought) - 1)
         is_copied[places[sought[places] == runs]] = True
@@ -110,7 +110,7 @@ class _Words:
             codes = np.array([ord(letter) for letter in letters], np.uint64)
             self._hashed[number], self._letters[number] = (codes * POWERS[: len(codes)]).sum(), len(codes)
 
-    def runs(self, ids: NDArray[Any]) -> tuple[Hashes, NDArray[np.int64]]:
+    def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, NDArray[np.int64]]:
         """A hash of each run of RUN words inside a document, and the document's number."""
         if not len(ids):
             return np.empty(0, np.uint64), np.empty(0, np.int64)

@@ -42,13 +42,13 @@ def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
     return state
 
 
-def uniform(*counters: ArrayLike) -> NDArray[np.float64]:
+def draw_uniform(*counters: ArrayLike) -> NDArray[np.float64]:
     """Uniform in [0, 1), see `random_bits`."""
     numbers: NDArray[np.float64] = (random_bits(*counters) >> np.uint64(11)) * 2.0**-53
     return numbers
 
 
-def shuffled(indices: ArrayLike, size: int, *key: int) -> Integers:
+def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
     """The images of `indices` under a random permutation of range(size) that is never written out.
 
     Four rounds of a Feistel network on the next even number of bits, walked until the image lies in the range
@@ -69,13 +69,13 @@ def shuffled(indices: ArrayLike, size: int, *key: int) -> Integers:
 
 
 @lru_cache(maxsize=64)
-def _order(part: int, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks that PART rows after the other come from, epoch after epoch of `size` blocks; `part` counts from 0."""
+def _order_blocks(part: int, size: int, key: tuple[int, ...]) -> Integers:
+    """The blocks that the PART rows from `part` * PART on come from, in epochs of `size` blocks."""
     epochs, within = np.divmod(np.arange(part * PART, (part + 1) * PART), size)
     blocks = np.empty(PART, dtype=np.int64)
     for epoch in set(epochs.tolist()):
         here = epochs == epoch
-        blocks[here] = shuffled(within[here], size, *key, epoch)
+        blocks[here] = shuffle(within[here], size, *key, epoch)
     return blocks
 
 
@@ -85,14 +85,14 @@ def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Intege
     blocks = np.empty(len(numbers), dtype=np.int64)
     for part in set(parts.tolist()):
         here = parts == part
-        blocks[here] = _order(part, size, key)[within[here]]
+        blocks[here] = _order_blocks(part, size, key)[within[here]]
     return blocks
 
 
 def weigh(sources: Sequence[WeightedText], over: float | None) -> NDArray[np.float64]:
     """How likely a row comes from each source, summing to 1, when the share `over` of the stage is over.
 
-    None: the mean over the stage.
+    The mean over the stage where `over` is None.
     """
     moments = (np.arange(MOMENTS) + 0.5) / MOMENTS if over is None else np.array([over])
     lists = [np.atleast_1d(source.weight) for source in sources]
@@ -128,7 +128,7 @@ class DomainBlocks:
         if not self._sources:
             return draw_in_epochs(numbers, int(self._blocks[0]), key)
         share = np.cumsum(self._mean if over is None else weigh(self._sources, over))
-        chosen = np.searchsorted(share[:-1], uniform(*key, CHOOSES, numbers), side="right")
+        chosen = np.searchsorted(share[:-1], draw_uniform(*key, CHOOSES, numbers), side="right")
         blocks = np.empty(len(numbers), dtype=np.int64)
         for source in set(chosen.tolist()):
             here = chosen == source
@@ -150,5 +150,5 @@ class DomainBlocks:
         kept: list[Integers] = []
         for source, (first, size, blocks) in enumerate(zip(self._first, self._sizes, self._blocks, strict=True)):
             key = (*self._key, source) if self._sources else self._key
-            kept.append(first + shuffled(np.arange(size), int(blocks), *key))
+            kept.append(first + shuffle(np.arange(size), int(blocks), *key))
         return np.concatenate(kept)

@@ -75,7 +75,7 @@ class TextTokenizer:
     @classmethod
     def of(cls, bpe: Tokenizer) -> TextTokenizer:
         """One with our layout of ids."""
-        return cls(bpe, bpe.get_vocab_size(), Special(), content_key(bpe))
+        return cls(bpe, bpe.get_vocab_size(), Special(), hash_tokenizer(bpe))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -91,7 +91,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    bpe = _byte_level(models.BPE())
+    bpe = _make_byte_level(models.BPE())
     bpe.train_from_iterator(texts, trainer)
     return bpe
 
@@ -116,12 +116,12 @@ def load_bpe(folder: Path) -> Tokenizer:
         model = models.BPE(ids, merges)
     except Exception as error:
         raise DataError(f"{folder}: merges.txt does not go with vocab.json: {error}") from None
-    bpe = _byte_level(model)
+    bpe = _make_byte_level(model)
     bpe.add_special_tokens(list(SPECIAL_TOKENS))
     return bpe
 
 
-def _byte_level(model: models.BPE) -> Tokenizer:
+def _make_byte_level(model: models.BPE) -> Tokenizer:
     bpe = Tokenizer(model)
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -139,7 +139,7 @@ def set_plain_encoding(bpe: Tokenizer) -> None:
         bpe.model.dropout = None  # it draws which merges to leave out, for training
 
 
-def ids_of(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The ids of each text alone, without special tokens. Raises DataError where the tokenizer's pattern gives up."""
     try:
         return [encoding.ids for encoding in bpe.encode_batch_fast(texts, add_special_tokens=False)]
@@ -148,7 +148,7 @@ def ids_of(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
             raise
         reason = str(error).partition("\n")[0]
     for text in texts if len(texts) > 1 else ():
-        ids_of(bpe, [text])
+        encode_texts(bpe, [text])
     raise DataError(
         f"the tokenizer gives up ({reason:.80}) on the text {texts[0]!r:.60}: leave it out, or take another"
     )
@@ -159,12 +159,12 @@ def encode_documents(
 ) -> Iterator[tuple[Document, Ids]]:
     """Documents in their order, with their ids and `</s>`. The library holds no lock while it works in a thread.
 
-    Of the first ones, so many as were `written`, those for training get no ids.
+    Those for training among the first `written` get no ids.
     """
 
     def encode(batch: list[tuple[int, Document]]) -> list[tuple[Document, Ids]]:
         asked = [document for number, document in batch if number >= written or document.split == "valid"]
-        cut = ids_of(made_with.bpe, [document.text for document in asked])
+        cut = encode_texts(made_with.bpe, [document.text for document in asked])
         ids = {id(document): [*text, made_with.special.eos] for document, text in zip(asked, cut, strict=True)}
         return [(document, np.array(ids.get(id(document), []), made_with.dtype)) for _, document in batch]
 
@@ -179,7 +179,7 @@ def encode_documents(
             yield from pending.popleft().result()
 
 
-def content_key(bpe: Tokenizer) -> str:
+def hash_tokenizer(bpe: Tokenizer) -> str:
     """A hash of all that decides how text is cut and numbered."""
     model = json.loads(bpe.to_str())["model"]
     return digest([model["vocab"], model["merges"]])
@@ -211,17 +211,17 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
         raise DataError(
             f"{folder}: its tokenizer has ids up to {largest}, but the model only {rows} rows: copy the model's own"
         )
-    eos = _first(wrapped.eos_token_id, wrapped.sep_token_id)
+    eos = _pick_first(wrapped.eos_token_id, wrapped.sep_token_id)
     if eos is None:
         raise DataError(
             f"{folder}: its tokenizer has no token that ends a document (eos_token or sep_token)"
             ": name one in tokenizer_config.json"
         )
-    bos = _first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
-    pad, mask = _first(wrapped.pad_token_id, eos), _first(wrapped.mask_token_id, -1)
+    bos = _pick_first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
+    pad, mask = _pick_first(wrapped.pad_token_id, eos), _pick_first(wrapped.mask_token_id, -1)
     special = Special(bos, pad, eos, mask)
     return TextTokenizer(bpe, rows, special, digest([json.loads(bpe.to_str()), rows, vars(special)]))
 
 
-def _first(*ids: int | None) -> Any:
+def _pick_first(*ids: int | None) -> Any:
     return next((id for id in ids if id is not None), None)

@@ -98,7 +98,7 @@ class DomainTokens:
     def check(self) -> None:
         """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
         if self.folder:
-            check_checksums(self.folder, cure(self.folder))
+            check_checksums(self.folder, describe_cure(self.folder))
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Place:
         return folder
 
 
-def cure(folder: Path) -> str:
+def describe_cure(folder: Path) -> str:
     return f"remove {folder}, and it is made from the text again"
 
 
@@ -185,10 +185,10 @@ def prepare(
     into = Place(folder, progress, makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
-    sources = {text.name: corpus.identity(text, data.valid_share, notes, makes) for text in (*domains, *probes)}
-    made_with = load_tokenizer(start) if start else _tokenizer(domains, tokenizer, data, sources, into)
+    sources = {text.name: corpus.identify(text, data.valid_share, notes, makes) for text in (*domains, *probes)}
+    made_with = load_tokenizer(start) if start else _make_tokenizer(domains, tokenizer, data, sources, into)
     made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
-    tokenised = [_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]
+    tokenised = [_prepare_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]
     split = tuple(tokenised[: len(domains)]), tuple(tokenised[len(domains) :])
     made = Corpus(made_with.bpe, made_with.vocabulary, *split, made_with.special)
     taken = [prompt for prompt in made.vocabulary.prompt_tokens if made.tokenizer.token_to_id(prompt) is not None]
@@ -200,7 +200,7 @@ def prepare(
 # Tokenizers
 
 
-def _tokenizer(
+def _make_tokenizer(
     domains: Sequence[Domain], config: TokenizerConfig, data: Data, sources: dict[str, str], into: Place
 ) -> TextTokenizer:
     """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
@@ -210,11 +210,11 @@ def _tokenizer(
     sampled = [by_name[name] for name in config.domains or by_name]
     given = [sources[domain.name] for domain in sampled]
     identity = digest([FORMAT, config.vocabulary, config.sample_bytes, given])
-    return _trained(into.make_once("tokenizers", identity, partial(_train, sampled, config, data, into)))
+    return _load_trained(into.make_once("tokenizers", identity, partial(_train, sampled, config, data, into)))
 
 
-def _trained(folder: Path) -> TextTokenizer:
-    check_checksums(folder, cure(folder))
+def _load_trained(folder: Path) -> TextTokenizer:
+    check_checksums(folder, describe_cure(folder))
     return TextTokenizer.of(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
@@ -226,7 +226,7 @@ def _train(sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into:
     for domain, file in zip(sampled, files, strict=True):
         if not file.exists():
             size = config.sample_bytes // len(domain.parts)
-            sample = [text for part in domain.parts for text in _sample(part, data.valid_share, size, into.poll)]
+            sample = [text for part in domain.parts for text in _sample_texts(part, data.valid_share, size, into.poll)]
             write_json(file, {"texts": sample})
             write_json(folder / BEGUN, {})
         texts += read_json(file, f"remove {folder}")["texts"]
@@ -241,7 +241,7 @@ def _train(sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into:
     trained.save(str(folder / "tokenizer.json"))
 
 
-def _sample(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[str]:
+def _sample_texts(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[str]:
     """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
     sample: Sample[str] = Sample(size)
     seen = 0
@@ -253,18 +253,18 @@ def _sample(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[s
             seen += len(text)
             if seen >= SAMPLED_FROM * size:
                 break
-    return sample.items()
+    return sample.list_items()
 
 
 # Domains
 
 
-def _domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: Place) -> DomainTokens:
+def _prepare_domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: Place) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit, *early])
     made = into.make_once("domains", identity, partial(_tokenise, domain, made_with, data, into))
-    check_checksums(made, cure(made), sizes_alone=("train.bin", "valid.bin"))
+    check_checksums(made, describe_cure(made), sizes_alone=("train.bin", "valid.bin"))
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     paths = (made / f"{split}.bin" for split in ("train", "valid"))
     train, valid = (
@@ -308,7 +308,7 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself before."""
     notes = into.folder / "texts"
     parts = [
-        _domain(source, corpus.identity(source, data.valid_share, notes), made_with, data, into)
+        _prepare_domain(source, corpus.identify(source, data.valid_share, notes), made_with, data, into)
         for source in domain.parts
     ]
     for name in ("train.bin", "valid.bin"):
@@ -330,10 +330,10 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
 def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read.
 
-    What was begun is read again, but not tokenised; another text is begun anew. With `max_train_tokens` documents are
-    for validation up to where no tokenizer has so many, with a token a byte, and two a document: the same for each.
+    What was begun is read again, but not tokenised; another text is begun anew. With `max_train_tokens` validation ends
+    where some tokenizer could have so many, at a token a byte and two a document: it is the same for all tokenizers.
     """
-    begun = read_json(folder / BEGUN, cure(folder)) if (folder / BEGUN).exists() else NOTHING
+    begun = read_json(folder / BEGUN, describe_cure(folder)) if (folder / BEGUN).exists() else NOTHING
     early_end = data.max_train_tokens or sys.maxsize
     room = early_end - begun["bytes"] // made_with.dtype.itemsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
@@ -372,7 +372,7 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
         (folder / BEGUN).unlink()
         return _write_ids(domain, made_with, data, into, folder)
     skipped[BEYOND] += valid.dropped
-    kept = valid.items()
+    kept = valid.list_items()
     return {
         "documents": train_documents + len(kept),
         "valid_documents": len(kept),
@@ -432,7 +432,7 @@ def prepare_corpus(
     return corpus
 
 
-def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
+def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
     """The run's corpus if it needs no work; its ids are not read, and nothing is made."""
     try:
         return prepare_corpus(config, store, check=False, makes=False)
@@ -440,34 +440,35 @@ def corpus_if_prepared(config: RunConfig, store: Store) -> Corpus | None:
         return None
 
 
-def keys_here(config: RunConfig, store: Store) -> dict[str, set[str]]:
-    """By name, of each of the run's texts that is here, the keys that it is prepared under with tokenizers that are.
+def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
+    """The run's texts that are on this machine, by name, each with the keys that it is prepared under.
 
-    A source of a mixed text is a text, too. One of the Hub that is not prepared is not here.
+    It has a key for each tokenizer that is here. A source of a mixed text is a text, too. One of the Hub is here if it
+    is prepared.
     """
     into, here = Place(store.data, makes=False), dict[str, set[str]]()
     try:
         if config.start:
             made = [load_tokenizer(Path(config.start.folder))]
         elif config.tokenizer.folder:
-            made = [_tokenizer((), config.tokenizer, config.data, {}, into)]
+            made = [_make_tokenizer((), config.tokenizer, config.data, {}, into)]
         else:
-            made = [_trained(file.parent) for file in sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))]
+            made = [_load_trained(file.parent) for file in sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))]
     except DataError:
         made = []  # without its tokenizer nobody can tell whether a text that is here is the one that was trained on
     whole = (*config.domains, *config.probes)
     for text in (*whole, *(source for domain in whole if domain.sources for source in domain.parts)):
         with contextlib.suppress(NotHere):
-            source, keys = corpus.identity(text, config.data.valid_share, store.data / "texts", makes=False), set[str]()
+            source, keys = corpus.identify(text, config.data.valid_share, store.data / "texts", makes=False), set[str]()
             for tokenizer in made:
                 with contextlib.suppress(Unprepared):
-                    keys.add(_domain(text, source, tokenizer, config.data, into).key)
+                    keys.add(_prepare_domain(text, source, tokenizer, config.data, into).key)
             sets = [os.path.isdir(dataset.path) for dataset in text.datasets]
             if keys or (any(sets) if sets else not text.sources):
                 here[text.name] = keys
     return here
 
 
-def data_key(config: RunConfig) -> str:
+def hash_data_settings(config: RunConfig) -> str:
     """A hash of what a corpus is made from."""
     return digest(config.model_dump(mode="json", include={"domains", "tokenizer", "data", "probes", "start"}))

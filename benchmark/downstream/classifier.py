@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from benchmark.data.tokenizer import PAD, ids_of
+from benchmark.data.tokenizer import PAD, encode_texts
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
 from benchmark.models import LanguageModel, architectures, kind_of, load
@@ -94,7 +94,7 @@ class SavedModel:
 
     def _encode(self, example: Example, whole: bool) -> list[list[int]]:
         parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
-        encoded = ids_of(self.tokenizer, parts)
+        encoded = encode_texts(self.tokenizer, parts)
         # beside them `<s>`, prompt, and a `</s>` after each
         return encoded if whole else truncate(encoded, self.length - 2 - len(encoded))
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmark import records
-from benchmark.data.tokens import corpus_if_prepared, prepare_corpus
+from benchmark.data.tokens import find_prepared_corpus, prepare_corpus
 from benchmark.downstream.classifier import (
     Asked,
     Pick,
@@ -354,7 +354,7 @@ def score_stage(
         return fit_discriminator(checkpoint.folder, make_stream(config, prepare_corpus(config, store)), index + 1)
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
-    if corpus := corpus_if_prepared(config, store):
+    if corpus := find_prepared_corpus(config, store):
         tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
     if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), say):
         return f"nothing to score after {place}"

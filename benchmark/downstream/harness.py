@@ -23,7 +23,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tokenizers import Tokenizer
 
 from benchmark import records
-from benchmark.data.tokenizer import ids_of
+from benchmark.data.tokenizer import encode_texts
 from benchmark.downstream.classifier import Asked
 from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
 from benchmark.downstream.zero_shot import ZERO_SHOT, find_missing_tasks, hash_task_files, make_score_key
@@ -58,7 +58,7 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
         return self.model.vocabulary.special.bos
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        return ids_of(self.bpe, [string])[0]
+        return encode_texts(self.bpe, [string])[0]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any

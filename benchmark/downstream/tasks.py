@@ -29,7 +29,7 @@ from benchmark.data.documents import (
     read_lines,
 )
 from benchmark.data.leaks import Found, find_leaks, list_learned
-from benchmark.data.tokenizer import EOS, Ids, ids_of, train_bpe
+from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
 from benchmark.data.tokens import Corpus
 from benchmark.downstream.passages import Example, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
@@ -146,7 +146,7 @@ def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
     parts = [np.empty(0, np.int64)]
     for start in range(0, len(rows), 1000):  # the library takes a hundred times the text's memory
         texts = [f"{row.text}\n{row.text_pair or ''}" for row in rows[start : start + 1000]]
-        parts += [np.array([*ids, eos], np.int64) for ids in ids_of(bpe, texts)]
+        parts += [np.array([*ids, eos], np.int64) for ids in encode_texts(bpe, texts)]
     return np.concatenate(parts)
 
 
@@ -178,14 +178,14 @@ def load_examples(
     find: Callable[[], Mapping[Split, Sequence[Example]]]
     if docstrings is not None:
         domain = next(domain for domain in domains if domain.name == task.domain)
-        source = [docstrings.model_dump(mode="json"), corpus.identity(domain, 0.0, texts, makes)]
+        source = [docstrings.model_dump(mode="json"), corpus.identify(domain, 0.0, texts, makes)]
         find = lambda: load_docstrings(task.name, docstrings, domain)  # noqa: E731
     elif task.which_domain:
-        source = ["which domain", [(d.name, corpus.identity(d, valid_share, texts, makes)) for d in domains]]
+        source = ["which domain", [(d.name, corpus.identify(d, valid_share, texts, makes)) for d in domains]]
         find = lambda: load_domains(task.name, domains, valid_share)  # noqa: E731
     elif dataset is not None:
         files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
-        local = [corpus.identity(files, 0.0, texts, makes)] if os.path.isdir(dataset.path) else []
+        local = [corpus.identify(files, 0.0, texts, makes)] if os.path.isdir(dataset.path) else []
         source = [dataset.model_dump(mode="json"), *local]
         find = lambda: {s: _read_hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
     else:

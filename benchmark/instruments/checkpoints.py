@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.data import corpus
-from benchmark.data.tokenizer import TextTokenizer, Vocabulary, ids_of, load_tokenizer
+from benchmark.data.tokenizer import TextTokenizer, Vocabulary, encode_texts, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.models import LanguageModel, growth, load
@@ -133,7 +133,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
     skipped: Counter[str] = Counter()
     read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
     documents = [document.text for document in read]
-    ids = np.array([token for document in ids_of(bpe, documents) for token in (*document, special.eos)])
+    ids = np.array([token for document in encode_texts(bpe, documents) for token in (*document, special.eos)])
     size = sum(len(document.encode()) for document in documents)
     info: DomainInfo = {"documents": len(documents), "valid_bytes": size, "skipped": dict(skipped)}
     tokens = DomainTokens("text", str(text), "", ids, ids, info)

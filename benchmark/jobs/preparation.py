@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.leaks import RUN, find_validation_leaks
-from benchmark.data.tokens import BEYOND, Corpus, data_key, prepare_corpus
+from benchmark.data.tokens import BEYOND, Corpus, hash_data_settings, prepare_corpus
 from benchmark.downstream.tasks import TaskData, load_tasks, mark_in_stream, record_baselines
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
@@ -21,7 +21,7 @@ SENTENCE = 20  # tokens: documents that have fewer are single sentences
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, the next step."""
     store, corpora, problems = Store(runs), list[tuple[Corpus, RunConfig]](), list[str]()
-    for config in {data_key(config): config for config in configs}.values():
+    for config in {hash_data_settings(config): config for config in configs}.values():
         corpus = prepare_corpus(config, store, lambda text: print(text, file=sys.stderr))
         for domain in (*corpus.domains, *corpus.probes):
             skipped = ", ".join(f"{count:,} {reason}" for reason, count in domain.info["skipped"].items())

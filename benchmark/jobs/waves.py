@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from benchmark.data.tokens import data_key
+from benchmark.data.tokens import hash_data_settings
 from benchmark.downstream.tasks import find_missing_baselines, list_scored_stages
 from benchmark.downstream.zero_shot import check_before_training
 from benchmark.errors import UserError
@@ -102,7 +102,7 @@ class Plan:
         configs: dict[str, RunConfig] = {}
         for state in self.wanted:
             if not state.prepared:
-                configs.setdefault(data_key(state.config), state.config)
+                configs.setdefault(hash_data_settings(state.config), state.config)
         units: list[Unit] = [Prepare(self.runs, config, key) for key, config in configs.items()]
         examples, path = self.survey.examples, self.survey.store.scores_file("baselines")
         tasks = [task for task in self.suite.tasks if self.wanted or task.name in examples]  # or no text

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmark.data.documents import NotHere
-from benchmark.data.tokens import Corpus, corpus_if_prepared, data_key, keys_here
+from benchmark.data.tokens import Corpus, find_prepared_corpus, find_prepared_keys, hash_data_settings
 from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, find_last, select_kind
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
@@ -100,16 +100,16 @@ class Identities:
 
     def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is the recorded one."""
-        key = data_key(config)
+        key = hash_data_settings(config)
         if key not in self._here:
-            self._here[key] = keys_here(config, self.store)
+            self._here[key] = find_prepared_keys(config, self.store)
         return all(recorded.get(name) in keys for name, keys in self._here[key].items())
 
     def _text(self, config: RunConfig) -> Corpus | NotHere | None:
-        key = data_key(config)
+        key = hash_data_settings(config)
         if key not in self._corpora:
             try:
-                self._corpora[key] = corpus_if_prepared(config, self.store)
+                self._corpora[key] = find_prepared_corpus(config, self.store)
             except NotHere as error:
                 self._corpora[key] = error
         return self._corpora[key]

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from benchmark.data.leaks import Found
-from benchmark.data.sampling import DomainBlocks, Integers, draw_in_epochs, random_bits, uniform
+from benchmark.data.sampling import DomainBlocks, Integers, draw_in_epochs, draw_uniform, random_bits
 from benchmark.data.tokenizer import Ids
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.base import ConfigError, digest
@@ -190,7 +190,7 @@ class Stream:
             domain = stage if whose == "new" else stage - 1
             return domain, self._domains[domain].draw(numbers, key, over if domain == stage else None)
         ends = np.cumsum(self.blocks[: stage + 1])
-        drawn = (uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
+        drawn = (draw_uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
         domains = np.searchsorted(ends, drawn, side="right")
         return domains, drawn - np.concatenate([[0], ends])[domains]
 
@@ -201,8 +201,8 @@ class Stream:
         if not len(rows):
             return rows, rows
         share = np.cumsum(np.ones(stage) if weights is None else weights)
-        domains = np.searchsorted(share / share[-1], uniform(*key, 2, step, rows), side="right")
-        drawn = uniform(*key, 3, step, rows)
+        domains = np.searchsorted(share / share[-1], draw_uniform(*key, 2, step, rows), side="right")
+        drawn = draw_uniform(*key, 3, step, rows)
         blocks = np.empty(len(rows), dtype=np.int64)
         for domain in set(domains.tolist()):
             here = domains == domain
@@ -231,8 +231,9 @@ class Stream:
                 order[text == self.corpus.special.eos] = np.iinfo(order.dtype).max
             chosen = np.sort(np.argpartition(order, count - 1, axis=1)[:, :count], axis=1)
             targets = np.take_along_axis(text, chosen, axis=1)
-            fate = uniform(row_bits[:, None], 5, chosen)
-            other = 4 + (uniform(row_bits[:, None], 6, chosen) * (self.corpus.text_vocabulary - 4)).astype(np.int64)
+            fate = draw_uniform(row_bits[:, None], 5, chosen)
+            choices = self.corpus.text_vocabulary - 4
+            other = 4 + (draw_uniform(row_bits[:, None], 6, chosen) * choices).astype(np.int64)
             corrupted = np.where(fate < 0.8, self.corpus.special.mask, np.where(fate < 0.9, other, targets))
             positions = chosen + 1
             np.put_along_axis(tokens, positions, corrupted, axis=1)
