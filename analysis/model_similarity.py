@@ -46,7 +46,7 @@ from benchmark import records
 from benchmark.data.tokens import prepare_corpus
 from benchmark.locks import Lease
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import evaluating, own_device
+from benchmark.models.devices import choose_device, evaluating
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.records import (
@@ -94,7 +94,7 @@ def compute_divergences(models: Sequence[LanguageModel], stream: Stream, domain:
     totals, count = [0.0] * len(ancestors), 0
     rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
     for batch in sample(stream, domain, ROWS, rows):
-        batch = batch.to(own_device())
+        batch = batch.to(choose_device())
         shown = torch.ones_like(batch.targets) > 0
         if stream.masked:
             shown = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
@@ -121,7 +121,7 @@ def measure_attention(config: RunConfig, store: Store) -> None:
         if reason := _find_reason_against(models, index):
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(len(maps), index + 1):
-            batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(own_device())
+            batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(choose_device())
             maps.append(compute_attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu())
         parents = [_read_parents(models, i) for i in range(1, index + 1)]
         own, others = compare_with_ancestors(maps, parents)
@@ -237,7 +237,7 @@ class RunModels:
     def after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
-            self._models[index] = load(self.store.stage_folder(self.keys[index]) / "model").to(own_device())
+            self._models[index] = load(self.store.stage_folder(self.keys[index]) / "model").to(choose_device())
         return self._models[index]
 
     def up_to(self, last: int) -> list[LanguageModel]:

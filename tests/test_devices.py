@@ -84,7 +84,7 @@ def elsewhere(folder: Path) -> dict[str, list[Waited]]:
     cpu = {name: trained(name, folder / name, World(0, 1, devices.CPU))[0] for name in TRIED}
     waited = {}
     world = World(0, 1, register())
-    assert devices.own_device() == world.device and devices.device_name(world.device) == NAME
+    assert devices.choose_device() == world.device and devices.name_device(world.device) == NAME
     for name, expected in cpu.items():
         actual, waited[name] = trained(name, folder / name, world)
         for mine, theirs in zip(expected, actual, strict=True):
@@ -112,7 +112,7 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     stage = store.stage_folder(run.keys[1])
     model = stage / "model"
     results: dict[str, Any] = {}
-    loaded = load(model).to(devices.own_device())
+    loaded = load(model).to(devices.choose_device())
     loaded.save(folder / "saved", read_tokenizer(model, loaded.vocabulary))
     export_model(stage, folder / "exported")
     for name in ("saved", "exported"):
@@ -149,7 +149,7 @@ def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     run.train(last_stage=1)
     cpu = used(run, folder / "cpu")
     device = register()
-    assert devices.own_device() == device
+    assert devices.choose_device() == device
     elsewhere = used(run, folder / "device")
     assert counted("in").total() > 100  # models and rows have been there
     return cpu, elsewhere
@@ -186,9 +186,9 @@ def test_auto_is_what_the_machine_computes_in(
     what a suite asks for is done everywhere."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able})
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: allowed)
-    assert devices.precision_of("auto", devices.CPU) == precision
-    assert devices.precision_of("fp32", devices.CPU) == "fp32"
-    assert devices.precision_of("bf16", devices.CPU) == "bf16"
+    assert devices.choose_precision("auto", devices.CPU) == precision
+    assert devices.choose_precision("fp32", devices.CPU) == "fp32"
+    assert devices.choose_precision("bf16", devices.CPU) == "bf16"
 
 
 def test_processes_share_the_devices_in_turns(monkeypatch) -> None:
@@ -197,7 +197,7 @@ def test_processes_share_the_devices_in_turns(monkeypatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
-    assert [devices.own_device(number).index for number in range(3)] == [0, 1, 0] == chosen
+    assert [devices.choose_device(number).index for number in range(3)] == [0, 1, 0] == chosen
 
 
 def test_one_file_asks_torch_for_devices() -> None:

@@ -44,7 +44,7 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
     model = mixture(plain(architecture), 3)
     alone = [plain(architecture) for _ in range(3)]
     for number, part in enumerate(alone[1:]):
-        layer = part.architecture.places(part.network).layers[-1].ffn
+        layer = part.architecture.find_places(part.network).layers[-1].ffn
         for module, expert in zip(
             dict.fromkeys(place.module for place in (layer.up, layer.gate, layer.down) if place),
             model.experts[number][0],
@@ -53,7 +53,7 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
             values = expert.weight.data.T if architecture == "gpt" else expert.weight.data
             module.weight.data, module.bias = values, expert.bias
     seen: list[Tensor] = []
-    ffn = model.architecture.places(model.network).layers[-1].ffn
+    ffn = model.architecture.find_places(model.network).layers[-1].ffn
     ffn.up.module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     ffn.down.module.register_forward_hook(lambda _, __, output: seen.append(output))
     tokens, positions = rows()

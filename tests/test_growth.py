@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.models.growth import grow, places
+from benchmark.models.growth import find_places, grow
 from benchmark.models.transformer import load_network
 from benchmark.settings.base import ConfigError
 from tests.support.small_networks import (
@@ -46,7 +46,7 @@ def test_new_post_norm_layers_read_what_their_source_would(family: str) -> None:
     old = network(family)
     new, record = grow(old, 3, 16)
     index = record.layer_is_copy.index(True)
-    source, made = places(old).layers[record.layer_sources[index]], places(new).layers[index]
+    source, made = find_places(old).layers[record.layer_sources[index]], find_places(new).layers[index]
     u = F.layer_norm(torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), (16,))
     for name, norm in (
         ("attention.query", source.ffn.norm),

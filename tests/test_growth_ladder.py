@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmark.models.growth import architecture_of, grow, heads, places
+from benchmark.models.growth import find_architecture, find_places, grow, read_heads
 from tests.support.small_networks import CAUSAL, PRE_NORM, RMS_FAMILIES, TOKENS, exact_norms, network
 
 LADDER: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys((*RMS_FAMILIES, *CAUSAL), ((3, 24), (3, 40), (5, 48)))
@@ -63,14 +63,14 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
     layers, width = LADDER[family][0]
     old = network(family, tie_word_embeddings=tied)
     new, record = grow(old, layers, width)
-    grown, before = places(new), places(old)
+    grown, before = find_places(new), find_places(old)
     optimizer = torch.optim.Adam(new.parameters(), lr=1e-3)
     ever = {name: torch.zeros_like(parameter, dtype=torch.bool) for name, parameter in new.named_parameters()}
     for step in range(10):
         optimizer.zero_grad()
         F.cross_entropy(new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
         for name, parameter in new.named_parameters():
-            if name not in architecture_of(new).unused:
+            if name not in find_architecture(new).unused:
                 ever[name] |= moved(parameter.grad)  # type: ignore[arg-type]
         if step == 0:
             written = moved(grown.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
@@ -87,8 +87,8 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
     for name, parameter in new.named_parameters():
         whole = any(parameter is table.module.weight for table in (*grown.tables, grown.decoder))
         rows = ever[name][ever[name].any(1)] if whole else ever[name]  # of a table those that were read
-        assert rows.all() or name in architecture_of(new).unused, f"{name}: {int((~rows).sum())} of {rows.numel()}"
-    assert heads(new.config).ratio == heads(old.config).ratio
+        assert rows.all() or name in find_architecture(new).unused, f"{name}: {int((~rows).sum())} of {rows.numel()}"
+    assert read_heads(new.config).ratio == read_heads(old.config).ratio
 
 
 def gradient(place: Any) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models import architectures
-from benchmark.models.architectures import Affine, parts_of
-from benchmark.models.growth import grow, places
+from benchmark.models.architectures import Affine, list_parts
+from benchmark.models.growth import find_places, grow
 from benchmark.models.growth.exact import Exact
 from benchmark.models.growth.width import Fpi, Heads, NoiseScale
 from tests.support.small_networks import FAMILIES, difference, network
@@ -37,7 +37,7 @@ def average_expansion(old: int, new: int) -> Exact:
 def test_average_expansion_of_a_layer_norm() -> None:
     """Oracle: numbers for LEMON's formulas, 6 -> 8 units, on a row whose variance is as small as epsilon."""
     wide = average_expansion(6, 8)
-    norm = wide.norm(Affine(tensor(GAIN), tensor(BIAS)))
+    norm = wide.widen_norm(Affine(tensor(GAIN), tensor(BIAS)))
     eps = 1e-5 * wide.eta**2
     assert wide.eta == pytest.approx(0.8660254037844386, abs=1e-15) and eps == pytest.approx(7.5e-6)
     row = tensor(LAYER_NORM_ROW)
@@ -55,7 +55,9 @@ def test_fpi_divides_by_the_number_of_copies() -> None:
         [0.150390625, -0.34423828125, 1.218017578125 / 3, 1.218017578125 / 3, -0.34423828125, 1.218017578125 / 3],
     ]
     fpi = Fpi(3, 6, Heads(1, 3), torch.Generator())
-    wide = fpi.linear(Affine(tensor(weight), tensor([1, 2])), torch.tensor([0, 1, 2, 2, 1, 2]), torch.tensor([0, 1, 0]))
+    wide = fpi.widen_linear(
+        Affine(tensor(weight), tensor([1, 2])), torch.tensor([0, 1, 2, 2, 1, 2]), torch.tensor([0, 1, 0])
+    )
     torch.testing.assert_close(wide.weight, tensor(expected))
     assert wide.bias.tolist() == [1, 2, 1]
 
@@ -93,13 +95,13 @@ def test_noise_only_where_a_unit_was_split(family: str, noise_scale: NoiseScale)
     noisy, _ = grow(old, 2, 20, mode="fpi", noise=0.5, noise_scale=noise_scale)
     split = torch.bincount(hidden_origin(old, plain))[hidden_origin(old, plain)] > 1
     assert split.sum() == 8
-    before, quiet, loud = places(old), places(plain), places(noisy)
+    before, quiet, loud = find_places(old), find_places(plain), find_places(noisy)
     for small, without, with_noise in zip(before.layers, quiet.layers, loud.layers, strict=True):
         noise = with_noise.ffn.up.read().weight - without.ffn.up.read().weight
         assert (noise[:, ~split] == 0).all() and (noise[:, split] != 0).all()
         scale = small.ffn.up.read().weight.std().item() if noise_scale == "relative" else 1.0
         assert noise[:, split].std().item() == pytest.approx(0.5 * scale, rel=0.15)
-        for part, plain_part in zip(parts_of(with_noise), parts_of(without), strict=True):
+        for part, plain_part in zip(list_parts(with_noise), list_parts(without), strict=True):
             if part.read().weight.dim() == 1:  # a norm
                 assert torch.equal(part.read().weight, plain_part.read().weight)
     tables: list[Any] = [model.get_input_embeddings() for model in (noisy, plain)]

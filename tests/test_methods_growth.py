@@ -10,8 +10,8 @@ import torch
 
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.models import build
-from benchmark.models.architectures import Place, map_parts, parts_of
-from benchmark.models.growth import grow, places
+from benchmark.models.architectures import Place, list_parts, map_parts
+from benchmark.models.growth import find_places, grow
 
 LINEARS = ("attention.query", "attention.key", "attention.value", "attention.output", "ffn.up", "ffn.down")
 
@@ -26,7 +26,7 @@ def network(architecture: str, layers: int):
 
 
 def read(grown):
-    return map_parts(places(grown), Place.read)
+    return map_parts(find_places(grown), Place.read)
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
@@ -37,7 +37,7 @@ def test_stacking_repeats_the_stack(architecture: str) -> None:
     assert record.layer_sources == [0, 1, 0, 1, 0] and record.layer_is_copy == [False, False, True, True, True]
     before, after = read(old), read(grown)
     for number, layer in enumerate(after.layers):
-        for new, source in zip(parts_of(layer), parts_of(before.layers[number % 2]), strict=True):
+        for new, source in zip(list_parts(layer), list_parts(before.layers[number % 2]), strict=True):
             assert torch.equal(new.weight, source.weight) and torch.equal(new.bias, source.bias)
     for new, source in zip(after.tables, before.tables, strict=True):
         assert torch.equal(new.weight, source.weight)
@@ -48,9 +48,9 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
     """Oracle: FPI with the same seed of the network itself (old units), and of it moved down a layer (new units)."""
     old = network(architecture, 3)
     moved = copy.deepcopy(old)
-    stands = places(moved).layers
+    stands = find_places(moved).layers
     for place, above in zip(stands, read(old).layers[1:], strict=False):
-        for part, weights in zip(parts_of(place), parts_of(above), strict=True):
+        for part, weights in zip(list_parts(place), list_parts(above), strict=True):
             part.write(weights)
     aki, _ = grow(old, 3, 48, mode="aki", seed=5)
     own, upper = (read(grow(each, 3, 48, mode="fpi", seed=5)[0]) for each in (old, moved))

@@ -204,7 +204,7 @@ def test_scaled_weights_have_one_over_root_of_their_inputs(architecture: str) ->
     """
     torch.manual_seed(0)
     model = build(architecture, 2, 64, Vocabulary(500), sequence_length=64, head_size=16, scaled=True)
-    places = model.architecture.places(model.network)
+    places = model.architecture.find_places(model.network)
     expected = [(places.tables[0], 64**-0.5)]
     for layer in places.layers:
         expected += [(layer.attention.query, 64**-0.5), (layer.ffn.up, 64**-0.5)]

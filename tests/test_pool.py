@@ -68,7 +68,7 @@ def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
 def machine(monkeypatch, cores: int, memory: float) -> None:
     monkeypatch.setattr(pool, "physical_cores", lambda: [(core,) for core in range(cores)])
     monkeypatch.setattr(pool, "memory", lambda: memory)
-    monkeypatch.setattr(devices, "accelerators", lambda: ("cpu", 0))
+    monkeypatch.setattr(devices, "find_accelerators", lambda: ("cpu", 0))
 
 
 def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
@@ -186,8 +186,8 @@ def test_several_processes_and_runs_side_by_side_are_one_too_many(tiny: SuiteFol
 
 def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: by hand: of eight GPUs a run takes one, and two runs side by side take two."""
-    monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
-    monkeypatch.setattr("benchmark.training.processes.own_device", lambda *_: torch.device("cpu"))
+    monkeypatch.setattr(devices, "find_accelerators", lambda: ("cuda", 8))
+    monkeypatch.setattr("benchmark.training.processes.choose_device", lambda *_: torch.device("cpu"))
     monkeypatch.setattr(local, "work_through", lambda *_, **__: [])
     monkeypatch.setattr(local, "do_units", lambda *_, **__: [])
     for count, idle in (("1", 7), ("2", 6)):

@@ -157,7 +157,7 @@ def test_a_gpu_without_bf16_computes_in_fp16(capability: tuple[int, int], expect
     """Oracle: NVIDIA's list: a V100 is of 7.0, a T4 of 7.5, and a GTX 1080 of 6.1, slow in fp16."""
     monkeypatch.setattr(devices, "computes_in_bf16", lambda device: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert devices.precision_of("auto", torch.device("cuda", 0)) == expected
+    assert devices.choose_precision("auto", torch.device("cuda", 0)) == expected
 
 
 def in_fp16(tiny: TinyRuns, name: str, asked_to_stop: Any = lambda: False) -> Run:

@@ -145,8 +145,8 @@ def test_processes_are_started_and_end_together(what: str, status: int, tmp_path
 
 
 def test_all_are_as_many_as_there_are_gpus(monkeypatch) -> None:
-    monkeypatch.setattr(devices, "accelerators", lambda: ("cuda", 8))
+    monkeypatch.setattr(devices, "find_accelerators", lambda: ("cuda", 8))
     assert (count_processes("all"), count_processes(3)) == (8, 3)
-    monkeypatch.setattr(devices, "accelerators", lambda: ("cpu", 0))
+    monkeypatch.setattr(devices, "find_accelerators", lambda: ("cpu", 0))
     with pytest.raises(ConfigError, match="--processes all: .* give a number"):
         count_processes("all")

@@ -20,7 +20,7 @@ from benchmark.downstream.tasks import load_examples, make_score_key
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
-from benchmark.models import load, weights_hash
+from benchmark.models import hash_weights, load
 from benchmark.records import DoneLine, EvaluationLine, LaterLine, select_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
@@ -83,12 +83,12 @@ def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
     folder = run.store.stage_folder(run.keys[0])
     [done] = [line for line in read_lines(folder / "records.jsonl") if line["kind"] == "done"]
     model = load(folder / "model")
-    assert done["weights"] == weights_hash(model)
+    assert done["weights"] == hash_weights(model)
     last = [*model.parameters()][-1].data.view(torch.int32)
     last[0] ^= 1
-    assert done["weights"] != weights_hash(model)
+    assert done["weights"] != hash_weights(model)
     last[0] ^= 1
-    assert done["weights"] == weights_hash(model)
+    assert done["weights"] == hash_weights(model)
 
 
 def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path,
     shutil.rmtree(folder)
     model.save(folder, prepare_corpus(er, Store(study / "again")).tokenizer)
     assert main([*arguments, second]) == 2
-    assert f"stage {first} of {er.id} came to weights {weights_hash(model)} on " in capsys.readouterr().err
+    assert f"stage {first} of {er.id} came to weights {hash_weights(model)} on " in capsys.readouterr().err
 
 
 def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, study: Path, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_block_computes_again_in_the_backward_pass() -> None:
 
 def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: what `precision = "auto"` may be, as fp16 is refused where it is asked for."""
-    monkeypatch.setattr("benchmark.training.run.precision_of", lambda wanted, device: "fp16")
+    monkeypatch.setattr("benchmark.training.run.choose_precision", lambda wanted, device: "fp16")
     run = tiny_of("naive", tmp_path).run(tiny_config("naive", shard=True), "run")
     run.train()
     assert read_stage_lines(run.store.stage_file(run.keys[0]))[0]["provenance"]["precision"] == "fp32"

@@ -26,9 +26,9 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from benchmark.data.tokenizer import PAD, encode_texts
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
-from benchmark.models import LanguageModel, architectures, kind_of, load
+from benchmark.models import LanguageModel, architectures, import_kind, load
 from benchmark.models.fast_operators import use_fast_dropout
-from benchmark.models.transformer import check_files, configuration, read_tokenizer, saved_vocabulary
+from benchmark.models.transformer import check_files, read_configuration, read_tokenizer, read_vocabulary
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
 from benchmark.training.method import Phase
@@ -59,13 +59,13 @@ class SavedModel:
         """
         self.folder, self.asked_to_stop = Path(folder), asked_to_stop
         check_files(self.folder)
-        configuration(self.folder)
+        read_configuration(self.folder)
         self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
-        vocabulary = saved_vocabulary(self.config, self.folder)
+        vocabulary = read_vocabulary(self.config, self.folder)
         self.domains, self.special, self.final = vocabulary.domains, vocabulary.special, final
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
-        self.length = architectures.of(self.config.model_type).length(self.config)
+        self.length = architectures.of(self.config.model_type).count_positions(self.config)
         self.pick: Pick = lambda texts: [self.find_index(self.domains[-1])] * len(texts)  # `score_stage` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
 
@@ -104,7 +104,7 @@ class SavedModel:
         A masked model's head reads `<s>`, a causal one's the last token. A model with a column (PNN) or adapters (LoRA)
         for each domain is fine-tuned with those of `domain`, one with experts with all of them.
         """
-        if kind := kind_of(self.folder):
+        if kind := import_kind(self.folder):
             return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
         check_files(self.folder)
         network = AutoModelForSequenceClassification.from_pretrained(
@@ -130,7 +130,7 @@ class ColumnClassifier(nn.Module):
         architecture = architectures.of(config.model_type)
         self.encoder, self.last = encoder, not architecture.masked
         config.num_labels = classes
-        self.head = architecture.classifier(config)
+        self.head = architecture.make_classifier(config)
         for module in self.head.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=config.initializer_range)

@@ -42,7 +42,7 @@ from benchmark.downstream.tasks import (
 )
 from benchmark.errors import UserError
 from benchmark.locks import Lease
-from benchmark.models.devices import autocast, is_out_of_memory, keep_random_numbers, own_device, precision_of
+from benchmark.models.devices import autocast, choose_device, choose_precision, is_out_of_memory, keep_random_numbers
 from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, ZeroShotLine, select_kind
 from benchmark.settings.schedules import schedule_of
 from benchmark.settings.suite import RunConfig, Suite
@@ -87,10 +87,10 @@ class Trainer:
         self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = lambda: False
     ) -> None:
         self.asked_to_stop = asked_to_stop
-        self.device = own_device()
+        self.device = choose_device()
         self.model, self.task, self.settings = model.to(self.device), task, settings
         self.generator = np.random.default_rng(seed)
-        self.precision = precision_of(settings.precision, self.device)
+        self.precision = choose_precision(settings.precision, self.device)
         self.autocast = autocast(self.device, self.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.optimizer = torch.optim.AdamW(
@@ -222,7 +222,7 @@ def _fine_tune(
 ) -> tuple[Trainer, float, list[int]]:
     """A fine-tuned model, its score on dev, and what it predicts of test."""
     task = data.task
-    with keep_random_numbers(own_device()):
+    with keep_random_numbers(choose_device()):
         torch.manual_seed(seed)
         network = checkpoint.load_classifier(data.labels, task.domain)
         trainer = Trainer(network, task, settings, seed, checkpoint.asked_to_stop)

@@ -28,7 +28,7 @@ from benchmark.downstream.classifier import Asked
 from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
 from benchmark.downstream.zero_shot import ZERO_SHOT, find_missing_tasks, hash_task_files, make_score_key
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import keep_random_numbers, own_device
+from benchmark.models.devices import choose_device, keep_random_numbers
 from benchmark.models.transformer import read_tokenizer
 from benchmark.records import UnscoredLine, ZeroShotLine
 from benchmark.settings.suite import RunConfig, Suite
@@ -77,7 +77,7 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
 
     @torch.no_grad()
     def _answer(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[float, bool]]:
-        special, device = self.model.vocabulary.special, own_device()
+        special, device = self.model.vocabulary.special, choose_device()
         texts = [[*(c[1:] if c[:1] == [special.bos] else c), *continuation][-self.room :] for c, continuation in pairs]
         counts = [min(len(continuation), self.room) for _, continuation in pairs]
         width, most = max(map(len, texts)), max(counts)
@@ -119,7 +119,7 @@ def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settin
         manager = TaskManager(include_path=settings.folder)
     if unknown := ", ".join(task for task in tasks if task not in manager.all_tasks):
         raise NotScored(f"lm_eval knows no task {unknown}: `lm_eval ls tasks` shows all; evaluate.folder adds yours")
-    with keep_random_numbers(own_device()), contextlib.redirect_stderr(io.StringIO()):  # it draws bars
+    with keep_random_numbers(choose_device()), contextlib.redirect_stderr(io.StringIO()):  # it draws bars
         answers: Any = simple_evaluate(
             Likelihoods(model, tokenizer, stop),
             tasks=list(tasks),
@@ -154,7 +154,7 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
     names: dict[str, Any] = {"how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
 
     def compute(tasks: Sequence[str]) -> list[ZeroShotLine]:
-        began, model = time.monotonic(), load(folder).to(own_device()).eval()
+        began, model = time.monotonic(), load(folder).to(choose_device()).eval()
         answers = ask(model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop)
         made: dict[str, Any] = {"content": hash_task_files(settings), "seconds": round(time.monotonic() - began, 3)}
         return [

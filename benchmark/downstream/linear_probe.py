@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmark.downstream.classifier import Asked, SavedModel, Texts, choose_prompt_domains
 from benchmark.downstream.tasks import TaskData, fit_linear, score_predictions
 from benchmark.models import LanguageModel, load
-from benchmark.models.devices import own_device
+from benchmark.models.devices import choose_device
 from benchmark.records import ScoreLine
 from benchmark.settings.tasks import SPLITS, Prompt, Split
 from benchmark.training.processes import Stopped
@@ -46,7 +46,7 @@ def compute_features(checkpoint: SavedModel, data: TaskData, prompt: Prompt, col
     """The features (examples, F) of each split. A model with columns (PNN) or adapters (LoRA) reads with those of the
     task's domain."""
     own, features = checkpoint.find_index(data.task.domain), Features()
-    model = load(checkpoint.folder).to(own_device())
+    model = load(checkpoint.folder).to(choose_device())
     model.prompts = prompt != "none"
     domains = choose_prompt_domains(checkpoint, data, prompt, 0)
     texts = checkpoint.encode_texts(data, whole=True)

@@ -23,8 +23,8 @@ from benchmark.data.tokenizer import TextTokenizer, Vocabulary, encode_texts, lo
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
 from benchmark.files import CHECKSUMS, whole_folder, write_checksums
 from benchmark.models import LanguageModel, growth, load
-from benchmark.models.devices import own_device
-from benchmark.models.transformer import configuration, kind_name, load_network, read_tokenizer
+from benchmark.models.devices import choose_device
+from benchmark.models.transformer import find_kind, load_network, read_configuration, read_tokenizer
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain
@@ -90,7 +90,7 @@ def newest(model: LanguageModel) -> int:
 
 def perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
     """That of a text as of a domain of the model. Raises ConfigError where it is no number."""
-    alone = World(0, 1, own_device())
+    alone = World(0, 1, choose_device())
     value = measure_loss(model.to(alone.device), stream, domain, alone).perplexity
     if not math.isfinite(value):
         raise ConfigError(
@@ -105,7 +105,7 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
 
     Raises ConfigError, DataError.
     """
-    if "text_vocabulary" not in configuration(folder):
+    if "text_vocabulary" not in read_configuration(folder):
         network = load_network(folder)
         tokenizer = load_tokenizer(folder)
         model = LanguageModel(network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)).eval()
@@ -175,7 +175,7 @@ def grow_checkpoint(
     """
     if out.exists():
         raise ConfigError(f"--out {out} exists already: name a new folder")
-    if kind := kind_name(checkpoint):
+    if kind := find_kind(checkpoint):
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
     read: Read | None = None
     if text:

@@ -29,7 +29,7 @@ from benchmark.files import whole_folder, write_checksums
 from benchmark.models import LanguageModel, load
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.transformer import UNUSED, configuration, kind_name, read_tokenizer, wrap_tokenizer
+from benchmark.models.transformer import UNUSED, find_kind, read_configuration, read_tokenizer, wrap_tokenizer
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 
@@ -50,7 +50,7 @@ def export(options: argparse.Namespace) -> int:
     reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
     print(f"wrote {options.out}, a Hugging Face model that {reads}")
     folder, measured = _model_folder(Path(options.stage)), [str(options.out)]
-    if domain and configuration(folder)["prompts"]:  # `evaluate` reads no folder whose texts begin with a prompt
+    if domain and read_configuration(folder)["prompts"]:  # `evaluate` reads no folder whose texts begin with a prompt
         measured = [str(folder), "--domain", domain]
     print(f"next: `python run_all.py {shlex.join(['evaluate', *measured, '--text', 'FILE'])}` measures it")
     return 0
@@ -68,7 +68,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
     if out.exists():
         raise ConfigError(f"{out} exists already: name a new folder")
     folder = _model_folder(stage)
-    if kind_name(folder) == "progressive":
+    if find_kind(folder) == "progressive":
         raise ConfigError(f"cannot export {stage}: transformers has no model with columns (PNN)")
     model = load(folder)
     domain = _domain(model, stage, prompt)

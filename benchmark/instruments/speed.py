@@ -22,7 +22,7 @@ import torch
 
 from benchmark.data.tokens import Corpus, prepare_corpus
 from benchmark.models import LanguageModel
-from benchmark.models.devices import HALF, precision_of
+from benchmark.models.devices import HALF, choose_precision
 from benchmark.records import Hardware
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.store import Store
@@ -174,7 +174,7 @@ def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
     texts = [stream.corpus.keys[text.name] for text in config.learned]
     keys = stage_keys(steps, method, texts)  # of steps: a table need not be there yet
-    config = set_training(config, precision=precision_of(config.training.precision, world.device))
+    config = set_training(config, precision=choose_precision(config.training.precision, world.device))
     first = make_stage(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])
@@ -225,7 +225,7 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
     say = partial(print, file=sys.stderr)
     with join() as world:
         costs, rows = measure(configs, build, lambda config: prepare_corpus(config, store, say), world, pairs, say)
-        print(table(costs, precision_of(configs[0].training.precision, world.device), world.hardware()))
+        print(table(costs, choose_precision(configs[0].training.precision, world.device), world.hardware()))
         if table_file:
             step_times.write(table_file, rows, world.hardware())
             say(f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it')

@@ -51,9 +51,9 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     None where runs train one after the other, as they do under a budget of wall time unless `parallel` says more.
     Raises ConfigError where so many cannot have physical cores, and GPUs, of their own, and must.
     """
-    from benchmark.models.devices import accelerators
+    from benchmark.models.devices import find_accelerators
 
-    timed, cores, (_, gpus) = any(map(is_timed, runs)), physical_cores(), accelerators()
+    timed, cores, (_, gpus) = any(map(is_timed, runs)), physical_cores(), find_accelerators()
     apart = min(len(cores), gpus or len(cores))
     fitting = 1 if timed else min(apart, int(memory() / PROCESS))
     count = min(fitting if parallel is None else parallel, len(runs))

@@ -203,7 +203,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     others, where no run of the study has such a stage, or where the method works off the clock.
     """
     from benchmark.instruments import conformance  # torch: not for a report alone
-    from benchmark.models import load, weights_hash
+    from benchmark.models import hash_weights, load
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -226,7 +226,7 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         for stage in keys[: last_stage + 1]:
             (there, expected), (here, _) = (_read_training(where, stage) for where in (recorded, store))
             model = load(store.stage_folder(stage) / "model")
-            actual = weights_hash(model)  # of what is there, whatever its records say
+            actual = hash_weights(model)  # of what is there, whatever its records say
             if actual != expected:
                 raise ResultsError(
                     f"stage {stage} of {config.id} came to weights {actual} on {here}, recorded are {expected} on "

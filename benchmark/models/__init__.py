@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmark import records
 from benchmark.models import transformer
-from benchmark.models.transformer import LanguageModel, build, weights_hash
+from benchmark.models.transformer import LanguageModel, build, hash_weights
 
-__all__ = ["LanguageModel", "build", "weights_hash"]
+__all__ = ["LanguageModel", "build", "hash_weights"]
 
 
 def load(folder: Path | str) -> LanguageModel:
@@ -17,13 +17,13 @@ def load(folder: Path | str) -> LanguageModel:
     Raises ConfigError when `folder` holds no such model, DamagedFile for one that is not as it was saved.
     """
     with transformer.naming_damage(Path(folder)):
-        kind = kind_of(Path(folder))
+        kind = import_kind(Path(folder))
         return kind.load(folder) if kind else transformer.load(folder)
 
 
-def kind_of(folder: Path) -> Any:
+def import_kind(folder: Path) -> Any:
     """The module of the kind of model in a folder, imported only now; None where it is a network alone."""
-    name = transformer.kind_name(folder)
+    name = transformer.find_kind(folder)
     return name and import_module(f"benchmark.models.kinds.{name}")
 
 

@@ -12,9 +12,9 @@ CPU = torch.device("cpu")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def own_device(number: int = 0) -> torch.device:
+def choose_device(number: int = 0) -> torch.device:
     """The accelerator of the `number`-th process on this machine (from 0), which share them in turn; else the CPU."""
-    kind, count = accelerators()
+    kind, count = find_accelerators()
     if not count:
         return CPU
     device = torch.device(kind, number % count)
@@ -22,7 +22,7 @@ def own_device(number: int = 0) -> torch.device:
     return device
 
 
-def accelerators() -> tuple[str, int]:
+def find_accelerators() -> tuple[str, int]:
     """The kind of devices that this machine trains on, as torch calls it, and how many this process may use; 0 CPUs."""
     there = torch.accelerator.current_accelerator(check_available=True)
     return (there.type, torch.accelerator.device_count()) if there else ("cpu", 0)
@@ -33,7 +33,7 @@ def take_share(device: torch.device, share: float) -> None:
     torch.get_device_module(device).set_per_process_memory_fraction(share)
 
 
-def device_name(device: torch.device) -> str:
+def name_device(device: torch.device) -> str:
     """What its driver calls it; the kind alone where the driver does not say."""
     if device.type == "cpu":
         return "CPU"
@@ -93,7 +93,7 @@ def gains_from_fp16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
-def precision_of(wanted: str, device: torch.device) -> str:
+def choose_precision(wanted: str, device: torch.device) -> str:
     """The arithmetic of forward passes: "auto" is autocast to bf16 where the device computes in it, else to fp16 where
     that is faster, else fp32.
 

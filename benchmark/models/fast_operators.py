@@ -48,11 +48,11 @@ def drop(x: Tensor, p: float) -> Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p)
     mask = torch.empty_like(x, requires_grad=False)
-    torch.lt(_random_levels(x.numel()).view(x.shape), kept - LEVELS // 2, out=mask)
+    torch.lt(_draw_levels(x.numel()).view(x.shape), kept - LEVELS // 2, out=mask)
     return x * mask.mul_(LEVELS / kept)
 
 
-def _random_levels(count: int) -> Tensor:
+def _draw_levels(count: int) -> Tensor:
     """`count` random numbers (count,), int16."""
     seed = int(torch.randint(2**62, ()))
     words = np.random.SFC64(seed).random_raw(-(-count // 4))

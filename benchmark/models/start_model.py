@@ -18,8 +18,8 @@ from transformers import AutoConfig
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import CHECKSUMS, sha256
 from benchmark.models import architectures
-from benchmark.models.growth import width_step
-from benchmark.models.transformer import LanguageModel, configuration, load_network, naming_damage
+from benchmark.models.growth import find_width_step
+from benchmark.models.transformer import LanguageModel, load_network, naming_damage, read_configuration
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import architecture_names
 from benchmark.settings.suite import Model, RunConfig, Size, Start
@@ -36,16 +36,16 @@ def set_start_model(config: RunConfig) -> RunConfig:
     model = config.model
     if not model.start:
         return config
-    folder = _folder(model.start, model.revision)
-    known = _configuration(folder)
+    folder = _find_folder(model.start, model.revision)
+    known = _read_start_configuration(folder)
     architecture = architectures.of(known.model_type)
-    if architecture.length(known) < config.data.sequence_length:
+    if architecture.count_positions(known) < config.data.sequence_length:
         raise ConfigError(
-            f"model.start {model.start!r} has positions for {architecture.length(known)} columns, "
+            f"model.start {model.start!r} has positions for {architecture.count_positions(known)} columns, "
             f"data.sequence_length is {config.data.sequence_length}: make rows shorter"
         )
     first = Size(layers=known.num_hidden_layers, hidden_size=known.hidden_size)
-    ladder = _ladder(first, width_step(known), model, len(config.domains))
+    ladder = _make_ladder(first, find_width_step(known), model, len(config.domains))
     resolved = {
         "architecture": next(
             name for name in architecture_names() if known.model_type in architectures.load(name).model_types
@@ -75,7 +75,7 @@ def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
     return LanguageModel(load_network(folder).float(), Vocabulary(vocabulary.text, (), vocabulary.special)).eval()
 
 
-def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
+def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
     """A size for each domain; hidden sizes are multiples of `step`, as growth needs them."""
     ladder = (first, *(model.ladder or [first] * (domains - 1)))
     for before, size in pairwise(ladder):
@@ -87,7 +87,7 @@ def _ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, .
     return ladder
 
 
-def _folder(start: str, revision: str | None) -> Path:
+def _find_folder(start: str, revision: str | None) -> Path:
     """Where the model lies on this machine; the Hub is asked once."""
     folder = Path(os.path.expanduser(start))
     if folder.is_dir():
@@ -109,7 +109,7 @@ def _folder(start: str, revision: str | None) -> Path:
         ) from None
 
 
-def _configuration(folder: Path) -> Any:
+def _read_start_configuration(folder: Path) -> Any:
     """The model's configuration, of an architecture that we know and a model that we can train."""
     refused = {
         "auto_map": "needs code of its own, which is not run here",
@@ -117,7 +117,7 @@ def _configuration(folder: Path) -> Any:
         "text_vocabulary": "was trained by this benchmark: `run_all.py export` makes a plain model of it",
     }
     try:
-        content = configuration(folder)
+        content = read_configuration(folder)
         for key, reason in refused.items():
             if key in content:
                 raise ConfigError(f"the model in {folder} {reason}; take another")

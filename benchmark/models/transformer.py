@@ -70,10 +70,10 @@ class LanguageModel(nn.Module):
         config: Any = network.config
         self.architecture: Architecture = architectures.of(config.model_type)
         self.layers, self.hidden_size = config.num_hidden_layers, config.hidden_size
-        self.masked, self.sequence_length = self.architecture.masked, self.architecture.length(config)
+        self.masked, self.sequence_length = self.architecture.masked, self.architecture.count_positions(config)
         use_fast_dropout(network)
         decoder: Any = network.get_output_embeddings()
-        decoder.forward = partial(_text_logits, decoder, self.vocabulary.text)
+        decoder.forward = partial(_compute_text_logits, decoder, self.vocabulary.text)
 
     def separate_documents(self) -> None:
         """Keep the documents of a row apart from now on, as `Architecture.see` says; so do models that grow from it."""
@@ -98,7 +98,7 @@ class LanguageModel(nn.Module):
 
     def predict(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Logits (B, K, V_text) from last hidden states (B, T, D)."""
-        return self.head(self._select_positions(positions, hidden))
+        return self.compute_logits(self._select_positions(positions, hidden))
 
     def mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         """The mean cross-entropy (), in nats, of targets (B, K) in training; the other arguments are `forward`'s.
@@ -139,7 +139,7 @@ class LanguageModel(nn.Module):
         prompt = self.vocabulary.text + domains.clamp(max=newest).unsqueeze(1)
         return torch.cat([tokens[:, :1], prompt, tokens[:, 1:]], dim=1)
 
-    def head(self, hidden: Tensor) -> Tensor:
+    def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits (..., V_text) for hidden states (..., D)."""
         decoder: Any = self.network.get_output_embeddings()
         logits = decoder(self.architecture.transform(self.network, hidden))
@@ -178,7 +178,7 @@ class LanguageModel(nn.Module):
         are such. All others keep their names.
         """
         places = {f"layers.{i}": layer for i, layer in enumerate(self.architecture.layers(self.network))}
-        tables = self.architecture.places(self.network).tables
+        tables = self.architecture.find_places(self.network).tables
         places |= {f"embeddings.{j}": table.module for j, table in enumerate(tables)}
         known = {id(p): f"{place}.{name}" for place, part in places.items() for name, p in part.named_parameters()}
         return {name: known.get(id(parameter), name) for name, parameter in self.named_parameters()}
@@ -264,7 +264,7 @@ def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
+def _compute_text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
     """The prompts' rows are left out of the product: cutting their logits off afterwards would copy all the others."""
     return F.linear(hidden, *_select_text_rows(decoder, text))
 
@@ -309,10 +309,10 @@ def load(folder: Path | str) -> LanguageModel:
     Raises ConfigError when `folder` holds no such model.
     """
     network = load_network(folder)
-    return LanguageModel(network, saved_vocabulary(network.config, folder), network.config.prompts).eval()
+    return LanguageModel(network, read_vocabulary(network.config, folder), network.config.prompts).eval()
 
 
-def saved_vocabulary(config: Any, folder: Path | str) -> Vocabulary:
+def read_vocabulary(config: Any, folder: Path | str) -> Vocabulary:
     """The vocabulary of the model in a folder. Raises ConfigError where its configuration is none of ours."""
     if not hasattr(config, "text_vocabulary"):
         raise ConfigError(
@@ -330,9 +330,9 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     """
     folder = Path(folder)
     check_files(folder)
-    model_type = str(configuration(folder).get("model_type"))
+    model_type = str(read_configuration(folder).get("model_type"))
     try:
-        family: Any = architectures.of(model_type).family(model_type)
+        family: Any = architectures.of(model_type).find_family(model_type)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     with naming_damage(folder):
@@ -349,7 +349,7 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     return network
 
 
-def configuration(folder: Path) -> dict[str, Any]:
+def read_configuration(folder: Path) -> dict[str, Any]:
     """What a model's config.json says. Raises ConfigError where none can be read, or no weights lie beside it."""
     path = folder / "config.json"
     if not path.is_file():
@@ -381,7 +381,7 @@ def naming_damage(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def kind_name(folder: Path) -> str | None:
+def find_kind(folder: Path) -> str | None:
     """The kind of the model in a folder, as its file in `models/kinds/` is called; None for a network alone."""
     return next((name for name, file in KIND_FILES.items() if (folder / file).is_file()), None)
 
@@ -393,7 +393,7 @@ def check_files(folder: Path) -> None:
     )
 
 
-def weights_hash(model: nn.Module) -> str:
+def hash_weights(model: nn.Module) -> str:
     """The sha256 of the names, types, shapes and values of all parameters and buffers that are saved, by name.
 
     Of a plain model its network's: modules that a method sets beside it are of the stage in which they train.

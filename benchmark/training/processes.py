@@ -27,7 +27,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmark.models.devices import device_name, own_device, synchronize
+from benchmark.models.devices import choose_device, name_device, synchronize
 from benchmark.records import Hardware, Provenance
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class World:
 
     def hardware(self) -> Hardware:
         return Hardware(
-            device=device_name(self.device),
+            device=name_device(self.device),
             count=self.size,
             cpu=_read_cpu_model(),
             instructions=torch.backends.cpu.get_cpu_capability(),
@@ -150,7 +150,7 @@ def read_launch() -> tuple[int, int]:
 @contextmanager
 def join() -> Iterator[World]:
     """Join the process group that the environment names, or be alone."""
-    (rank, size), device = read_launch(), own_device(int(os.environ.get("LOCAL_RANK") or 0))
+    (rank, size), device = read_launch(), choose_device(int(os.environ.get("LOCAL_RANK") or 0))
     if size == 1:
         yield World(0, 1, device)
         return

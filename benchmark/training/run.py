@@ -23,7 +23,7 @@ from benchmark.data.tokens import Corpus, prepare_corpus
 from benchmark.files import sweep
 from benchmark.locks import Lease, LeaseLost
 from benchmark.models import LanguageModel, architectures, load, load_trained
-from benchmark.models.devices import is_out_of_memory, precision_of, strict_algorithms
+from benchmark.models.devices import choose_precision, is_out_of_memory, strict_algorithms
 from benchmark.records import EndedLine, FailedLine, LineOfRun, RunLine, StageLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig, Start
@@ -144,7 +144,7 @@ class Run:
         """
         auto = self.config.training.precision == "auto"
         begun = records.find_last(self.store.read_stage(self.keys[0]), StageLine) if auto else None
-        here = precision_of(self.config.training.precision, self.world.device)
+        here = choose_precision(self.config.training.precision, self.world.device)
         if self.config.training.shard and here == "fp16":  # of "auto": losses are scaled for whole gradients alone
             here = "fp32"
         return self.world.agree(begun.provenance.precision if begun else here)

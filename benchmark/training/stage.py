@@ -14,7 +14,7 @@ import torch
 
 from benchmark import records
 from benchmark.locks import Lease
-from benchmark.models import weights_hash
+from benchmark.models import hash_weights
 from benchmark.records import DoneLine, EvaluationLine, Line, MetricsLine, ResumedLine, StageBudget, StageLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule, schedule_of
@@ -239,13 +239,13 @@ class StageRun:
         self.lease.check()
         inputs, folder, tokenizer = self.inputs, self.folder, self.inputs.stream.corpus.tokenizer
         inputs.evaluated.save(folder / "model", tokenizer)
-        weights, trained = weights_hash(inputs.evaluated), None
+        weights, trained = hash_weights(inputs.evaluated), None
         if self.trunk:  # the next stage goes on from where the branch began
             inputs.model.load_state_dict(self.trunk["model"])
             self.carried = self.trunk["carried"]
         if self.trunk or self.method.evaluated is not None:
             inputs.model.save(folder / "trained", tokenizer)
-            trained = weights_hash(inputs.model)
+            trained = hash_weights(inputs.model)
         save(folder / "method.pt", get_state(self.method))
         if keeps_optimizer(phases):
             save(folder / "optimizer.pt", self.carried)

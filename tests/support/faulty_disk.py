@@ -37,7 +37,7 @@ import torch
 from benchmark import locks, records
 from benchmark.data.tokens import prepare
 from benchmark.files import check_checksums
-from benchmark.models import build, load, weights_hash
+from benchmark.models import build, hash_weights, load
 from benchmark.settings.suite import Data, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.training import checkpoint
@@ -289,7 +289,7 @@ class Models:
         self.models[1].save(folder / "model", self.tokenizer)
 
     def read(self, folder: Path) -> Any:
-        return weights_hash(load(folder / "model")) if (folder / "model").exists() else None
+        return hash_weights(load(folder / "model")) if (folder / "model").exists() else None
 
 
 # Text that is tokenised

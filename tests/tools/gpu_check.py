@@ -35,7 +35,7 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import TinyRuns, Weights, tiny_config, train_through_kills, weights_of
-from benchmark.models.devices import CPU, accelerators, device_name, own_device, precision_of
+from benchmark.models.devices import CPU, choose_device, choose_precision, find_accelerators, name_device
 from benchmark.records import EvaluationLine
 from benchmark.settings.suite import RunConfig
 from benchmark.store import load_runs
@@ -114,11 +114,11 @@ class Place:
 
 def machine(place: Place) -> Figures:
     """What computes, and with what."""
-    device, count = place.device, accelerators()[1]
-    figures: Figures = {"device": device_name(device), "kind": device.type, "count": count, "torch": torch.__version__}
+    device, count = place.device, find_accelerators()[1]
+    figures: Figures = {"device": name_device(device), "kind": device.type, "count": count, "torch": torch.__version__}
     if not count:
         raise UserError("torch finds no GPU here; --stand-in tries all of it without one")
-    figures |= {"precision": precision_of("auto", device), "code": code_version(), "date": date.today().isoformat()}
+    figures |= {"precision": choose_precision("auto", device), "code": code_version(), "date": date.today().isoformat()}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         figures |= {"memory": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
@@ -204,7 +204,7 @@ def beside_the_trainer(place: Place, architecture: str) -> Figures:
         theirs.append(trainer_tokens_per_second(model, tokens, config, device, place.scale.seconds))
         memory["theirs"] = peak_memory(place)
     figures: Figures = {"ours": ours, "theirs": theirs, "ratio": sum(ours) / sum(theirs), "peak_bytes": memory}
-    figures["precision"] = precision_of("auto", place.device)
+    figures["precision"] = choose_precision("auto", place.device)
     words = f"{sum(ours) / 2:,.0f} and {sum(theirs) / 2:,.0f} tokens/s, {figures['ratio']:.1f} times"
     if memory["ours"]:
         words += f"; {memory['ours'] / 1e9:.1f} and {memory['theirs'] / 1e9:.1f} GB"
@@ -250,10 +250,10 @@ def runs_side_by_side(place: Place) -> Figures:
 def processes_together(place: Place) -> Figures:
     """A run by all GPUs of the machine, and one whose model is spread over them, beside that by one GPU: what they come
     to. Shards do not go with fp16. For the tests' device two processes on the CPU stand in."""
-    count = 2 if place.stand_in else accelerators()[1]
+    count = 2 if place.stand_in else find_accelerators()[1]
     if count < 2:
         return {"said": "left out: nccl takes no two processes on one GPU, and there is one", "ok": True}
-    precision = precision_of("auto", place.device).replace("fp16", "fp32")
+    precision = choose_precision("auto", place.device).replace("fp16", "fp32")
     shards = f'set = {{ "training.shard" = true, "training.precision" = "{precision}" }}'
     rows = ['{ method = "naive" }', f'{{ name = "Shards", method = "naive", {shards} }}']
     run_suite(place, "together", rows, "--processes", str(count))
@@ -403,7 +403,7 @@ def do_part(name: str, folder: Path, stand_in: bool, seconds: float) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     try:
-        device = other_device.register() if stand_in else own_device()
+        device = other_device.register() if stand_in else choose_device()
         figures = PARTS[name][0](Place(folder, device, stand_in, began + seconds))
     except Exception as error:
         figures = {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000], "traceback": traceback.format_exc()}

@@ -20,7 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from benchmark.models.devices import is_out_of_memory, precision_of, synchronize
+from benchmark.models.devices import choose_precision, is_out_of_memory, synchronize
 from benchmark.settings.suite import RunConfig
 
 WARM_UP = 3  # steps
@@ -66,7 +66,7 @@ def trainer_tokens_per_second(
     masked = config.model.architecture.startswith("bert")
     kind: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder))
-    rows, precision = config.training.batch_size, precision_of("auto", device)
+    rows, precision = config.training.batch_size, choose_precision("auto", device)
     length = config.data.text_length
     with tempfile.TemporaryDirectory() as out:
         while True:

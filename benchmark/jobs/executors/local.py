@@ -46,7 +46,7 @@ def execute(plan: Plan) -> int:
 
     Several processes, of `--processes` or torchrun, train together, and the first alone does all else.
     """
-    from benchmark.models.devices import accelerators
+    from benchmark.models.devices import find_accelerators
     from benchmark.training.processes import Stopped, join, read_launch
 
     (rank, together), wanted = read_launch(), [state.config for state in plan.wanted]
@@ -61,7 +61,7 @@ def execute(plan: Plan) -> int:
     slots = slots_for(wanted, plan.parallel) if count == 1 else []
     if leads:
         print(_describe_start(plan), file=sys.stderr)
-        if wanted and (idle := accelerators()[1] - max(together, len(slots))) > 0:
+        if wanted and (idle := find_accelerators()[1] - max(together, len(slots))) > 0:
             trains = "--processes all trains each run on all of them, --parallel N several runs at a time"
             print(f"{idle} GPUs of this machine stand idle: {trains}", file=sys.stderr)
     failed, waves = list[Unit](), plan.waves
@@ -82,7 +82,7 @@ def execute(plan: Plan) -> int:
                         failed += do_units(units, slots, worker, show)
             for wave in waves if leads else ():
                 if wave.kind not in ("prepare", *TRAINS):  # small steps, which two threads do not make faster
-                    count = 1 if accelerators()[1] else min(len(cores := physical_cores()), len(wave.units))
+                    count = 1 if find_accelerators()[1] else min(len(cores := physical_cores()), len(wave.units))
                     single = equal_slots(count, cores, 0) if count > 1 else []
                     failed += do_units(wave.units, single, worker, show)
         except Stopped:
@@ -95,11 +95,11 @@ def execute(plan: Plan) -> int:
 
 def count_processes(asked: int | Literal["all"]) -> int:
     """How many processes `--processes` asks for. Raises ConfigError for all GPUs of a machine that has none."""
-    from benchmark.models.devices import accelerators
+    from benchmark.models.devices import find_accelerators
 
     if asked != "all":
         return asked
-    if gpus := accelerators()[1]:
+    if gpus := find_accelerators()[1]:
         return gpus
     raise ConfigError("--processes all: a process for each GPU, and torch finds none here: give a number")
 
@@ -177,9 +177,9 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     """What torch finds here, and whether the folder of the runs can be written and locked, and how much fits."""
     import torch
 
-    from benchmark.models.devices import accelerators
+    from benchmark.models.devices import find_accelerators
 
-    kind, number = accelerators()
+    kind, number = find_accelerators()
     count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
     cores = len(physical_cores())
     yield (f"ok     Python {platform.python_version()}, torch {torch.__version__}, {count}, physical cores: {cores}")

@@ -86,7 +86,7 @@ def map_parts(whole: Any, function: Callable[[Any], Any]) -> Any:
     return None if whole is None else function(whole)
 
 
-def parts_of(whole: Any) -> list[Any]:
+def list_parts(whole: Any) -> list[Any]:
     """The parts of a network or a layer, in the order above."""
     parts: list[Any] = []
     map_parts(whole, parts.append)
@@ -166,7 +166,7 @@ class Shape:
     dropout: float
     scaled: bool = False  # see Architecture.build
 
-    def common(self) -> dict[str, Any]:
+    def make_common_keys(self) -> dict[str, Any]:
         """The keys of a configuration that have the same names in every architecture."""
         return {
             "vocab_size": self.vocabulary,
@@ -211,7 +211,7 @@ class Architecture:
     stack: ClassVar[str] = "layers"
     unused: ClassVar[tuple[str, ...]] = ()
 
-    def configuration(self, shape: Shape) -> PreTrainedConfig:
+    def make_configuration(self, shape: Shape) -> PreTrainedConfig:
         """The configuration of a new network, with a tied head."""
         raise NotImplementedError
 
@@ -234,28 +234,28 @@ class Architecture:
             return columns, None
         return columns, mask[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         """The modules of a network; a Place for a map that shares its module with others."""
         raise NotImplementedError
 
-    def places(self, network: Any) -> Network[Place]:
+    def find_places(self, network: Any) -> Network[Place]:
         """Where the weights of a network are."""
-        return map_parts(self.modules(network), lambda part: part if isinstance(part, Place) else Place(part))
+        return map_parts(self.find_modules(network), lambda part: part if isinstance(part, Place) else Place(part))
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         """What a network's decoder multiplies (..., D), of its last hidden states (..., D)."""
         return hidden
 
-    def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
+    def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:
         """The activation function of a masked model's LM head."""
         return F.gelu
 
-    def classifier(self, config: Any) -> nn.Module:
+    def make_classifier(self, config: Any) -> nn.Module:
         """transformers' classification head: to logits (B, C) from hidden states (B, T, D), or from those of the last
         token (B, D) where the model is causal."""
         return nn.Linear(config.hidden_size, config.num_labels, bias=False)
 
-    def length(self, config: Any) -> int:
+    def count_positions(self, config: Any) -> int:
         """How many columns of a row there are positions for."""
         return config.max_position_embeddings
 
@@ -265,7 +265,7 @@ class Architecture:
         families: tuple[Any, ...] = self.families
         return tuple(family.config_class.model_type for family in families)
 
-    def family(self, model_type: str) -> type[PreTrainedModel]:
+    def find_family(self, model_type: str) -> type[PreTrainedModel]:
         """transformers' class for one of its names."""
         return self.families[self.model_types.index(model_type)]
 
@@ -277,8 +277,8 @@ class Architecture:
         residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
         """
         family: Any = self.families[0]
-        network = family(self.configuration(shape))
-        for layer in self.places(network).layers if shape.scaled else ():
+        network = family(self.make_configuration(shape))
+        for layer in self.find_places(network).layers if shape.scaled else ():
             for place, inputs in ((layer.attention.output, shape.hidden_size), (layer.ffn.down, 4 * shape.hidden_size)):
                 weight: Any = place.module.weight
                 nn.init.normal_(weight, std=(inputs * 2 * shape.layers) ** -0.5)

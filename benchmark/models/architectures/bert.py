@@ -22,13 +22,13 @@ class Bert(Architecture):
     unused = ("lm_head.bias",)  # the decoder has a bias of its own where it is not tied
     offset = PAD + 1  # RoBERTa numbers positions from here
 
-    def configuration(self, shape: Shape) -> PreTrainedConfig:
-        return RobertaConfig(**self.settings(shape), type_vocab_size=1, layer_norm_eps=1e-5)
+    def make_configuration(self, shape: Shape) -> PreTrainedConfig:
+        return RobertaConfig(**self.make_keys(shape), type_vocab_size=1, layer_norm_eps=1e-5)
 
-    def settings(self, shape: Shape) -> dict[str, Any]:
+    def make_keys(self, shape: Shape) -> dict[str, Any]:
         """The part of a configuration that is the same in all kinds of BERT."""
         return {
-            **shape.common(),
+            **shape.make_common_keys(),
             "max_position_embeddings": shape.columns + self.offset,
             "intermediate_size": 4 * shape.hidden_size,
             "hidden_dropout_prob": shape.dropout,
@@ -42,19 +42,19 @@ class Bert(Architecture):
         layers = [partial(layer, attention_mask=seen) for layer in body.encoder.layer]
         return Unrolled(embedded, layers, getattr(body, "LayerNorm", nn.Identity()))
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         head = network.lm_head
-        return self.network(network, head.dense, head.layer_norm, head.decoder)
+        return self.find_network_modules(network, head.dense, head.layer_norm, head.decoder)
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         head = network.lm_head
         return head.layer_norm(F.gelu(head.dense(hidden)))
 
-    def network(self, network: Any, head: Any, head_norm: Any, decoder: Any) -> Network[Any]:
+    def find_network_modules(self, network: Any, head: Any, head_norm: Any, decoder: Any) -> Network[Any]:
         """Where everything stands; the parts of the LM head differ between kinds of BERT."""
         body = network.base_model
         tables = [getattr(body.embeddings, f"{kind}_embeddings") for kind in ("word", "position", "token_type")]
-        layers = [self.layer(layer) for layer in body.encoder.layer]
+        layers = [self.find_layer_modules(layer) for layer in body.encoder.layer]
         return Network(
             tables=tables,
             embedding_norm=body.embeddings.LayerNorm,
@@ -65,7 +65,7 @@ class Bert(Architecture):
             decoder=decoder,
         )
 
-    def layer(self, layer: Any) -> Layer[Any]:
+    def find_layer_modules(self, layer: Any) -> Layer[Any]:
         """The modules of a layer."""
         return Layer(
             attention=Attention(
@@ -78,10 +78,10 @@ class Bert(Architecture):
             ffn=FeedForward(norm=layer.output.LayerNorm, up=layer.intermediate.dense, down=layer.output.dense),
         )
 
-    def classifier(self, config: Any) -> nn.Module:
+    def make_classifier(self, config: Any) -> nn.Module:
         return RobertaClassificationHead(config)
 
-    def length(self, config: Any) -> int:
+    def count_positions(self, config: Any) -> int:
         return config.max_position_embeddings - self.offset
 
 

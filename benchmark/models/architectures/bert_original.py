@@ -32,20 +32,20 @@ class OriginalBert(Bert):
     unused = ("cls.predictions.bias",)  # the decoder has a bias of its own where it is not tied
     offset = 0
 
-    def configuration(self, shape: Shape) -> BertConfig:
-        return BertConfig(**self.settings(shape))
+    def make_configuration(self, shape: Shape) -> BertConfig:
+        return BertConfig(**self.make_keys(shape))
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         head = network.cls.predictions
-        return self.network(network, head.transform.dense, head.transform.LayerNorm, head.decoder)
+        return self.find_network_modules(network, head.transform.dense, head.transform.LayerNorm, head.decoder)
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         return network.cls.predictions.transform(hidden)
 
-    def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
+    def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:
         return network.cls.predictions.transform.transform_act_fn
 
-    def classifier(self, config: Any) -> nn.Module:
+    def make_classifier(self, config: Any) -> nn.Module:
         return PooledHead(config)
 
 

@@ -14,10 +14,10 @@ class PreNormBert(Bert):
     families = (RobertaPreLayerNormForMaskedLM,)
     post_norm = False
 
-    def configuration(self, shape: Shape) -> RobertaPreLayerNormConfig:
-        return RobertaPreLayerNormConfig(**self.settings(shape), type_vocab_size=1, layer_norm_eps=1e-5)
+    def make_configuration(self, shape: Shape) -> RobertaPreLayerNormConfig:
+        return RobertaPreLayerNormConfig(**self.make_keys(shape), type_vocab_size=1, layer_norm_eps=1e-5)
 
-    def layer(self, layer: Any) -> Layer[Any]:
+    def find_layer_modules(self, layer: Any) -> Layer[Any]:
         return Layer(
             attention=Attention(
                 norm=layer.attention.LayerNorm,

@@ -17,9 +17,9 @@ class Gpt(Architecture):
     epsilon = "layer_norm_epsilon"
     stack = "h"
 
-    def configuration(self, shape: Shape) -> GPT2Config:
+    def make_configuration(self, shape: Shape) -> GPT2Config:
         return GPT2Config(
-            **shape.common(),
+            **shape.make_common_keys(),
             n_positions=shape.columns,
             resid_pdrop=shape.dropout,
             embd_pdrop=shape.dropout,
@@ -35,7 +35,7 @@ class Gpt(Architecture):
         layers = [partial(layer, attention_mask=seen) for layer in body.h]
         return Unrolled(body.drop(body.wte(tokens) + body.wpe(positions)), layers, body.ln_f)
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         body = network.transformer
         layers = []
         for block in body.h:

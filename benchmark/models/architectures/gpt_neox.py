@@ -15,9 +15,9 @@ from benchmark.models.architectures import Architecture, Attention, FeedForward,
 class GptNeoX(Architecture):
     families = (GPTNeoXForCausalLM,)
 
-    def configuration(self, shape: Shape) -> GPTNeoXConfig:
+    def make_configuration(self, shape: Shape) -> GPTNeoXConfig:
         return GPTNeoXConfig(
-            **shape.common(),
+            **shape.make_common_keys(),
             intermediate_size=4 * shape.hidden_size,
             max_position_embeddings=shape.columns,
             attention_dropout=shape.dropout,
@@ -33,7 +33,7 @@ class GptNeoX(Architecture):
         layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
         return Unrolled(hidden, layers, body.final_layer_norm)
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         body, heads = network.gpt_neox, network.config.num_attention_heads
         layers = []
         for layer in body.layers:

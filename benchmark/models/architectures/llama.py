@@ -21,9 +21,9 @@ class Llama(Architecture):
     widths = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
     epsilon = "rms_norm_eps"
 
-    def configuration(self, shape: Shape) -> LlamaConfig:
+    def make_configuration(self, shape: Shape) -> LlamaConfig:
         return LlamaConfig(
-            **shape.common(),
+            **shape.make_common_keys(),
             intermediate_size=4 * shape.hidden_size,
             max_position_embeddings=shape.columns,
             attention_dropout=shape.dropout,
@@ -38,7 +38,7 @@ class Llama(Architecture):
         layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
         return Unrolled(hidden, layers, body.norm)
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         body = network.model
         layers = [
             Layer(
@@ -62,7 +62,7 @@ class Llama(Architecture):
         ]
         return Network(tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
 
-    def length(self, config: Any) -> int:
+    def count_positions(self, config: Any) -> int:
         """Up to the window of attention, where there is one: no mask cuts it out here."""
         return min(
             config.max_position_embeddings, getattr(config, "sliding_window", None) or config.max_position_embeddings

@@ -36,9 +36,9 @@ class ModernBert(Architecture):
     masked = True
     epsilon = "norm_eps"
 
-    def configuration(self, shape: Shape) -> ModernBertConfig:
+    def make_configuration(self, shape: Shape) -> ModernBertConfig:
         return ModernBertConfig(
-            **shape.common(),
+            **shape.make_common_keys(),
             cls_token_id=BOS,
             sep_token_id=EOS,
             intermediate_size=4 * shape.hidden_size,
@@ -61,12 +61,12 @@ class ModernBert(Architecture):
             layers.append(partial(layer, position_embeddings=rotations[kind], attention_mask=attended[kind]))
         return Unrolled(hidden, layers, body.final_norm)
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         body, head = network.model, network.head
         return Network(
             tables=[body.embeddings.tok_embeddings],
             embedding_norm=body.embeddings.norm,
-            layers=[_layer(layer) for layer in body.layers],
+            layers=[_find_layer_modules(layer) for layer in body.layers],
             final_norm=body.final_norm,
             head=head.dense,
             head_norm=head.norm,
@@ -76,14 +76,14 @@ class ModernBert(Architecture):
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         return network.head(hidden)
 
-    def activation(self, network: Any) -> Callable[[Tensor], Tensor]:
+    def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:
         return network.head.act
 
-    def classifier(self, config: Any) -> nn.Module:
+    def make_classifier(self, config: Any) -> nn.Module:
         return MeanOrFirstHead(config)
 
 
-def _layer(layer: Any) -> Layer[Any]:
+def _find_layer_modules(layer: Any) -> Layer[Any]:
     query, key, value = split(layer.attn.Wqkv, 3)
     up, gate = split(layer.mlp.Wi, 2)
     return Layer(

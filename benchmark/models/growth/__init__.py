@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models import architectures
-from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, parts_of
+from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, list_parts
 from benchmark.models.growth.exact import Exact, Fit, Padding, fit_head, silence_copies
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.records import GrowthRecord
@@ -57,16 +57,16 @@ def grow(
 
     Raises ConfigError for a network or a size that cannot be grown (to), saying which can.
     """
-    _check(network, layers, hidden_size)
+    _check_size(network, layers, hidden_size)
     generator = torch.Generator().manual_seed(seed)
     sources, is_copy, copied_now = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
-    width = _width(network, hidden_size, generator, mode, (noise, noise_scale), calibration)
-    grown = build_larger(network, sources, hidden_size, epsilon(network) * width.variance)
-    old, new = places(network), places(grown)
-    wide = width.layers(old.layers, sources)
+    width = _make_width(network, hidden_size, generator, mode, (noise, noise_scale), calibration)
+    grown = build_larger(network, sources, hidden_size, read_epsilon(network) * width.variance)
+    old, new = find_places(network), find_places(grown)
+    wide = width.widen_layers(old.layers, sources)
     if mode == "exact":
-        wide = silence_copies(wide, is_copy, architecture_of(network).post_norm)
-    for place, weights in chain(place_layers(wide, new.layers), width.ends(old, new)):
+        wide = silence_copies(wide, is_copy, find_architecture(network).post_norm)
+    for place, weights in chain(place_layers(wide, new.layers), width.widen_ends(old, new)):
         place.write(weights)
 
     return grown, GrowthRecord(
@@ -77,7 +77,7 @@ def grow(
     )
 
 
-def _width(
+def _make_width(
     network: PreTrainedModel,
     hidden_size: int,
     generator: torch.Generator,
@@ -85,28 +85,29 @@ def _width(
     noise: tuple[float, NoiseScale],
     calibration: Tensor | None,
 ) -> Width:
-    sizes = network.config.hidden_size, hidden_size, heads(network.config), generator
+    sizes = network.config.hidden_size, hidden_size, read_heads(network.config), generator
     if mode == "fpi":
         return Fpi(*sizes, *noise)
     if mode == "aki":
         return Aki(*sizes)
-    if architecture_of(network).rms_norm:
+    if find_architecture(network).rms_norm:
         return Padding(*sizes, tied=network.config.tie_word_embeddings)
-    return Exact(*sizes, architecture_of(network).post_norm, _fit(network, hidden_size, calibration))
+    return Exact(*sizes, find_architecture(network).post_norm, _make_fit(network, hidden_size, calibration))
 
 
-def _fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
+def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
     """What fits the LM head to the states that token ids (B, T) make enter it, where it gets extra units."""
-    if rows is None or places(network).head is None or hidden_size % network.config.hidden_size == 0:
+    if rows is None or find_places(network).head is None or hidden_size % network.config.hidden_size == 0:
         return None
     training = network.training
     some = rows[: -(-_CALIBRATION_STATES // rows.shape[1])].to(network.device)
     states = network.eval().base_model(some).last_hidden_state.flatten(0, 1)
     network.train(training)
-    return partial(fit_head, states.double().cpu(), architecture_of(network).activation(network), epsilon(network))
+    activation = find_architecture(network).find_activation(network)
+    return partial(fit_head, states.double().cpu(), activation, read_epsilon(network))
 
 
-def _check(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
+def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
     config = network.config
     old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
@@ -114,25 +115,25 @@ def _check(network: PreTrainedModel, layers: int, hidden_size: int) -> None:
             f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width"
             "; give sizes that are no smaller"
         )
-    if hidden_size % (step := width_step(config)):
+    if hidden_size % (step := find_width_step(config)):
         below = hidden_size - hidden_size % step
-        what = f"in groups of {ratio}" if (ratio := heads(config).ratio) > 1 else "whole"
+        what = f"in groups of {ratio}" if (ratio := read_heads(config).ratio) > 1 else "whole"
         raise ConfigError(
             f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must be a multiple of "
             f"{step}, such as {below} or {below + step}"
         )
 
 
-def architecture_of(network: PreTrainedModel) -> Architecture:
+def find_architecture(network: PreTrainedModel) -> Architecture:
     """Raises ConfigError where it is none that is known."""
     return architectures.of(network.config.model_type)
 
 
-def places(network: PreTrainedModel) -> Network[Place]:
+def find_places(network: PreTrainedModel) -> Network[Place]:
     """Where everything stands. Raises ConfigError for a network with other parts than a known language model's."""
-    architecture = architecture_of(network)
-    places = architecture.places(network)
-    known = {id(parameter) for place in parts_of(places) for parameter in place.module.parameters()}
+    architecture = find_architecture(network)
+    places = architecture.find_places(network)
+    known = {id(parameter) for place in list_parts(places) for parameter in place.module.parameters()}
     other = [
         name
         for name, parameter in network.named_parameters()
@@ -153,24 +154,24 @@ def place_layers(layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]) -
         if norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
             yield norm, Affine(torch.ones(norm.shape), torch.zeros(norm.shape))
             into.attention.norm = None
-        yield from zip(parts_of(into), parts_of(layer), strict=True)
+        yield from zip(list_parts(into), list_parts(layer), strict=True)
 
 
-def epsilon(network: PreTrainedModel) -> float:
+def read_epsilon(network: PreTrainedModel) -> float:
     """The epsilon of the network's norms."""
-    return getattr(network.config, architecture_of(network).epsilon)
+    return getattr(network.config, find_architecture(network).epsilon)
 
 
-def heads(config: Any) -> Heads:
+def read_heads(config: Any) -> Heads:
     """The attention heads of a network of this configuration."""
     groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Heads(size, groups, config.num_attention_heads // groups)
 
 
-def width_step(config: Any) -> int:
+def find_width_step(config: Any) -> int:
     """What the hidden size of a larger network is a multiple of: heads, or groups of them, are copied whole."""
-    return config.hidden_size // math.gcd(config.hidden_size, heads(config).groups)
+    return config.hidden_size // math.gcd(config.hidden_size, read_heads(config).groups)
 
 
 def build_larger(network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float) -> PreTrainedModel:
@@ -178,7 +179,7 @@ def build_larger(network: PreTrainedModel, sources: Sequence[int], hidden_size: 
 
     `sources`: of each new layer the old one whose kind it has.
     """
-    architecture = architecture_of(network)
+    architecture = find_architecture(network)
     config = copying.deepcopy(network.config)
     old_size = config.hidden_size
     for key in architecture.widths:

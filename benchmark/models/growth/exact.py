@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models.architectures import Affine, Layer, Place
-from benchmark.models.growth.width import Width, columns
+from benchmark.models.growth.width import Width, take_columns
 
 Fit = Callable[[Affine, Affine, int], tuple[Affine, float]]  # `fit_head`, of some states
 
@@ -57,7 +57,7 @@ class Exact(Width):
         # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is odd)
         self.signs = torch.tensor([1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2), dtype=torch.float64)
 
-    def table(self, table: Affine, norm: Affine | None) -> Affine:
+    def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
         """Extra units hold the mean and, under an embedding LayerNorm, the mean of what comes out of it.
 
         That mean is a linear function of the row up to the division by the standard deviation: the mean of
@@ -69,15 +69,15 @@ class Exact(Width):
         extra = mean.expand(-1, self.extra)
         if norm is not None:
             extra = extra + self.signs * (rows @ (norm.weight - norm.weight.mean()) / self.old).unsqueeze(1)
-        return Affine(torch.cat([columns(rows, self.hidden), extra], 1), table.bias)
+        return Affine(torch.cat([take_columns(rows, self.hidden), extra], 1), table.bias)
 
-    def embedding_norm(self, norm: Affine) -> Affine:
-        wide = self.norm(norm)
+    def widen_embedding_norm(self, norm: Affine) -> Affine:
+        wide = self.widen_norm(norm)
         wide.weight[len(self.hidden) :] = self.eta * self.signs
         wide.bias[len(self.hidden) :] = norm.bias.mean()
         return wide
 
-    def norm(self, norm: Affine) -> Affine:
+    def widen_norm(self, norm: Affine) -> Affine:
         """Extra units come out as zero or, in post-LN, where they stay in the residual stream, as about its mean.
 
         They come in as the mean, so their gain does not matter here; but a gain of zero would stop their gradient.
@@ -86,47 +86,47 @@ class Exact(Width):
         gain = torch.cat([norm.weight[self.hidden], norm.weight.mean().expand(self.extra)])
         return Affine(self.eta * gain, torch.cat([norm.bias[self.hidden], mean.expand(self.extra)]))
 
-    def last_norm(self, norm: Affine) -> Affine:
-        wide = self.norm(norm)
-        shares = self.shares(1, self.hidden, self.old)[0]
+    def widen_last_norm(self, norm: Affine) -> Affine:
+        wide = self.widen_norm(norm)
+        shares = self.draw_shares(1, self.hidden, self.old)[0]
         wide.weight[: len(shares)] *= shares
         wide.bias[: len(shares)] *= shares
         wide.bias[len(shares) :] = 0
         return wide
 
-    def reading(self, linear: Affine, outputs: Tensor) -> Affine:
+    def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
         weight, bias = linear.weight.index_select(0, outputs), linear.bias[outputs]
-        shared = columns(weight, self.hidden) * self.shares(len(weight), self.hidden, self.old)
+        shared = take_columns(weight, self.hidden) * self.draw_shares(len(weight), self.hidden, self.old)
         # extra units all come in with the same value: any weights that sum to zero ignore it
         extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype) * weight.std()
         if self.extra:
             extra -= extra.mean(1, keepdim=True)
         return Affine(torch.cat([shared, extra], 1), bias)
 
-    def writing(self, linear: Affine, inputs: Tensor) -> Affine:
-        weight = self._residual(linear.weight)
-        shares = self.shares(len(weight), inputs, linear.weight.shape[1])
-        return Affine(columns(weight, inputs) * shares, self._residual(linear.bias))
+    def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
+        weight = self._widen_residual(linear.weight)
+        shares = self.draw_shares(len(weight), inputs, linear.weight.shape[1])
+        return Affine(take_columns(weight, inputs) * shares, self._widen_residual(linear.bias))
 
-    def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
+    def widen_head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         drawn = torch.randperm(self.old, generator=self.generator)[: self.extra]
         extra, scale = Affine(head.weight[drawn], head.bias[drawn]), 1 / self.eta
         if self.extra and self.fit is not None:
             extra, scale = self.fit(head, extra, self.copies)
         units = Affine(torch.cat([head.weight, extra.weight]), torch.cat([head.bias, extra.bias]))
         outputs = torch.cat([self.hidden, self.old + torch.arange(self.extra)])
-        last = self.last_norm(norm)
+        last = self.widen_last_norm(norm)
         last.weight *= scale
         last.weight[len(self.hidden) :] = 0  # here the extra units are not the mean
-        return self.reading(units, outputs), last
+        return self.widen_reading(units, outputs), last
 
-    def shares(self, rows: int, index: Tensor, old: int) -> Tensor:
+    def draw_shares(self, rows: int, index: Tensor, old: int) -> Tensor:
         """Positive shares (rows, len(index)); those of the copies of one old unit sum to 1 in each row."""
         drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64).add_(0.5)
         sums = torch.zeros(rows, old, dtype=torch.float64).index_add_(1, index, drawn)
-        return drawn.div_(columns(sums, index))
+        return drawn.div_(take_columns(sums, index))
 
-    def _residual(self, rows: Tensor) -> Tensor:
+    def _widen_residual(self, rows: Tensor) -> Tensor:
         """The weights that write S residual units, for T: k copies, then R times the mean."""
         return torch.cat(
             [rows.index_select(0, self.hidden), rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])]
@@ -187,14 +187,14 @@ def silence_copies(layers: Iterable[Layer[Affine]], copies: Sequence[bool], post
             attention.key = _absorb(before, attention.key)
             attention.value = _absorb(before, attention.value)
             ffn.up = _absorb(attention.norm, ffn.up)
-            attention.norm, ffn.norm = _identity(attention.norm), before
+            attention.norm, ffn.norm = _make_identity(attention.norm), before
         before = ffn.norm
         if copy_follows and post_norm:
-            ffn.norm = _identity(ffn.norm)
+            ffn.norm = _make_identity(ffn.norm)
         yield layer
 
 
-def _identity(norm: Affine) -> Affine:
+def _make_identity(norm: Affine) -> Affine:
     return Affine(torch.ones_like(norm.weight), torch.zeros_like(norm.bias))
 
 
@@ -218,8 +218,8 @@ class Padding(Width):
         self.eta = (self.old / self.new) ** 0.5
         self.variance = self.eta**2
 
-    def layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
-        wide, heads = super().layer(layer)
+    def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
+        wide, heads = super().widen_layer(layer)
         attention = wide.attention
         normed = [(attention.query, attention.query_norm), (attention.key, attention.key_norm)]
         for linear in (linear for linear, norm in normed if norm is not None):
@@ -227,26 +227,26 @@ class Padding(Width):
             linear.bias *= self.eta
         return wide, heads
 
-    def table(self, table: Affine, norm: Affine | None) -> Affine:
+    def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
         return Affine(_pad(table.weight, table.weight.shape[0], self.new), table.bias)
 
-    def decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
-        return self.table(decoder, norm) if self.tied else Affine(self._read(decoder.weight), decoder.bias)
+    def widen_decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
+        return self.widen_table(decoder, norm) if self.tied else Affine(self._extend(decoder.weight), decoder.bias)
 
-    def norm(self, norm: Affine) -> Affine:
+    def widen_norm(self, norm: Affine) -> Affine:
         """The gain of the new units does not matter yet; but a gain of zero would stop their gradient."""
         gain = torch.cat([norm.weight, norm.weight.mean().expand(self.extra)])
         return Affine(self.eta * gain, _pad(norm.bias, self.new))
 
-    last_norm = norm
+    widen_last_norm = widen_norm
 
-    def reading(self, linear: Affine, outputs: Tensor) -> Affine:
-        return Affine(self._read(linear.weight.index_select(0, outputs)), linear.bias[outputs])
+    def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
+        return Affine(self._extend(linear.weight.index_select(0, outputs)), linear.bias[outputs])
 
-    def writing(self, linear: Affine, inputs: Tensor) -> Affine:
+    def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
         return Affine(_pad(linear.weight, self.new, len(inputs)), _pad(linear.bias, self.new))
 
-    def _read(self, weight: Tensor) -> Tensor:
+    def _extend(self, weight: Tensor) -> Tensor:
         """Weights (out, T) for weights (out, S), of the same size on the new units."""
         extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype)
         return torch.cat([weight, extra * weight.std()], 1)

@@ -20,7 +20,7 @@ NoiseScale = Literal["absolute", "relative"]
 Copy = Literal["new", "first", "last", "stack"]
 
 
-def expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
+def draw_expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
     """Index map (new,) of a width expansion: identity on the old units, then random ones.
 
     A unit is drawn again only when all have been drawn: copy counts that differ by at most one shift the mean and
@@ -31,17 +31,17 @@ def expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
     return torch.cat([torch.arange(old), *drawn])[:new]
 
 
-def columns(matrix: Tensor, index: Tensor) -> Tensor:
+def take_columns(matrix: Tensor, index: Tensor) -> Tensor:
     """`matrix[:, index]` of a matrix on the CPU, which numpy takes in a quarter of the time that torch needs."""
     return torch.from_numpy(matrix.numpy().take(index.numpy(), axis=1, mode="clip"))
 
 
-def counts(index: Tensor) -> Tensor:
+def count_copies(index: Tensor) -> Tensor:
     """C of the paper (new,): how many units share the source of each new unit."""
     return torch.bincount(index)[index]
 
 
-def blocks(index: Tensor, size: int) -> Tensor:
+def map_units(index: Tensor, size: int) -> Tensor:
     """The map of single units for a map of blocks (heads) of `size` units each."""
     return (index.unsqueeze(1) * size + torch.arange(size)).flatten()
 
@@ -109,87 +109,87 @@ class Width:
     variance: float = field(default=1.0, init=False)
     head_sources: list[list[int]] = field(default_factory=list, init=False)
 
-    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
+    def widen_layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
         """The wide layers, made when they are asked for: not all are in memory at once."""
         for source in sources:
-            wide, heads = self.layer(layers[source])
+            wide, heads = self.widen_layer(layers[source])
             self.head_sources.append(heads)
             yield wide
 
-    def layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
+    def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         """The wide layer, and the old head of each of its heads."""
         attention, ffn = layer.attention, layer.ffn
         inner, size = ffn.up.shape[0], self.heads.size
-        groups = expansion(self.heads.groups, self.heads.groups * self.new // self.old, self.generator)
-        heads = blocks(groups, self.heads.ratio)
-        query, key = blocks(heads, size), blocks(groups, size)
-        units = expansion(inner, inner * self.new // self.old, self.generator)
+        groups = draw_expansion(self.heads.groups, self.heads.groups * self.new // self.old, self.generator)
+        heads = map_units(groups, self.heads.ratio)
+        query, key = map_units(heads, size), map_units(groups, size)
+        units = draw_expansion(inner, inner * self.new // self.old, self.generator)
 
         wide = Layer(
             attention=Attention(
-                norm=self.norm(attention.norm.read()) if attention.norm else None,
-                query=self.reading(attention.query.read(), query),
-                key=self.reading(attention.key.read(), key),
-                value=self.reading(attention.value.read(), key),
-                output=self.writing(attention.output.read(), query),
+                norm=self.widen_norm(attention.norm.read()) if attention.norm else None,
+                query=self.widen_reading(attention.query.read(), query),
+                key=self.widen_reading(attention.key.read(), key),
+                value=self.widen_reading(attention.value.read(), key),
+                output=self.widen_writing(attention.output.read(), query),
                 query_norm=attention.query_norm.read() if attention.query_norm else None,
                 key_norm=attention.key_norm.read() if attention.key_norm else None,
             ),
             ffn=FeedForward(
-                norm=self.norm(ffn.norm.read()),
-                up=self.reading(ffn.up.read(), units),
-                down=self.writing(ffn.down.read(), units),
-                gate=self.reading(ffn.gate.read(), units) if ffn.gate else None,
+                norm=self.widen_norm(ffn.norm.read()),
+                up=self.widen_reading(ffn.up.read(), units),
+                down=self.widen_writing(ffn.down.read(), units),
+                gate=self.widen_reading(ffn.gate.read(), units) if ffn.gate else None,
             ),
         )
         return wide, heads.tolist()
 
-    def ends(self, old: Network[Place], new: Network[Place]) -> Iterator[tuple[Place, Affine]]:
+    def widen_ends(self, old: Network[Place], new: Network[Place]) -> Iterator[tuple[Place, Affine]]:
         """Tensors before and after the layers, and where in `new` they belong."""
         if old.head is None or old.head_norm is None:
             if old.final_norm and new.final_norm:
-                yield new.final_norm, self.last_norm(old.final_norm.read())
+                yield new.final_norm, self.widen_last_norm(old.final_norm.read())
         elif new.head and new.head_norm:
             if old.final_norm and new.final_norm:
-                yield new.final_norm, self.norm(old.final_norm.read())
-            head, head_norm = self.head(old.head.read(), old.head_norm.read())
+                yield new.final_norm, self.widen_norm(old.final_norm.read())
+            head, head_norm = self.widen_head(old.head.read(), old.head_norm.read())
             yield new.head, head
             yield new.head_norm, head_norm
         norm = old.embedding_norm.read() if old.embedding_norm else None
         for table, wide in zip(old.tables, new.tables, strict=True):
-            yield wide, self.table(table.read(), norm)
+            yield wide, self.widen_table(table.read(), norm)
         if norm and new.embedding_norm:
-            yield new.embedding_norm, self.embedding_norm(norm)
-        yield new.decoder, self.decoder(old.decoder.read(), norm)
+            yield new.embedding_norm, self.widen_embedding_norm(norm)
+        yield new.decoder, self.widen_decoder(old.decoder.read(), norm)
 
-    def table(self, table: Affine, norm: Affine | None) -> Affine:
+    def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
         """Rows of a table of embeddings, of which `norm` is the LayerNorm, if any."""
         raise NotImplementedError
 
-    def decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
+    def widen_decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
         """Rows of the decoder, which is widened as the embeddings are: it may be tied to them."""
-        return self.table(decoder, norm)
+        return self.widen_table(decoder, norm)
 
-    def norm(self, norm: Affine) -> Affine:
+    def widen_norm(self, norm: Affine) -> Affine:
         """A norm whose output linear maps read."""
         raise NotImplementedError
 
-    def embedding_norm(self, norm: Affine) -> Affine:
-        return self.norm(norm)
+    def widen_embedding_norm(self, norm: Affine) -> Affine:
+        return self.widen_norm(norm)
 
-    def last_norm(self, norm: Affine) -> Affine:
+    def widen_last_norm(self, norm: Affine) -> Affine:
         """The norm before the decoder. The decoder holds copies, so the division for it happens here."""
         raise NotImplementedError
 
-    def reading(self, linear: Affine, outputs: Tensor) -> Affine:
+    def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
         """A linear map from normalised hidden states to attention heads or feed-forward units."""
         raise NotImplementedError
 
-    def writing(self, linear: Affine, inputs: Tensor) -> Affine:
+    def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
         """A linear map from attention heads or feed-forward units to the residual stream."""
         raise NotImplementedError
 
-    def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
+    def widen_head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         """BERT's LM head: dense, GELU, LayerNorm."""
         raise NotImplementedError
 
@@ -215,36 +215,36 @@ class Fpi(Width):
     def __post_init__(self) -> None:
         seed = self.generator.initial_seed()
         self.noise_generator = torch.Generator().manual_seed(seed)  # so the maps are as without
-        self.hidden = expansion(self.old, self.new, self.generator)
+        self.hidden = draw_expansion(self.old, self.new, self.generator)
 
-    def linear(self, linear: Affine, inputs: Tensor, outputs: Tensor) -> Affine:
+    def widen_linear(self, linear: Affine, inputs: Tensor, outputs: Tensor) -> Affine:
         """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] = b[outputs[o]]."""
-        copies = counts(inputs)
-        weight = columns(linear.weight.index_select(0, outputs), inputs) / copies
+        copies = count_copies(inputs)
+        weight = take_columns(linear.weight.index_select(0, outputs), inputs) / copies
         if self.noise:
             noise = torch.randn(weight.shape, generator=self.noise_generator, dtype=weight.dtype)
             scale = self.noise * (linear.weight.std() if self.noise_scale == "relative" else 1.0)
             weight += scale * noise * (copies > 1)
         return Affine(weight, linear.bias[outputs])
 
-    def table(self, table: Affine, norm: Affine | None) -> Affine:
-        return Affine(columns(table.weight, self.hidden), table.bias)
+    def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
+        return Affine(take_columns(table.weight, self.hidden), table.bias)
 
-    def norm(self, norm: Affine) -> Affine:
+    def widen_norm(self, norm: Affine) -> Affine:
         return Affine(norm.weight[self.hidden], norm.bias[self.hidden])
 
-    def last_norm(self, norm: Affine) -> Affine:
-        copies = counts(self.hidden)
+    def widen_last_norm(self, norm: Affine) -> Affine:
+        copies = count_copies(self.hidden)
         return Affine(norm.weight[self.hidden] / copies, norm.bias[self.hidden] / copies)
 
-    def reading(self, linear: Affine, outputs: Tensor) -> Affine:
-        return self.linear(linear, self.hidden, outputs)
+    def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
+        return self.widen_linear(linear, self.hidden, outputs)
 
-    def writing(self, linear: Affine, inputs: Tensor) -> Affine:
-        return self.linear(linear, inputs, self.hidden)
+    def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
+        return self.widen_linear(linear, inputs, self.hidden)
 
-    def head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
-        return self.linear(head, self.hidden, self.hidden), self.last_norm(norm)
+    def widen_head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
+        return self.widen_linear(head, self.hidden, self.hidden), self.widen_last_norm(norm)
 
 
 class Aki(Fpi):
@@ -254,17 +254,17 @@ class Aki(Fpi):
     neighbouring layers do similar things. Both layers are widened with the same maps; the top layer has FPI.
     """
 
-    def layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
+    def widen_layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
         self._above = {id(layer): above for layer, above in pairwise(layers)}
-        return super().layers(layers, sources)
+        return super().widen_layers(layers, sources)
 
-    def layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
+    def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         maps = self.generator.get_state()
-        wide, heads = super().layer(layer)
+        wide, heads = super().widen_layer(layer)
         above = self._above.get(id(layer))
         if above is not None:
             self.generator.set_state(maps)
-            upper, _ = super().layer(above)
+            upper, _ = super().widen_layer(above)
             for part in ("attention", "ffn"):
                 for name, small in vars(getattr(layer, part)).items():
                     if small is not None and "norm" not in name:

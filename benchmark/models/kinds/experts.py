@@ -61,8 +61,8 @@ class ExpertModel(ExtendedModel):
 
     def __init__(self, model: LanguageModel, experts: int = 1) -> None:
         super().__init__(model, experts=1)
-        layers = model.architecture.places(model.network).layers
-        self._maps = [_maps(layer.ffn) for layer in reversed(layers[::-1][::EVERY])]
+        layers = model.architecture.find_places(model.network).layers
+        self._maps = [_list_maps(layer.ffn) for layer in reversed(layers[::-1][::EVERY])]
         self.experts = nn.ModuleList()  # but the first: of each layer with experts its maps, the one down last
         width = model.hidden_size
         like = next(model.parameters())
@@ -114,7 +114,7 @@ class ExpertModel(ExtendedModel):
         """
         later: Any = self.experts
         maps = [self._maps[number][place], *(expert[number][place] for expert in later)]
-        return torch.cat([_linear(module, part, self.training) for module, part in zip(maps, parts, strict=True)])
+        return torch.cat([_apply_linear(module, part, self.training) for module, part in zip(maps, parts, strict=True)])
 
     def _route(self, number: int, x: Tensor) -> Routes:
         rows: Any = self.routers[number]
@@ -136,13 +136,13 @@ class ExpertModel(ExtendedModel):
         return Encoder(self)
 
 
-def _maps(ffn: Any) -> list[Any]:
+def _list_maps(ffn: Any) -> list[Any]:
     """The modules of a feed-forward network, the map down last; up and gate may be one."""
     up = [place.module for place in (ffn.up, ffn.gate) if place is not None]
     return [*dict.fromkeys(up), ffn.down.module]
 
 
-def _linear(module: Any, x: Tensor, learns: bool) -> Tensor:
+def _apply_linear(module: Any, x: Tensor, learns: bool) -> Tensor:
     weight = matrix(module)
     if learns and not weight.requires_grad:
         weight = weight.detach().requires_grad_()

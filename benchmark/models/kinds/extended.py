@@ -36,7 +36,7 @@ class ExtendedModel(LanguageModel):
         super().__init__(model.network, model.vocabulary, model.prompts)
         self.made_with = made_with
 
-    def own_tensors(self) -> dict[str, Tensor]:
+    def list_own_tensors(self) -> dict[str, Tensor]:
         """Tensors outside the network, by name."""
         return {
             name: value.contiguous() for name, value in self.state_dict().items() if not name.startswith("network.")
@@ -61,7 +61,7 @@ class ExtendedModel(LanguageModel):
         kind = type(self)
         about = {"class": f"{kind.__module__}:{kind.__qualname__}", "made_with": self.made_with}
         # one key: safetensors writes several in an order of chance, and the same model would be other bytes
-        save_file(self.own_tensors(), folder / FILE, metadata={"model": json.dumps(about)})
+        save_file(self.list_own_tensors(), folder / FILE, metadata={"model": json.dumps(about)})
 
 
 def load(folder: Path | str) -> ExtendedModel:
@@ -81,7 +81,7 @@ def load(folder: Path | str) -> ExtendedModel:
             f"{folder}: its model is a {name} of {module}, and there is none: put the method's file where it was"
         ) from None
     model: ExtendedModel = kind(transformer.load(folder), **about["made_with"])
-    if other := own.keys() ^ model.own_tensors().keys():
+    if other := own.keys() ^ model.list_own_tensors().keys():
         raise ValueError(f"{len(other)} tensors are missing or none of {name}'s, e.g. {min(other)}")
     model.load_state_dict(own, strict=False)
     return model.eval()

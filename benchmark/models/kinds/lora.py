@@ -83,7 +83,7 @@ class LoraModel(ExtendedModel):
         self.adapters = nn.ModuleList()
         self._active = 0  # 0: the network alone
         for index, module in enumerate(linear_maps(model)):
-            module.forward = partial(self._linear, index, module, module.forward)
+            module.forward = partial(self._apply_linear, index, module, module.forward)
         for rank in ranks:
             self.add(rank)
         self.train(model.training)
@@ -106,7 +106,7 @@ class LoraModel(ExtendedModel):
 
         return by_domain(self, domains, len(self.adapters), encode, tokens, domains)
 
-    def _linear(self, index: int, module: Any, plain: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    def _apply_linear(self, index: int, module: Any, plain: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         if not self._active:
             return plain(inputs)
         adapters: Any = self.adapters[self._active - 1]

@@ -95,7 +95,7 @@ class ProgressiveModel(LanguageModel):
         columns = model.columns if isinstance(model, ProgressiveModel) else [model]
         laterals = list(model.laterals) if isinstance(model, ProgressiveModel) else []
         device = next(model.parameters()).device
-        new = new_laterals(kind, len(columns), fresh.hidden_size, fresh.layers)
+        new = make_laterals(kind, len(columns), fresh.hidden_size, fresh.layers)
         for module in new.modules():
             if isinstance(module, nn.Linear):
                 # 0.02 is transformers' own for BERT and GPT, and that of the released code's columns
@@ -118,7 +118,7 @@ class ProgressiveModel(LanguageModel):
         """See LanguageModel."""
 
         def predict(column: int, tokens: Tensor, positions: Tensor) -> Tensor:
-            return self._column(column).predict(self.encode(tokens, column=column), positions)
+            return self._get_column(column).predict(self.encode(tokens, column=column), positions)
 
         return by_domain(self, domains, len(self.earlier), predict, tokens, positions)
 
@@ -144,7 +144,7 @@ class ProgressiveModel(LanguageModel):
         self, column: int, tokens: Tensor, heard: list[list[Tensor]], mask: Tensor | None
     ) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
         """What a column puts out at each level, L + 1 times (B, T, D), and its final norm."""
-        model = self._column(column)
+        model = self._get_column(column)
         hidden, layers, finish = model.architecture.unroll(model.network, tokens, mask)
         levels = [hidden]
         for level, layer in enumerate(layers):
@@ -157,7 +157,7 @@ class ProgressiveModel(LanguageModel):
         laterals: Any = self.laterals[column - 1]
         return hidden + laterals[level]([levels[level] for levels in heard])
 
-    def _column(self, index: int) -> Any:
+    def _get_column(self, index: int) -> Any:
         return self.earlier[index] if index < len(self.earlier) else self
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
@@ -172,7 +172,7 @@ class ProgressiveModel(LanguageModel):
         (folder / FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
-def new_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.ModuleList:
+def make_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.ModuleList:
     """Laterals from `columns` earlier columns, one module a level."""
     return nn.ModuleList(LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1))
 
@@ -205,7 +205,7 @@ def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
     count = content["columns"] if columns is None else columns
     models = [transformer.load(folder / f"column_{index}") for index in range(count)]
     hidden_size, layers = models[0].hidden_size, models[0].layers
-    laterals = nn.ModuleList(new_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, count))
+    laterals = nn.ModuleList(make_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, count))
     names = set(laterals.state_dict())
     saved = load_file(folder / _LATERALS)
     laterals.load_state_dict({name: tensor for name, tensor in saved.items() if name in names})

@@ -16,9 +16,9 @@ class Starcoder2(Architecture):
     widths = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
     epsilon = "norm_epsilon"
 
-    def configuration(self, shape: Shape) -> Starcoder2Config:
+    def make_configuration(self, shape: Shape) -> Starcoder2Config:
         return Starcoder2Config(
-            **shape.common(),
+            **shape.make_common_keys(),
             num_key_value_heads=shape.heads,
             intermediate_size=4 * shape.hidden_size,
             max_position_embeddings=shape.columns,
@@ -36,7 +36,7 @@ class Starcoder2(Architecture):
         layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
         return Unrolled(hidden, layers, body.norm)
 
-    def modules(self, network: Any) -> Network[Any]:
+    def find_modules(self, network: Any) -> Network[Any]:
         body = network.model
         layers = [
             Layer(

@@ -30,7 +30,7 @@ from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.pool import Slot, StopSignals, equal_slots, physical_cores, work_through
 from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
-from benchmark.models.devices import accelerators
+from benchmark.models.devices import find_accelerators
 from benchmark.settings.slurm import find_section
 from benchmark.training.processes import NODE, Stopped, Taken, World, join, node
 
@@ -72,7 +72,7 @@ class Task:
         signals = StopSignals(TIME_OVER, signal.SIGTERM, at_once=not self.units[0].polls)
         try:
             with signals:
-                if self.gpus and not accelerators()[1]:
+                if self.gpus and not find_accelerators()[1]:
                     raise UserError(
                         f"the job asked for GPUs, but torch finds none on {node()}: look at its driver and at torch"
                     )
@@ -107,7 +107,7 @@ class Task:
         They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
         A whole node has none.
         """
-        count, cores, (_, gpus) = self.side_by_side, physical_cores(), accelerators()
+        count, cores, (_, gpus) = self.side_by_side, physical_cores(), find_accelerators()
         slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
         if given and sum(map(len, cores)) > given and self.exclusive is not True:
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
