@@ -111,7 +111,7 @@ def build_comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]
     """
     ends, apart, titles = _pair_ends(a, b), _find_rows_on_other_texts(a, b), Study(name, a).stage_titles
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
-    lines = tuple(TableRow((row,), _make_cells(ends[ends["row"] == row], titles, row in apart)) for row in rows)
+    lines = tuple(TableRow(row, _make_cells(ends[ends["row"] == row], titles, row in apart)) for row in rows)
     notes = []
     for other, runs in (("B", a), ("A", b)):
         if missing := [row for row in rows if row not in {run.row for run in runs}]:
@@ -124,7 +124,7 @@ def build_comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]
         notes.append(f"On other texts in A and B, so nothing is compared: {', '.join(apart)}.")
     notes += [f"{side}: {note}" for side, runs in (("A", a), ("B", b)) for note in note_left_out_runs(runs)]
     return Table(
-        "comparison", "", f"Suite {name}", ("Row",), tuple(map(Column, COLUMNS)), (Block("", lines),), tuple(notes)
+        "comparison", "", f"Suite {name}", "Row", tuple(map(Column, COLUMNS)), (Block("", lines),), tuple(notes)
     )
 
 

@@ -95,7 +95,7 @@ class TableExhibit(Exhibit):
         over = [f"Mean ± standard deviation over {seeds} seeds{fewer}."] if seeds > 1 else []
         over += ["† One seed: how much another would differ is not known."] * (1 in few)
         below = [*over, *below, *list_corrections(blocks, columns)]
-        table = Table(self.name, self.label, self.caption, (stub,), tuple(columns), tuple(blocks), tuple(below))
+        table = Table(self.name, self.label, self.caption, stub, tuple(columns), tuple(blocks), tuple(below))
         brackets = " In brackets: printed in the paper." * table.has_printed
         return replace(table, caption=table.caption + brackets)
 
@@ -159,6 +159,6 @@ def list_corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list
         for row in block.rows:
             for cell, column in zip(row.cells, columns, strict=True):
                 if cell.doubt:
-                    place = f"{row.stub[0]} {column.name}" if cell.corrected else "all of it"
+                    place = f"{row.label} {column.name}" if cell.corrected else "all of it"
                     said.setdefault(cell.doubt, {})[f"{block.title}, {place}"] = None
     return [f"Printed and corrected: {'; '.join(places)}: {doubt}." for doubt, places in said.items()]

@@ -145,7 +145,7 @@ def _describe_undecided(scorecard: Table) -> str:
     rows = [row for block in scorecard.blocks for row in block.rows]
     if any(row.cells[0].number in ("held", "not held") for row in rows):
         return ""
-    return f"These runs decide none of the paper's {len(rows)} findings." if rows[1:] else rows[0].stub[0]
+    return f"These runs decide none of the paper's {len(rows)} findings." if rows[1:] else rows[0].label
 
 
 def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
@@ -162,7 +162,7 @@ def _build_cost_table(study: Study) -> Table:
     """A line a row: hardware, size, and its train wall time, a mean over seeds of the sum over stages."""
     groups = study.stages.groupby(["suite", "row"], sort=False)
     rows = [
-        TableRow((row,), tuple(Cell(text=text) for text in texts))
+        TableRow(row, tuple(Cell(text=text) for text in texts))
         for (_, row), *texts in pd.DataFrame(
             {
                 "seeds": groups["seed"].nunique().map(str),
@@ -174,7 +174,7 @@ def _build_cost_table(study: Study) -> Table:
     ]
     caption = "How the runs were made: means over seeds, times summed over stages."
     columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", "Charged s")))
-    return Table("made", "", caption, ("Row",), columns, (Block("", tuple(rows)),))
+    return Table("made", "", caption, "Row", columns, (Block("", tuple(rows)),))
 
 
 def make_chart_data(study: Study) -> Markup:

@@ -69,7 +69,7 @@ class PerplexityTable(TableExhibit):
                     cells.append(add_printed(Cell(measured, missing=not measured), beside))
                 else:
                     cells.append(Cell())
-            rows.append(TableRow((label,), tuple(cells)))
+            rows.append(TableRow(label, tuple(cells)))
         if not chosen:
             rows += _make_reference_rows(part, places)
         return Block(self.choose_heading(part), tuple(rows), part.suite)
@@ -99,7 +99,7 @@ def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[
         Cell(tuple(average[stage] for average in averages if stage < len(average))) if metric is AP else Cell()
         for stage, metric in places
     ]
-    return TableRow((label,), tuple(cells), competes=False)
+    return TableRow(label, tuple(cells), competes=False)
 
 
 TARGET = "ER"
@@ -155,7 +155,7 @@ class LifelongTable(TableExhibit):
             target = targets.get(run.seed, np.nan) if not part.apart & {run.row, TARGET} else np.nan
             measured[run.row].append(_measure(run, curve, target, list(probes)))
         rows = [
-            TableRow((row,), tuple(map(_make_cell, zip(*lines, strict=True), columns) if lines else missing))
+            TableRow(row, tuple(map(_make_cell, zip(*lines, strict=True), columns) if lines else missing))
             for row, lines in measured.items()
         ]
         return Block(self.choose_heading(part), tuple(rows), part.suite)
@@ -223,7 +223,7 @@ class UnitTable(TableExhibit):
             ranks = values.groupby(["row"]).mean().drop(index=list(part.apart), errors="ignore").rank(method="min")
             ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
             of_suite = dict.fromkeys(run.row for run in part.runs)
-            lines = tuple(TableRow((row,), tuple(_make_unit_cells(row, values, ranks))) for row in of_suite)
+            lines = tuple(TableRow(row, tuple(_make_unit_cells(row, values, ranks))) for row in of_suite)
             blocks.append(mark_best(Block(self.choose_heading(part), lines, part.suite), columns, part.apart))
             below += _note_slowed_runs(part)
         below += [*notes.note_missing_cells(compared, blocks), *notes.collect_notes(compared)]

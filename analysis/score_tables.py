@@ -54,7 +54,7 @@ class ScoreTable(TableExhibit):
     def _note_leaks(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
         """What stands in each column that leaks touch without them; `clean` are the blocks without them."""
         pairs = [
-            (f"{block.title}, {row.stub[0]}" if self.by_stage else row.stub[0], row.cells, less.cells)
+            (f"{block.title}, {row.label}" if self.by_stage else row.label, row.cells, less.cells)
             for block, without in zip(blocks, clean, strict=True)
             for row, less in zip(block.rows, without.rows, strict=True)
         ]
@@ -101,7 +101,7 @@ class ScoreTable(TableExhibit):
             cells = list(map(add_printed, cells, beside))
             if "" in titles:
                 cells.append(_make_cell(means, "") if row or "" in means else Cell())
-            rows.append(TableRow((label,), tuple(cells), competes))
+            rows.append(TableRow(label, tuple(cells), competes))
         if self.by_stage and part.suite in part.only_last:  # no score of the models before is to come
             rows[:-1] = [replace(row, cells=tuple(replace(c, missing=False) for c in row.cells)) for row in rows[:-1]]
         return rows
@@ -171,7 +171,7 @@ class ZeroShotTable(TableExhibit):
         said = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
         values = [tuple(of[task][name] for of in said if name in of.get(task, {})) for task, name in metrics.items()]
         cells = [Cell(tuple(ends["ap"]), missing=ends.empty), *(Cell(of, digits=3, missing=not of) for of in values)]
-        return TableRow((f"M{stage + 1}",), tuple(cells))
+        return TableRow(f"M{stage + 1}", tuple(cells))
 
 
 def _choose_metric(line: ZeroShotLine) -> str:

@@ -43,7 +43,7 @@ def build_scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     judged = _judge(ours, papers)
     seeds = max((verdict.seeds for _, verdict in judged), default=0)
     if seeds < count_fewest_seeds(2 * len(judged) or 1):
-        blocks = [Block("", (TableRow((_describe_undecided(len(judged), seeds),), tuple(Cell() for _ in COLUMNS)),))]
+        blocks = [Block("", (TableRow(_describe_undecided(len(judged), seeds), tuple(Cell() for _ in COLUMNS)),))]
         below = _describe_rules(ours, len(judged))[1:] if judged else []
     else:
         blocks, below = list(_list_blocks(study, ours, judged)), _describe_rules(ours, len(judged))
@@ -63,7 +63,7 @@ def build_scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     below += notes.collect_notes(study)
     columns = tuple(map(Column, COLUMNS))
     return Table(
-        NAME, "table:scorecard", "The paper's findings on these runs.", ("Claim",), columns, tuple(blocks), tuple(below)
+        NAME, "table:scorecard", "The paper's findings on these runs.", "Claim", columns, tuple(blocks), tuple(below)
     )
 
 
@@ -125,7 +125,7 @@ def _make_row(verdict: Verdict, ours: Measurements) -> TableRow:
         "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
         metric.show(float(find_weakest(verdict.printed).changes.mean())) if verdict.printed else "",
     )
-    return TableRow((verdict.claim.text,), tuple(Cell(text=text) for text in texts))
+    return TableRow(verdict.claim.text, tuple(Cell(text=text) for text in texts))
 
 
 def _name_comparison(comparison: Comparison, ours: Measurements) -> str:

@@ -94,7 +94,7 @@ class ArchitectureTable(TableExhibit):
                 for name in self.properties
                 for value in [properties[name]]
             ]
-            rows.append(TableRow((f"M{i + 1}",), tuple(cells)))
+            rows.append(TableRow(f"M{i + 1}", tuple(cells)))
         return rows
 
 
@@ -140,7 +140,7 @@ class HyperparameterTable(TableExhibit):
         by_title = {task["title"] or task["name"]: task for task in tasks}
         rows = [
             TableRow(
-                (name,),
+                name,
                 tuple(
                     add_printed(Cell(text=show(task)), printed.get((name, title))) for title, task in by_title.items()
                 ),

@@ -76,9 +76,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line: `stub` names it (one text a stub column); one that does not compete is never the best."""
+    """A line, which `label` names; a line that does not compete is never the best."""
 
-    stub: tuple[str, ...]
+    label: str
     cells: tuple[Cell, ...]
     competes: bool = True
 
@@ -111,7 +111,7 @@ class Table:
     name: str
     label: str
     caption: str
-    stubs: tuple[str, ...]
+    stub: str  # the head of the rows' labels
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     notes: tuple[str, ...] = field(default=())
@@ -154,7 +154,7 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
     `references`: labels of rows that others are measured against, and that are never the best.
     """
     rows = [list(row.cells) for row in block.rows]
-    compete = [row.competes and row.stub[0] not in references for row in block.rows]
+    compete = [row.competes and row.label not in references for row in block.rows]
     for j, column in enumerate(columns):
         if column.lower is None:
             continue
@@ -217,15 +217,14 @@ def to_text(table: Table) -> str:
 def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
     """The table without its first columns."""
     drawn = Grid(box=box)
-    for name in table.stubs:
-        drawn.add_column(Text(name), no_wrap=True)
+    drawn.add_column(Text(table.stub), no_wrap=True)
     for column in table.columns[left_out:]:
         drawn.add_column(Text(f"{column.group}\n{column.name}".strip()), justify="right", no_wrap=True)
     for block in table.blocks:
         if block.title:
             drawn.add_row(Text(block.title, "italic"))
         for row in block.rows:
-            drawn.add_row(*map(Text, row.stub), *map(_draw_cell, row.cells[left_out:]))
+            drawn.add_row(Text(row.label), *map(_draw_cell, row.cells[left_out:]))
         drawn.add_section()
     return drawn
 
@@ -320,13 +319,13 @@ def to_csv(table: Table) -> str:
     """One line a cell, for other programs; low and high: the 95% Student t interval of the mean over the n values."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "block", *table.stubs, "group", "column", *_CSV])
+    writer.writerow(["table", "block", table.stub, "group", "column", *_CSV])
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 numbers = (cell.mean, cell.sd, *compute_interval(cell.values))
                 values = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
-                place = [table.name, block.title, *row.stub, column.group, column.name]
+                place = [table.name, block.title, row.label, column.group, column.name]
                 texts = cell.text, cell.printed, cell.corrected
                 writer.writerow([*place, *values, len(cell.values) or "", *texts])
     return out.getvalue()

@@ -232,7 +232,7 @@ def test_scorecard_of_synthetic_runs(demo):
     """Oracle: how the records are made: PNN never forgets, 1 in 2000 gradients conflicts; ARS is
     -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each stage."""
     table = build_scorecard(demo, paper_tables.load)
-    rows = {row.stub[0]: dict(zip(COLUMNS, row.cells, strict=True)) for block in table.blocks for row in block.rows}
+    rows = {row.label: dict(zip(COLUMNS, row.cells, strict=True)) for block in table.blocks for row in block.rows}
     shown = {text: {name: cell.text for name, cell in cells.items()} for text, cells in rows.items()}
     titles = ["Pre-training", "Downstream", "Similarity of a stream's models"]
     assert [block.title for block in table.blocks] == titles, "no row of the ablation here"

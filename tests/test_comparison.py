@@ -55,7 +55,7 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
     logarithm and of AP+."""
     runs = [load_runs(side, "demo") for side in sides]
     table = build_comparison("demo", *runs)
-    cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
+    cells = {row.label: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"
     assert cells["ELLE"] == ["--"] * 10 and "ELLE: only in A." in table.notes
     ends = [Study("demo", side).ends.query("row == 'ER' and stage == 4").sort_values("seed") for side in runs]
@@ -76,7 +76,7 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
         for run in side:
             run.line.texts = {"wb": name if run.row == "ER" else "same"}
     table = build_comparison("demo", *runs)
-    cells = {row.stub[0]: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
+    cells = {row.label: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["ER"][1] == "3" and all(cells["ER"][2:4]) and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
     assert describe_furthest_row("demo", *runs) == "demo: AP of A and B is at most 10.0% apart (Naive)"
     assert cells["Naive"][4] == "+10.0%" and "On other texts in A and B, so nothing is compared: ER." in table.notes

@@ -74,7 +74,7 @@ def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
     for study, marked in ((same, True), (other, False)):
         for name in ("main_pretraining", "units", "lifelong_metrics"):
             table = synthetic.load(name).build(study)
-            (row,) = (row for row in table.blocks[0].rows if row.stub == ("ELLE",))
+            (row,) = (row for row in table.blocks[0].rows if row.label == "ELLE")
             assert any(cell.best for cell in row.cells) == marked and any(cell.values for cell in row.cells), name
             assert name != "units" or bool(row.cells[1].text) == marked
             assert marked or any(cell.best for row in table.blocks[0].rows for cell in row.cells)
@@ -92,5 +92,5 @@ def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
         if isinstance(line, EvaluationLine | DoneLine):
             line.charged = {unit: amount / 100 for unit, amount in line.charged.items()}
     before, after = (synthetic.load("units").build(study).blocks[0].rows for study in (plain, cheap))
-    assert before[:-1] == after[:-1] and before[-1].stub == ("ELLE",)
+    assert before[:-1] == after[:-1] and before[-1].label == "ELLE"
     assert any(cell.values for cell in before[-1].cells) and not any(cell.values for cell in after[-1].cells)

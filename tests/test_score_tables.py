@@ -31,18 +31,18 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
     data = study(tmp_path, seeds=3)
     table = load("main_downstream").build(data)
     (block,) = table.blocks
-    assert [row.stub[0] for row in block.rows if row.competes] == list(synthetic.METHODS)
+    assert [row.label for row in block.rows if row.competes] == list(synthetic.METHODS)
     for row in block.rows:
         if row.competes:
-            prompt = "right" if row.stub[0] == "ELLE" else "none"
-            scores = [scores_by_definition(data, row.stub[0], 4, d, prompt) for d, _ in synthetic.DOMAINS]
+            prompt = "right" if row.label == "ELLE" else "none"
+            scores = [scores_by_definition(data, row.label, 4, d, prompt) for d, _ in synthetic.DOMAINS]
             expected = [np.array(values).reshape(3, 2).mean(axis=1) for values in scores]
             for cell, values in zip(row.cells, expected, strict=False):
                 assert cell.values == pytest.approx(values)
             by_seed = np.mean(expected, axis=0)
             assert row.cells[-1].values == pytest.approx(by_seed)
             assert row.cells[-1].mean == pytest.approx(np.mean([cell.mean for cell in row.cells[:-1]]))
-    baselines = {row.stub[0]: row.cells[0].mean for row in block.rows if not row.competes}
+    baselines = {row.label: row.cells[0].mean for row in block.rows if not row.competes}
     assert baselines == {f"Baseline: {name}": 100 * value for name, value in synthetic.BASELINES.items()}
 
 
@@ -58,7 +58,7 @@ def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
         for line in run.scores[4]:
             line.window = "w"
     rows = load("main_downstream").build(Study("demo", data.runs)).blocks[0].rows
-    assert {row.stub[0]: row.cells[5].mean for row in rows if not row.competes} == pytest.approx(
+    assert {row.label: row.cells[5].mean for row in rows if not row.competes} == pytest.approx(
         {"Baseline: majority": 30, "Baseline: bag of words": 55, f"Baseline: {IN_WINDOW}": 40}
     )
 
@@ -78,7 +78,7 @@ def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_plac
     assert (fine_tuned,) == before.blocks and load("prompt_finetuning").build(both).blocks == prompts.blocks
     for row, name in zip(probed.rows, synthetic.METHODS, strict=True):
         scores = [scores_by_definition(data, name, 4, "bio", "right" if name == "ELLE" else "none")[i] for i in (2, 5)]
-        assert (row.stub, row.competes) == ((f"{name}, linear probe",), True)
+        assert (row.label, row.competes) == (f"{name}, linear probe", True)
         assert row.cells[3].values == pytest.approx(scores)
     for run in data.runs:
         run.scores = [[line for line in stage if line.how == "linear_probe"] for stage in run.scores]
@@ -178,7 +178,7 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
     first, bio, average = (note for note in table.notes if "train set" in note or "without leaked" in note)
     assert first == "Test examples stand in the train set of their task, too: 15 of chem."
     row = before.blocks[-1].rows[-1 if name == "downstream_by_stage" else 0]
-    label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.stub[0])
+    label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.label)
     if name == "downstream_by_stage":  # the models before the last one, too
         assert all(
             f"ELLE, M{stage + 1} {line.cells[3].mean - 10:.1f}" in bio

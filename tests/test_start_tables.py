@@ -19,13 +19,13 @@ def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
         for line in (line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)):
             line.perplexity["wiki"], line.bits_per_byte["wiki"] = 55.0, 1.0
     main = load("main_pretraining").build(data)
-    row = next(row for row in main.blocks[0].rows if row.stub[0] == "Start model, untouched")
+    row = next(row for row in main.blocks[0].rows if row.label == "Start model, untouched")
     assert not row.competes and [cell.values for cell in row.cells[1:3]] == [(pytest.approx(200**0.5),), ()]
     [note] = (note for note in main.notes if "Probe" in note)
     assert note.startswith("Probe Wiki, perplexity after the last domain: Start model 44.00, Naive 55.00, ")
     table = load("lifelong_metrics").build(data)
     assert table.columns[-1].group == "Nats above the start model"
-    rows = {row.stub[0]: [cell.values for cell in row.cells] for row in table.blocks[0].rows}
+    rows = {row.label: [cell.values for cell in row.cells] for row in table.blocks[0].rows}
     assert rows["ER"][-2:] == [(55.0, 55.0), (pytest.approx(math.log(55 / 44)),) * 2]
     data.runs[0].line.config["model"]["start"] = "other"
     assert list(data.starts) == ["Start model other", "Start model base"]

@@ -59,11 +59,11 @@ def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
     data = study(tmp_path, seeds=3)
     table = load("main_pretraining").build(data)
     (block,) = table.blocks
-    assert [row.stub[0] for row in block.rows[:-1]] == list(synthetic.METHODS)
+    assert [row.label for row in block.rows[:-1]] == list(synthetic.METHODS)
     for row in block.rows[:-1]:
         for column, cell in zip(table.columns, row.cells, strict=True):
             stage = ["WB", "Ns", "Rev", "Bio", "CS"].index(column.group)
-            expected = by_definition(data.runs, row.stub[0], stage)[column.name != "AP"]
+            expected = by_definition(data.runs, row.label, stage)[column.name != "AP"]
             assert cell.values == pytest.approx(expected)
             assert cell.sd == pytest.approx(np.std(expected, ddof=1))
 
@@ -73,7 +73,7 @@ def test_missing_cells_say_which_command_fills_them(tmp_path):
     table = load("main_pretraining").build(study(tmp_path, finished=2))
     (block,) = table.blocks
     assert [[cell.missing for cell in row.cells] for row in block.rows] == [
-        [False] * 9 if row.stub[0] != "ELLE" else [False] * 3 + [True] * 6 for row in block.rows
+        [False] * 9 if row.label != "ELLE" else [False] * 3 + [True] * 6 for row in block.rows
     ]
     assert "| -- |" in to_markdown(table)
     assert any("`python run_all.py run demo`" in note for note in table.notes)
@@ -88,11 +88,11 @@ def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
                 [line for line in stage if not isinstance(line, EvaluationLine)] for stage in run.stages[:3]
             ]
     (block,) = load("main_pretraining").build(data).blocks
-    cells = next(row.cells for row in block.rows if row.stub[0] == "ER")
+    cells = next(row.cells for row in block.rows if row.label == "ER")
     assert not any(cell.missing for cell in cells)
     assert [bool(cell.number) for cell in cells] == [False] * 5 + [True, False] * 2
     (block,) = load("lifelong_metrics").build(Study("demo", data.runs)).blocks
-    late = next(row.cells for row in block.rows if row.stub[0] == "ER")
+    late = next(row.cells for row in block.rows if row.label == "ER")
     assert late[0].values and not late[4].values, "what the last stage decides, and no transfer"
 
 
@@ -104,7 +104,7 @@ def test_a_number_of_few_seeds_is_marked_where_it_stands(tmp_path, name):
     runs = [run for run in study(tmp_path, seeds=3).runs if run.seed < left.get(run.row, 3)]
     table = load(name).build(Study("demo", runs))
     for row in table.blocks[0].rows:
-        few = left.get(row.stub[0], 0)
+        few = left.get(row.label, 0)
         assert all(cell.few_seeds == few * bool(cell.values) for cell in row.cells)
     lines = {line.split("|")[1].strip(): line for line in to_markdown(table).splitlines() if line.startswith("| ")}
     assert "†" in lines["ER"] and "±" not in lines["ER"] and "$^\\dagger$" in to_latex(table)
@@ -208,7 +208,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
     table = load("lifelong_metrics").build(data)
     (block,) = table.blocks
     columns = ["ap", "plus", "log", "bits", "forward", "mean", "s", "t", "probe"]
-    rows = {row.stub[0]: dict(zip(columns, row.cells, strict=True)) for row in block.rows}
+    rows = {row.label: dict(zip(columns, row.cells, strict=True)) for row in block.rows}
     run = next(run for run in data.runs if run.row == "ER")
     last = [[line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity for lines in run.stages]
     names = [domain.name for domain in run.domains]
@@ -276,7 +276,7 @@ def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_pat
     exhibit = load("downstream_by_stage")
     table = exhibit.build(Study("bert_base", load_runs(tmp_path, "bert_base")), "both")
     cells = {
-        (block.title, row.stub[0][1:], column.name): cell
+        (block.title, row.label[1:], column.name): cell
         for block in table.blocks
         for row in block.rows
         for column, cell in zip(table.columns, row.cells, strict=True)
@@ -295,20 +295,18 @@ def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_pat
 
 def small_table(text: str = "Naive") -> Table:
     rows = (
-        TableRow((text,), (Cell((1.0, 3.0), printed="2.50"), Cell())),
-        TableRow(("b",), (Cell((4.0,)), Cell(missing=True))),
+        TableRow(text, (Cell((1.0, 3.0), printed="2.50"), Cell())),
+        TableRow("b", (Cell((4.0,)), Cell(missing=True))),
     )
     columns = (Column("AP", "WB", lower=True), Column("F1", "WB", lower=False))
-    return Table(
-        "t", "table:t", "A caption", ("Method",), columns, (mark_best(Block("One", rows), columns),), ("A note",)
-    )
+    return Table("t", "table:t", "A caption", "Method", columns, (mark_best(Block("One", rows), columns),), ("A note",))
 
 
 def test_best_is_lowest_or_highest_ties_share_it_and_a_column_of_equals_has_none():
     """Oracle: by hand, on the numbers as they are shown."""
 
     def best(values, lower):
-        rows = tuple(TableRow(("",), (Cell((value,)),), competes=value != 0) for value in values)
+        rows = tuple(TableRow("", (Cell((value,)),), competes=value != 0) for value in values)
         return [row.cells[0].best for row in mark_best(Block("", rows), [Column("", lower=lower)]).rows]
 
     assert best([2, 1.001, 1.004, 3], True) == [False, True, True, False]
@@ -361,7 +359,9 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
 
 def test_an_unknown_entry_is_refused_with_the_nearest(monkeypatch):
     """Oracle: the message holds the bad name and the nearest, and can be read, though there be a hundred more."""
-    monkeypatch.setattr(paper_tables, "names", lambda: ["main_pretraining", *map("another_{}".format, range(100))])
+    monkeypatch.setattr(
+        paper_tables, "list_exhibits", lambda: ["main_pretraining", *map("another_{}".format, range(100))]
+    )
     with pytest.raises(ConfigError, match=r"'main_pretrainig'.* such as main_pretraining, ") as error:
         load("main_pretrainig")
     assert len(str(error.value)) < 700  # characters of a line that somebody still reads

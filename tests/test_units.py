@@ -98,7 +98,7 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
     table = load("lifelong_metrics").build(slowed)
     [seconds] = [i for i, column in enumerate(table.columns) if column.name.startswith("Seconds")]
     for old, new in zip(before, table.blocks[0].rows, strict=True):
-        assert bool(new.cells[seconds].number) == (new.stub[0] == "MAS"), new.stub
+        assert bool(new.cells[seconds].number) == (new.label == "MAS"), new.label
         assert old.cells[seconds + 1].values == new.cells[seconds + 1].values
     assert [note for note in table.notes if note.startswith("Other programs took cores")]
     for run in data.runs:
