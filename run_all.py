@@ -193,7 +193,7 @@ def list_names(options: argparse.Namespace) -> int:
     suffix = ".toml" if options.kind == "suites" else ".py"
     there = {path.stem: path for path in files if path.suffix == suffix and not path.stem.startswith("_")}
     known = methods.names() if options.kind == "methods" else there  # other packages' methods too
-    return say(f"{name:28}{names.first_line(there.get(name))}".rstrip() for name in sorted(known))
+    return say(f"{name:28}{names.read_first_line(there.get(name))}".rstrip() for name in sorted(known))
 
 
 def track(options: argparse.Namespace) -> int:

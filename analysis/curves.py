@@ -24,7 +24,7 @@ from analysis.figures import (
 from analysis.metrics import AP, PERPLEXITIES, Metric
 from analysis.notes import note_leaks
 from analysis.study import Study
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS
 
 
@@ -44,7 +44,7 @@ class TrendFigure(FigureExhibit):
     def _draw(self, study: Study) -> Figure:
         parts, shown = study.parts, study.evaluations
         if self.rows:
-            shown = shown[shown["row"].map(slug).isin(map(slug, self.rows))]
+            shown = shown[shown["row"].map(make_slug).isin(map(make_slug, self.rows))]
         style_of = choose_styles(study, shown["row"].unique())
         labels, text = describe_rows(shown.groupby(["suite", "row", "stage"])["seed"].nunique())
         longest = max(len(title) for part in parts for title in part.stage_titles)

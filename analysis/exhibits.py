@@ -12,7 +12,7 @@ from typing import Literal
 from analysis.notes import collect_notes, note_missing_cells
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 from benchmark.store import RunRecords
 
 View = Literal["ours", "both"]
@@ -53,7 +53,7 @@ class Exhibit:
         """
         own = part.printed.get(part.suite, part.suite)
         block = (block or own) if own in self.blocks else ""
-        return {(slug(v.row), v.stage, v.column, v.metric): v for v in self.printed if v.block == block}
+        return {(make_slug(v.row), v.stage, v.column, v.metric): v for v in self.printed if v.block == block}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
-from benchmark.settings.names import UNIGRAM, UNTOUCHED, slug
+from benchmark.settings.names import UNIGRAM, UNTOUCHED, make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
 from benchmark.store import RunRecords
 
@@ -56,7 +56,7 @@ class PerplexityTable(TableExhibit):
         chosen = self.only.get(part.suite, ())
         rows = []
         for label, run in {run.row: run for run in part.runs if not chosen or run.row in chosen}.items():
-            cells, row, same = [], slug(label), True
+            cells, row, same = [], make_slug(label), True
             for stage, metric in places:
                 title = run.domains[stage].title if stage < len(run.domains) else ""
                 # AP after a stage is of all domains so far

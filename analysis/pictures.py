@@ -19,7 +19,7 @@ from seaborn.utils import relative_luminance
 from analysis import figures
 from analysis.figures import FigureExhibit, finish, make_panels
 from analysis.study import Study, select_measure
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 
 COLOURS = "cividis"  # of even lightness, for all kinds of colour vision
 WIDEST = 11.0  # inches of panels beside each other
@@ -146,7 +146,7 @@ class AttentionFigure(FigureExhibit):
     def _draw(self, study: Study) -> Figure:
         part = study.parts[0]
         lines = part.attentions
-        lines = lines[lines["row"].map(slug) == slug(self.row)]
+        lines = lines[lines["row"].map(make_slug) == make_slug(self.row)]
         lines = lines[lines["seed"] == lines["seed"].min()].sort_values("stage")
         shown = lines[lines["heads"].map(len) > 0]
         if shown.empty:

@@ -13,7 +13,7 @@ from analysis.exhibits import AVERAGE, PROMPT_ROWS, TableExhibit, add_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import ZeroShotLine
-from benchmark.settings.names import BASELINE, slug
+from benchmark.settings.names import BASELINE, make_slug
 
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
 PROMPTED = "ELLE"  # the paper's row with prompts
@@ -95,7 +95,7 @@ class ScoreTable(TableExhibit):
             cells = [_make_cell(means, name) if name in names else Cell() for name in of_domains]
             cells.append(_make_average_cell(means, names))
             beside = [
-                printed.get((slug(row), stage, column, "F1"))
+                printed.get((make_slug(row), stage, column, "F1"))
                 for column in [*(titles[name] for name in of_domains), average]
             ]
             cells = list(map(add_printed, cells, beside))

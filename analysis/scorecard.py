@@ -26,7 +26,7 @@ from analysis.verdicts import (
     find_weakest,
     judge,
 )
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 
 NAME = "scorecard"
 COLUMNS = ("Verdict", "Weakest comparison", "Effect", "95% interval", "Seeds", "p", "Decidable from", "Paper")
@@ -156,7 +156,7 @@ def _describe_rules(ours: Mapping[str, Measurements], claims: int) -> list[str]:
 
 def _compare_order(ours: Measurements, theirs: Measurements, metric: str, column: str, words: str) -> list[str]:
     """Kendall's tau between our order of the paper's methods and the printed one; nothing for less than three."""
-    ends = [[side.get(Key(metric, slug(row), side.last, column)) for side in (ours, theirs)] for row in PAPER]
+    ends = [[side.get(Key(metric, make_slug(row), side.last, column)) for side in (ours, theirs)] for row in PAPER]
     both = [(mine, printed[0]) for mine, printed in ends if mine and printed]
     seeds = sorted(set.intersection(*(set(mine) for mine, _ in both))) if len(both) > 2 else []
     if not seeds:

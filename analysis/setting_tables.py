@@ -14,7 +14,7 @@ from analysis.exhibits import PrintedValue, TableExhibit, add_printed
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import DoneLine, find_last
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 from benchmark.settings.suite import per_stage
 from benchmark.store import RunRecords
 
@@ -67,10 +67,10 @@ class ArchitectureTable(TableExhibit):
         for part in study.parts:
             growing = next((run.row for run in part.runs if run.line.method == GROWING), part.runs[-1].row)
             for block, row in (self.rows or {"": growing}).items():
-                runs = [run for run in part.runs if slug(run.row) == slug(row)]
+                runs = [run for run in part.runs if make_slug(run.row) == make_slug(row)]
                 heading = row if self.rows else f"{self.choose_heading(part)} ({row})"
                 if runs:
-                    printed = self.select_printed(part, block) if self.rows or slug(row) == GROWING else {}
+                    printed = self.select_printed(part, block) if self.rows or make_slug(row) == GROWING else {}
                     blocks.append(Block(heading, tuple(self._make_rows(part, runs, printed)), part.suite))
         below = [*notes.note_missing_cells(study, blocks), *notes.collect_notes(study)]
         return self.finish_table(columns, blocks, below, "Model")

@@ -37,7 +37,7 @@ from benchmark.records import (
     find_last,
     select_kind,
 )
-from benchmark.settings.names import START, slug
+from benchmark.settings.names import START, make_slug
 from benchmark.settings.units import list_recorded_units
 from benchmark.store import ENOUGH_CORES, RunRecords
 
@@ -315,7 +315,7 @@ class Study:
         """Of each seed of a row the tokens and nats of each document, by the texts that are learned after a stage."""
         losses = {}
         for run in self.of(suite):
-            is_asked_for = slug(run.row) == slug(row) and run.finished > stage
+            is_asked_for = make_slug(run.row) == make_slug(row) and run.finished > stage
             end = find_last(run.stages[stage], EvaluationLine) if is_asked_for else None
             if end and end.documents:
                 learned = [domain.name for domain in run.domains[: stage + 1]]

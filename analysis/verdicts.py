@@ -25,7 +25,7 @@ from analysis.inference import ERRORS, compute_one_sided_p, correct_by_holm, cou
 from analysis.metrics import METRICS, Floats
 from analysis.study import Study, average_by_domain
 from benchmark.records import MetricsLine
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 
 State = Literal["held", "not held", "not decidable"]
 
@@ -88,8 +88,8 @@ class Verdict:
         if self.state != "not decidable":
             return ""
         missing = [comparison for comparison in self.comparisons if not comparison.changes.size]
-        present = {slug(name) for c in self.comparisons if c.changes.size for name in (c.row, c.other)}
-        absent = dict.fromkeys(name for c in missing for name in (c.row, c.other) if slug(name) not in present)
+        present = {make_slug(name) for c in self.comparisons if c.changes.size for name in (c.row, c.other)}
+        absent = dict.fromkeys(name for c in missing for name in (c.row, c.other) if make_slug(name) not in present)
         if absent:
             return f"nothing measured of {', '.join(absent)}"
         if missing:
@@ -141,8 +141,8 @@ def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
 
 def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str) -> Comparison:
     name, metric = claim.metric, METRICS[claim.metric]
-    ours = values.get(Key(name, slug(row), stage, column))
-    theirs = values.get(Key(name, slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
+    ours = values.get(Key(name, make_slug(row), stage, column))
+    theirs = values.get(Key(name, make_slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
     seeds = sorted(set(ours) & set(theirs))
     with np.errstate(invalid="ignore"):  # two runs that diverged
         changes = metric.measure_change(*(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs)))
@@ -205,7 +205,7 @@ class Measurements:
         return self.values.get(key, {})
 
     def put(self, metric: str, row: str, stage: int, seed: int, value: float, column: str = "") -> None:
-        self.values.setdefault(Key(metric, slug(row), stage, column), {})[seed] = value
+        self.values.setdefault(Key(metric, make_slug(row), stage, column), {})[seed] = value
 
 
 def collect_measurements(part: Study) -> Measurements:

@@ -22,7 +22,7 @@ from analysis.exhibits import AVERAGE, PROMPT_ROWS
 from analysis.inference import ERRORS, compute_interval, compute_p_above, correct_by_holm
 from analysis.metrics import METRICS, Floats
 from analysis.verdicts import Measurements, compare
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 
 TITLES = {name: name for name in ("WB", "Ns", "Rev", "Bio", "CS")}
 FINETUNINGS = 5
@@ -75,7 +75,7 @@ def main_card() -> Card:
         if compared and all(comparison.changes.size for comparison in compared):
             for comparison in compared:
                 keys: list[tuple[Any, ...]] = [
-                    (claim.metric, slug(row), comparison.stage, comparison.column)
+                    (claim.metric, make_slug(row), comparison.stage, comparison.column)
                     for row in (comparison.row, comparison.other)
                 ]
                 keys = [(keys[0], key) if key[1] == ZERO else key for key in keys]

@@ -63,7 +63,7 @@ def test_one_from_outside_is_fine_tuned(toy: str, tmp_path: Path) -> None:
 
 def test_no_other_file_asks_for_an_architecture_by_name() -> None:
     """Oracle: the text of all files: comparisons with a name or a model type, and imports of one family's classes."""
-    names = set(setting_names.architecture_names())
+    names = set(setting_names.list_architecture_names())
     names |= {model_type for name in names for model_type in architectures.load(name).model_types}
     own = ROOT / "benchmark" / "models" / "architectures"
     for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent != own):

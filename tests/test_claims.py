@@ -28,7 +28,7 @@ from analysis.verdicts import (
     judge,
 )
 from benchmark.records import EvaluationLine, FailedLine
-from benchmark.settings.names import slug
+from benchmark.settings.names import make_slug
 from benchmark.store import load_runs
 from tests.support import synthetic
 
@@ -303,8 +303,9 @@ def test_a_run_that_failed_leaves_its_claims_open(demo):
     failed = dataclasses.replace(run, failure=FailedLine(stage=4, error="diverged"), stages=[*run.stages[:4], []])
     study = Study("demo", [*(other_run for other_run in demo.runs if other_run is not run), failed])
     results = collect_measurements(study)
-    assert results.get(Key("AP", slug("ELLE"), 4, ""))[run.seed] == math.inf
-    assert results.get(Key("AP", slug("ELLE"), 3, "")) == collect_measurements(demo).get(Key("AP", slug("ELLE"), 3, ""))
+    elle = make_slug("ELLE")
+    assert results.get(Key("AP", elle, 4, ""))[run.seed] == math.inf
+    assert results.get(Key("AP", elle, 3, "")) == collect_measurements(demo).get(Key("AP", elle, 3, ""))
     about = [claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}]
     held = [claim for claim in about if state_of(claim, demo) == "held"]
     assert {claim.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}

@@ -26,7 +26,7 @@ from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
 from benchmark.models import build, load
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Data
 from benchmark.training.stream import Stream
 from tests.support.texts import tiny_corpus
@@ -36,7 +36,7 @@ from tests.support.toy_task import DOMAINS, LENGTH, SETTINGS, TASK, data_of, sav
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("checkpoints")
-    return {kind: save(base / kind, kind) for kind in architecture_names()}
+    return {kind: save(base / kind, kind) for kind in list_architecture_names()}
 
 
 # What goes in
@@ -151,7 +151,7 @@ def head_by_hand(model, encoded):
     return model.classifier(hidden if pooled is None else pooled)
 
 
-@pytest.mark.parametrize("kind", architecture_names())
+@pytest.mark.parametrize("kind", list_architecture_names())
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
     """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
     checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
@@ -168,7 +168,7 @@ def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, 
             torch.testing.assert_close(together[index : index + 1], by_hand, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", architecture_names())
+@pytest.mark.parametrize("kind", list_architecture_names())
 def test_the_head_on_a_column_is_transformers_own(folders, kind):
     """Oracle: the sequence classifier of transformers with the same weights."""
 

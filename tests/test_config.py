@@ -11,7 +11,7 @@ import pytest
 import methods
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
-from benchmark.settings.names import suite_names
+from benchmark.settings.names import list_suite_names
 from benchmark.settings.suite import per_stage
 from benchmark.training.step_times import stage_times
 from docs import suite_keys
@@ -39,7 +39,7 @@ def suite_file(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", suite_names())
+@pytest.mark.parametrize("name", list_suite_names())
 def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
     """Oracle: the suite's own declaration: rows times seeds, one rung, budget and rate for each domain."""
     monkeypatch.setenv("LIFELONG_DATA", "/nowhere")

@@ -12,7 +12,7 @@ import methods
 from benchmark.data.tokenizer import BOS, EOS, Vocabulary
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import build, load
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from benchmark.training.keys import stage_keys
 from benchmark.training.method import Phase
 from tests.support.texts import draw
@@ -37,7 +37,7 @@ def large(architecture: str, prompts: bool) -> Any:
 
 
 @pytest.mark.parametrize("prompts", [False, True])
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_each_document_is_read_as_if_alone(architecture: str, prompts: bool) -> None:
     """Oracle: each document by itself, after `<s>` and the prompt, gives the same logits; a decoder's are those of the
     same network without the setting, to which a row of one document is nothing special."""

@@ -16,7 +16,7 @@ import methods
 from benchmark.instruments.conformance import ALONE
 from benchmark.models import LanguageModel
 from benchmark.models.kinds.experts import ExpertModel
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Training
 from benchmark.training.clock import count_flops
 from benchmark.training.learner import Learner
@@ -73,7 +73,7 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
     assert len(chosen) > 2
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_a_second_expert_changes_nothing_at_first(architecture: str) -> None:
     """Oracle: the model without it, in every architecture."""
     model = plain(architecture, layers=3)

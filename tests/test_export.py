@@ -21,7 +21,7 @@ from benchmark.models.kinds.lora import LoraModel
 from benchmark.models.kinds.progressive import ProgressiveModel
 from benchmark.models.start_model import set_start_model
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Data, Model
 from benchmark.settings.suite import Tokenizer as TokenizerSettings
 from benchmark.settings.texts import Domain
@@ -111,7 +111,7 @@ def test_the_perplexity_is_the_one_of_evaluate(
 
 
 @pytest.mark.parametrize("prompt", ["two", "none"])
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path: Path) -> None:
     """Oracle: the model's probabilities of the text's tokens, with the prompt and without; all others have none."""
     trained = stage(tmp_path / "stage", architecture, prompts=True)

@@ -13,7 +13,7 @@ import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import load
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from tests.support.record_lines import read_stage_lines
 from tests.support.small_models import adapted, mixture, of, plain, progressive, rows, tokenizer
 
@@ -71,7 +71,7 @@ def test_only_what_is_newest_learns(kind: str, newest: tuple[str, ...]) -> None:
     assert trained.keys() <= moved and all(name.startswith(newest) for name in moved)
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_model_computes_the_same(kind: str, architecture: str, tmp_path: Path) -> None:
     """Oracle: the model before saving, bit for bit."""
@@ -88,7 +88,7 @@ def test_a_saved_model_computes_the_same(kind: str, architecture: str, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: Path) -> None:
     """Oracle: the model's hidden states in the part of the task's domain; padding at the right changes nothing."""

@@ -10,7 +10,7 @@ from transformers.pytorch_utils import Conv1D
 
 from benchmark.models import LanguageModel
 from benchmark.models.kinds.lora import AdaptedLinear, LoraModel
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from tests.support.small_models import adapted, of, plain, rows
 
 
@@ -31,7 +31,7 @@ def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
     return alone
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_adapters_are_a_change_of_weights(architecture: str) -> None:
     """Oracle: the plain model with W + B A in place of W (Hu et al., eq. 3); the first domain's is the plain model."""
     model = adapted(architecture).eval()

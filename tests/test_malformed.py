@@ -381,7 +381,7 @@ def test_each_case_ends_in_one_clear_line(group: Callable[..., Iterable[Case]], 
 def test_what_training_fills_is_no_option(name: str) -> None:
     """Oracle: the fields of its class that cannot be given."""
     kind: Any = methods.find(name)
-    schema = base._adapter(kind).json_schema()["properties"]
+    schema = base._make_adapter(kind).json_schema()["properties"]
     for field in (field.name for field in dataclasses.fields(kind) if not field.init):
         with pytest.raises(UserError, match=field):
             methods.build(name, {field: schema[field].get("default", 1)})

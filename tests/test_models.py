@@ -16,7 +16,7 @@ from benchmark.data.tokenizer import BOS, EOS, MASK, SPECIAL_TOKENS, Vocabulary
 from benchmark.models import architectures, transformer
 from benchmark.models.transformer import build, load
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from tests.support import toy_task
 
 # (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE rows have the hidden
@@ -69,7 +69,7 @@ def rows(vocabulary: Vocabulary) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return tokens, torch.tensor([0, 1, 1]), torch.tensor([[0, 5], [1, 7], [3, 16]])
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 @pytest.mark.parametrize("prompts", [False, True])
 def test_logits_are_those_of_transformers(architecture: str, prompts: bool, tokenizer: Tokenizer) -> None:
     """Oracle: transformers' own network on rows with the prompt put in by hand, read at the moved columns."""
@@ -108,7 +108,7 @@ def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
     assert (logits - everywhere).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architecture: str, tokenizer: Tokenizer) -> None:
     """Oracle: what a prompt is for. Only the prompt rows of the batch's domains get a gradient beside the text's."""
     model = small(architecture, tokenizer, prompts=True)
@@ -134,7 +134,7 @@ def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     torch.testing.assert_close(model(tokens, domains, positions), other(tokens, domains, positions), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer, tmp_path) -> None:
     """Oracle: the Auto classes of transformers give the same logits, and their tokenizer the same ids."""
     model = small(architecture, tokenizer, prompts=True)
@@ -168,7 +168,7 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
 
 def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
     """Oracle: torch's tracer, which raises where Python has to look at the data. Nothing is compiled to code."""
-    for architecture in architecture_names():
+    for architecture in list_architecture_names():
         model = small(architecture, tokenizer, prompts=True)
         batch = rows(model.vocabulary)
         with torch.no_grad():
@@ -196,7 +196,7 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
         load(tmp_path / "foreign")
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_scaled_weights_have_one_over_root_of_their_inputs(architecture: str) -> None:
     """Oracle: 1/sqrt(inputs); what is added to the residual stream has 1/sqrt(2 layers) of it.
 

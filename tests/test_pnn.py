@@ -18,7 +18,7 @@ from benchmark.models.kinds.progressive import (
     LinearLateral,
     ProgressiveModel,
 )
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from tests.support.small_models import VOCABULARY, plain, progressive, rows
 
 
@@ -73,7 +73,7 @@ def test_adapter_lateral_is_rusus_equation_2() -> None:
     np.testing.assert_allclose(adapter(list(earlier)).detach().numpy(), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_columns_are_transformers_with_laterals_added(architecture: str) -> None:
     """Oracle: transformers' own forward pass, with hooks that add sum_j U h_j + c to the input of each layer, and to
     what the last layer puts out."""

@@ -14,7 +14,7 @@ from benchmark.models import row_gradients as module
 from benchmark.models.fast_operators import cross_entropy
 from benchmark.models.row_gradients import row_gradients
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 
 ROWS = 5
 
@@ -69,7 +69,7 @@ FULL, BF16 = torch.autocast("cpu", enabled=False), torch.autocast("cpu", dtype=t
 
 
 @pytest.mark.parametrize("at_once", [1, ROWS * 41 * 32, 2**23])
-@pytest.mark.parametrize("architecture", architecture_names())
+@pytest.mark.parametrize("architecture", list_architecture_names())
 def test_gradients_are_those_of_each_row_alone(architecture: str, at_once: int, monkeypatch) -> None:
     """Oracle: a forward and backward pass of autograd for each row, in float64. Embeddings are tied to the head,
     positions are shared by all rows, PAD has no gradient in RoBERTa's embedding; its

@@ -36,7 +36,7 @@ from benchmark.instruments.speed import prepare_stages
 from benchmark.models import architectures, load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Budget, RunConfig, Size
 from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
@@ -310,7 +310,7 @@ def bf16_is_finite(tiny: TinyRuns) -> None:
 
 def every_architecture_learns(tiny: TinyRuns) -> None:
     """A model of each architecture goes through all stages, of each decoder where the method trains no other."""
-    for name in architecture_names():
+    for name in list_architecture_names():
         if tiny.new_method().decoders_only and architectures.load(name).masked:
             continue
         _assert_finite(tiny.undisturbed(name), f"in {name}")

@@ -21,7 +21,7 @@ from benchmark.models import architectures
 from benchmark.models.growth import find_width_step
 from benchmark.models.transformer import LanguageModel, load_network, naming_damage, read_configuration
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import architecture_names
+from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Model, RunConfig, Size, Start
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
@@ -48,7 +48,7 @@ def set_start_model(config: RunConfig) -> RunConfig:
     ladder = _make_ladder(first, find_width_step(known), model, len(config.domains))
     resolved = {
         "architecture": next(
-            name for name in architecture_names() if known.model_type in architectures.load(name).model_types
+            name for name in list_architecture_names() if known.model_type in architectures.load(name).model_types
         ),
         "head_size": known.hidden_size // known.num_attention_heads,
         "ladder": ladder,

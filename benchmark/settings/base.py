@@ -37,29 +37,29 @@ def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
     """
     try:
         # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
-        checked: Kind = _adapter(kind).validate_json(json.dumps(content, default=str), strict=True)  # type: ignore[arg-type]
+        checked: Kind = _make_adapter(kind).validate_json(json.dumps(content, default=str), strict=True)  # type: ignore[arg-type]
         return checked
     except ValidationError as error:
-        raise ConfigError(_message(error, place, kind)) from None
+        raise ConfigError(_describe_problems(error, place, kind)) from None
     except ValueError as error:  # of a __post_init__
         raise ConfigError(f"{place}: {error}") from None
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _make_adapter(kind: Any) -> TypeAdapter[Any]:
     if dataclasses.is_dataclass(kind):  # a method
         kind.__pydantic_config__ = Settings.model_config  # type: ignore[union-attr]
     return TypeAdapter(kind)
 
 
-def _message(error: ValidationError, place: str, model: type) -> str:
+def _describe_problems(error: ValidationError, place: str, model: type) -> str:
     problems: dict[str, list[str]] = {}
     got: dict[str, str] = {}
     for problem in error.errors():
-        path = _path(problem)
+        path = _find_place(problem)
         where = f"{'.'.join(path):.80}"
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            choices = _fields_at(model, problem["loc"][:-1])
+            choices = _list_fields_at(model, problem["loc"][:-1])
             near = difflib.get_close_matches(path[-1], choices, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             problems[where] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
@@ -79,7 +79,7 @@ def _message(error: ValidationError, place: str, model: type) -> str:
     return f"{place}: " + "; and ".join(parts)
 
 
-def _path(problem: ErrorDetails) -> tuple[str, ...]:
+def _find_place(problem: ErrorDetails) -> tuple[str, ...]:
     """Where a problem is, without the names that pydantic gives to the types of one key."""
     parts = tuple(map(str, problem["loc"]))
     types = re.compile(r"bool|int|float|str|.*[\[(-].*", re.DOTALL)
@@ -87,7 +87,7 @@ def _path(problem: ErrorDetails) -> tuple[str, ...]:
     return tuple(part for i, part in enumerate(parts) if i >= last or not types.fullmatch(part))
 
 
-def _fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
+def _list_fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
     for part in path:
         fields = getattr(model, "model_fields", {})
         if part not in fields:
@@ -116,11 +116,11 @@ ShareOfPhase = Annotated[float, Field(ge=0, le=1)]
 Moment = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:
+def _check_all_differ(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         raise ValueError("the same seed twice would count one run as two: give each once")
     return seeds
 
 
 Seed = Annotated[int, Field(ge=0, le=2**53)]
-Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_all_differ)]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_check_all_differ)]

@@ -10,40 +10,40 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import __version__
-from benchmark.settings.names import suite_names
+from benchmark.settings.names import list_suite_names
 
 LISTS = ("methods", "suites", "tables", "architectures")  # what `list` lists
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """What turns the text of an option into a whole number from `least` on, as argparse wants it."""
+def require_at_least(least: int) -> Callable[[str], int]:
+    """A function that reads a whole number from `least` on, and says as argparse wants it that it got none."""
 
-    def whole(text: str) -> int:
+    def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} on: give one")
         return int(text)
 
-    return whole
+    return read
 
 
-def processes(text: str) -> int | str:
-    return text if text == "all" else at_least(1)(text)
+def read_processes(text: str) -> int | str:
+    return text if text == "all" else require_at_least(1)(text)
 
 
-def path(text: str) -> Path:
+def read_path(text: str) -> Path:
     """The path that an option gives, in its home, which a shell leaves out after `--runs=`."""
     return Path(text).expanduser()
 
 
-def names(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def seeds(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(map(at_least(0), text.split(","))))
+def read_seeds(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(map(require_at_least(0), text.split(","))))
 
 
-def plural(text: str) -> str:
+def make_plural(text: str) -> str:
     return text if text in LISTS else f"{text}s"
 
 
@@ -55,43 +55,43 @@ Settings = dict[str, Any]  # of an argument, as argparse takes them
 OPTIONS: dict[str, Settings] = {
     "suite": {"nargs": "?", "default": "demo", "help": A_SUITE},
     "suites": {"nargs": "*", "default": ["demo"], "help": f"{A_SUITE}; several make tables with a block each"},
-    "--runs": {"type": path, "default": Path("runs"), "help": "checkpoints and records (default: runs)"},
+    "--runs": {"type": read_path, "default": Path("runs"), "help": "checkpoints and records (default: runs)"},
     "--set": {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override: budget.amount=60"},
-    "--methods": {"type": names, "default": (), "metavar": "A,B", "help": "only rows of these methods"},
-    "--seeds": {"type": seeds, "default": (), "metavar": "0,1", "help": "these instead of the suite's"},
-    "--out": {"type": path, "default": Path("report"), "help": "tables and figures (default: report)"},
+    "--methods": {"type": split_names, "default": (), "metavar": "A,B", "help": "only rows of these methods"},
+    "--seeds": {"type": read_seeds, "default": (), "metavar": "0,1", "help": "these instead of the suite's"},
+    "--out": {"type": read_path, "default": Path("report"), "help": "tables and figures (default: report)"},
     "--dry-run": {"action": "store_true", "help": "say which runs, how long, how far; run nothing"},
     "--executor": {"default": "local", "metavar": "NAME", "help": "where: local (the default) or slurm"},
-    "--parallel": {"type": at_least(1), "metavar": "N", "help": PARALLEL},
-    "--processes": {"type": processes, "metavar": "N|all", "help": "train each run with N, or one for each GPU here"},
+    "--parallel": {"type": require_at_least(1), "metavar": "N", "help": PARALLEL},
+    "--processes": {"type": read_processes, "metavar": "N|all", "help": "train each run with N, or one a GPU here"},
     "--retry-failed": {"action": "store_true", "help": "also runs that ended with an error"},
     "--watch": {"action": "store_true", "help": "again and again, until no job is left"},
     "--view": {"choices": ("ours", "both"), "default": "ours", "help": "our numbers, or the paper's beside them"},
     "method": {"help": "the name of a file in methods/"},
     "name": {"help": "of the file, NAME.toml, perhaps with a folder before it"},
-    "--text FOLDER": {"type": path, "nargs": "+", "required": True, "help": "one a domain, or one that holds these"},
-    "kind": {"choices": LISTS, "type": plural},
-    "--configurations": {"type": at_least(1), "default": 5, "metavar": "N", "help": "for each row (default: 5)"},
-    "--reference": {"type": path, "metavar": "FILE", "help": "also write the table that unit 'reference' needs"},
-    "--pairs": {"type": at_least(1), "default": 7, "help": "steps to time in turns with Naive's (default: 7)"},
-    "--out tracked": {"type": path, "default": Path("tracked"), "help": "its event files (default: tracked)"},
+    "--text FOLDER": {"type": read_path, "nargs": "+", "required": True, "help": "one a domain, or one that has these"},
+    "kind": {"choices": LISTS, "type": make_plural},
+    "--configurations": {"type": require_at_least(1), "default": 5, "metavar": "N", "help": "of each row (default: 5)"},
+    "--reference": {"type": read_path, "metavar": "FILE", "help": "also write the table that unit 'reference' needs"},
+    "--pairs": {"type": require_at_least(1), "default": 7, "help": "steps to time in turns with Naive's (default: 7)"},
+    "--out tracked": {"type": read_path, "default": Path("tracked"), "help": "its event files (default: tracked)"},
     "a": {"metavar": "A", "help": "a folder of --runs, or a study's"},
     "b": {"metavar": "B", "help": "another"},
-    "--study": {"type": path, "required": True, "metavar": "FOLDER", "help": "with its suites, e.g. results/NAME"},
-    "study": {"type": path, "metavar": "FOLDER", "help": "e.g. results/NAME"},
+    "--study": {"type": read_path, "required": True, "metavar": "FOLDER", "help": "with its suites, e.g. results/NAME"},
+    "study": {"type": read_path, "metavar": "FOLDER", "help": "e.g. results/NAME"},
     "--stage": {"metavar": "KEY", "help": "also train it again below a --runs without it; compare weights"},
-    "checkpoint": {"type": path, "help": "runs/stages/KEY/model, or another model's Hugging Face folder"},
-    "--text FILE": {"type": path, "required": True, "help": "JSON Lines or text, .gz and .zst too"},
+    "checkpoint": {"type": read_path, "help": "runs/stages/KEY/model, or another model's Hugging Face folder"},
+    "--text FILE": {"type": read_path, "required": True, "help": "JSON Lines or text, .gz and .zst too"},
     "--domain": {"help": "whose prompt or column to use (default: the last)"},
     "stage": {"help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last"},
-    "out": {"type": path, "metavar": "DIR", "help": "the new folder"},
+    "out": {"type": read_path, "metavar": "DIR", "help": "the new folder"},
     "--prompt": {"metavar": "DOMAIN", "help": PROMPT},
-    "--layers": {"type": at_least(1), "required": True},
-    "--width": {"type": at_least(1), "required": True, "help": "the new hidden size"},
-    "--out NEW": {"type": path, "required": True},
+    "--layers": {"type": require_at_least(1), "required": True},
+    "--width": {"type": require_at_least(1), "required": True, "help": "the new hidden size"},
+    "--out NEW": {"type": read_path, "required": True},
     "--mode": {"choices": ("exact", "fpi"), "default": "exact", "help": FPI},
-    "--text": {"type": path, "help": "measure the perplexity on this text, and fit to it what cannot be exact"},
-    "--seed": {"type": at_least(0), "default": 0},
+    "--text": {"type": read_path, "help": "measure the perplexity on this text, and fit to it what cannot be exact"},
+    "--seed": {"type": require_at_least(0), "default": 0},
 }
 CHOSEN = ("--set", "--methods", "--seeds")
 OF_SUITE = ("suite", "--runs", *CHOSEN)
@@ -146,7 +146,7 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
         raise SystemExit(0)
     by_name = {example.split()[0]: (example, *does) for each in COMMANDS.values() for example, does in each.items()}
     if name not in by_name:
-        print(f"error: {no_command(name, list(by_name))}", file=sys.stderr)
+        print(f"error: {describe_unknown_command(name, list(by_name))}", file=sys.stderr)
         raise SystemExit(2)
     example, does, takes = by_name[name]
     epilog = f"example: python run_all.py {example}"
@@ -156,10 +156,10 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
     return parser.parse_args(given, argparse.Namespace(command=name))
 
 
-def no_command(word: str, commands: Sequence[str]) -> str:
+def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
     """The error of a word that is no command, and is never run because of a slip."""
     near = difflib.get_close_matches(word, commands, n=1)
-    meant = f"run {word}" if word in suite_names() or word.endswith(".toml") else near[0] if near else ""
+    meant = f"run {word}" if word in list_suite_names() or word.endswith(".toml") else near[0] if near else ""
     hint = f"did you mean {meant}?" if meant else "`python run_all.py --help` shows all"
     return f"no command {word[:80]!r}: {hint}"
 

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import Field
 
 from benchmark.settings.base import ConfigError, Settings, digest, validate
-from benchmark.settings.names import ROOT, SUITES, suite_names
+from benchmark.settings.names import ROOT, SUITES, list_suite_names
 from benchmark.settings.slurm import OF_ALL_ROWS
 from benchmark.settings.suite import Row, RunConfig, Size, Suite
 
@@ -167,13 +167,13 @@ def parse_set(assignment: str) -> tuple[str, Any]:
 
 def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     """The content of a suite file, merged into what it extends, and the `Suite.built_in` of these."""
-    path = SUITES / f"{name}.toml" if name in suite_names() else Path(f"{name.removesuffix('.toml')}.toml")
+    path = SUITES / f"{name}.toml" if name in list_suite_names() else Path(f"{name.removesuffix('.toml')}.toml")
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
-            f"no suite {name[:255]!r} ({error.strerror}). There are {', '.join(suite_names())}; or give the path of a "
-            "file, NAME.toml, which `run_all.py new-suite` writes"
+            f"no suite {name[:255]!r} ({error.strerror}). There are {', '.join(list_suite_names())}; or give the path "
+            "of a file, NAME.toml, which `run_all.py new-suite` writes"
         ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None

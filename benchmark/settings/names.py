@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]  # of the project
 SUITES = ROOT / "benchmark" / "suites"
 
 
-def suite_names() -> list[str]:
+def list_suite_names() -> list[str]:
     """The names of the suites that come with the project, in alphabetical order."""
     return sorted(path.stem for path in SUITES.glob("*.toml"))
 
@@ -24,22 +24,22 @@ ARCHITECTURE_FOLDERS = [str(Path(__file__).parents[1] / "models" / "architecture
 """Where the files are. Append a folder to add architectures from outside of the project."""
 
 
-def architecture_names() -> list[str]:
+def list_architecture_names() -> list[str]:
     """Names of all architectures; a file that begins with an underscore holds what several of them share."""
     return sorted(
         module.name for module in pkgutil.iter_modules(ARCHITECTURE_FOLDERS) if not module.name.startswith("_")
     )
 
 
-def known_architecture(name: str) -> str:
+def check_architecture(name: str) -> str:
     """The name. Raises ValueError with the choices where there is no such architecture."""
-    if name not in architecture_names():
-        raise ValueError(f"unknown architecture {name!r}; choose from {', '.join(architecture_names())}")
+    if name not in list_architecture_names():
+        raise ValueError(f"unknown architecture {name!r}; choose from {', '.join(list_architecture_names())}")
     return name
 
 
 @cache
-def slug(label: str) -> str:
+def make_slug(label: str) -> str:
     """Two labels with the same slug name the same row: case, spaces, hyphens and Unicode's spelling do not count."""
     return re.sub(r"[\s_-]", "", unicodedata.normalize("NFKC", label)).casefold()
 
@@ -47,8 +47,8 @@ def slug(label: str) -> str:
 def same_labels(labels: Iterable[str]) -> list[str]:
     """The labels that are not alone with their slug: a table could not keep them apart."""
     known = list(labels)
-    counts = Counter(map(slug, known))
-    return sorted({label for label in known if counts[slug(label)] > 1}) if len(counts) < len(known) else []
+    counts = Counter(map(make_slug, known))
+    return sorted({label for label in known if counts[make_slug(label)] > 1}) if len(counts) < len(known) else []
 
 
 # What tables call lines of their own
@@ -57,12 +57,12 @@ START, UNTOUCHED = "Start model", ", untouched"
 BASELINE = "Baseline: "
 
 
-def row_slug(row: str) -> str:
+def make_row_slug(row: str) -> str:
     """A row's name as file names have it."""
     return re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
 
 
-def first_line(file: Path | None) -> str:
+def read_first_line(file: Path | None) -> str:
     """What a file says of itself first: a module's docstring, a suite's title; nothing where there is no file."""
     text = file.read_text(encoding="utf-8") if file else ""
     if file and file.suffix == ".toml":

@@ -83,7 +83,7 @@ class Slurm(JobKind):
     report: JobKind = Field(JobKind(), description="of those that render tables and figures")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Slurm:
+    def _check_consistency(self) -> Slurm:
         for kind in KINDS:
             own = self.of(kind)
             if own.signal_delay_s >= 60 * own.time:

@@ -28,7 +28,7 @@ from pydantic import (
 
 from benchmark.records import RunLine, Titled
 from benchmark.settings.base import Moment, Seeds, Settings, ShareOfPhase, digest
-from benchmark.settings.names import known_architecture, row_slug, same_labels
+from benchmark.settings.names import check_architecture, make_row_slug, same_labels
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm import Slurm
@@ -107,7 +107,7 @@ class Model(Settings):
     the ladder gives the others.
     """
 
-    architecture: Annotated[str, AfterValidator(known_architecture)] = Field(
+    architecture: Annotated[str, AfterValidator(check_architecture)] = Field(
         "bert", description="a file in benchmark/models/architectures/"
     )
     start: str | None = Field(
@@ -128,7 +128,7 @@ class Model(Settings):
     )
 
     @model_validator(mode="after")
-    def _check_whole_heads(self) -> Model:
+    def _check_sizes(self) -> Model:
         if not self.start and not self.ladder:
             raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
         if not self.start and self.revision:
@@ -188,7 +188,7 @@ class Training(Settings):
     )
 
     @model_validator(mode="after")
-    def _optimizer(self) -> Training:
+    def _check_optimizer(self) -> Training:
         find_optimizer(self.optimizer).of(self.optimizer_options)
         if self.shard and (self.compile or self.precision == "fp16"):
             raise ValueError("shard goes neither with compile nor with precision 'fp16': leave one of them out")
@@ -293,7 +293,7 @@ class Suite(Settings):
         return self._built_in
 
     @model_validator(mode="after")
-    def _consistent(self) -> Suite:
+    def _check_consistency(self) -> Suite:
         names = [domain.name for domain in self.domains]
         texts = (*self.domains, *self.probes)
         for place, named in (("domains and probes", texts), ("tasks", self.tasks)):
@@ -360,7 +360,7 @@ class RunConfig(Settings):
     @property
     def label(self) -> str:
         """Row and seed, `elle-s0`."""
-        return f"{row_slug(self.row)}-s{self.seed}"
+        return f"{make_row_slug(self.row)}-s{self.seed}"
 
     @property
     def tokenizer_note(self) -> str:

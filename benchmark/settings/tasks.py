@@ -69,7 +69,7 @@ class Task(Settings):
     seeds: int | None = Field(None, gt=0, description="how many; default: finetuning's")
 
     @model_validator(mode="after")
-    def _one_source(self) -> Task:
+    def _check_one_source(self) -> Task:
         files = [split for split in SPLITS if getattr(self, split) is not None]
         kinds = ("dataset", "docstrings", "which_domain")
         sources = [*(["files"] if files else []), *(kind for kind in kinds if getattr(self, kind))]

@@ -49,7 +49,7 @@ class Text(Settings):
     datasets: tuple[HubDataset, ...] = Field((), description="of the Hugging Face Hub, one after the other")
 
     @model_validator(mode="after")
-    def _one_source(self) -> Text:
+    def _check_one_source(self) -> Text:
         kinds = [kind for kind in ("packages", "train", "datasets", "sources") if kind in type(self).model_fields]
         given = [kind for kind in kinds if getattr(self, kind)]
         if len(given) != 1:
@@ -77,7 +77,7 @@ class Domain(Text):
     hold_out: float = Field(0.0, ge=0, lt=1, description="share of the documents kept from pre-training, for tasks")
 
     @model_validator(mode="after")
-    def _always_some(self) -> Domain:
+    def _check_some_always(self) -> Domain:
         def is_always(source: WeightedText) -> bool:
             return min(source.weight if isinstance(source.weight, tuple) else (source.weight,)) > 0
 

@@ -26,7 +26,7 @@ from transformers.pytorch_utils import Conv1D
 
 from benchmark.data.tokenizer import BOS, EOS, PAD
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import ARCHITECTURE_FOLDERS, architecture_names, known_architecture
+from benchmark.settings.names import ARCHITECTURE_FOLDERS, check_architecture, list_architecture_names
 
 __path__ = ARCHITECTURE_FOLDERS
 
@@ -314,7 +314,7 @@ def load(name: str) -> Architecture:
     """The record in NAME.py. Raises ConfigError with the choices where there is no such file."""
     if name not in _loaded:
         try:
-            _loaded[name] = importlib.import_module(f"{__name__}.{known_architecture(name)}").ARCHITECTURE
+            _loaded[name] = importlib.import_module(f"{__name__}.{check_architecture(name)}").ARCHITECTURE
         except ValueError as error:
             raise ConfigError(str(error)) from None
     return _loaded[name]
@@ -326,7 +326,7 @@ def of(model_type: str) -> Architecture:
     Files that are imported already are asked first: importing one takes a while.
     """
     model_types: list[str] = []
-    for name in [*_loaded, *(name for name in architecture_names() if name not in _loaded)]:
+    for name in [*_loaded, *(name for name in list_architecture_names() if name not in _loaded)]:
         record = load(name)
         if model_type in record.model_types:
             return record
