@@ -64,7 +64,7 @@ from benchmark.store import Store
 from benchmark.training.evaluate import LOGITS_AT_ONCE
 from benchmark.training.learner import Batch
 from benchmark.training.run import make_stream
-from benchmark.training.stream import Stream, predictions
+from benchmark.training.stream import Stream, count_predictions
 
 # of D_j's validation text: about 2,000 positions in BERT's rows of 512 tokens and in the demo's of 64, where it is
 # within 2% of the ARS over eight times as many, and off the same way for all methods
@@ -92,7 +92,7 @@ def compute_divergences(models: Sequence[LanguageModel], stream: Stream, domain:
     """The mean of KL(p^i || p^j) in nats for each ancestor i of the last model j."""
     *ancestors, newest = models
     totals, count = [0.0] * len(ancestors), 0
-    rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
+    rows = max(1, LOGITS_AT_ONCE // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
     for batch in sample(stream, domain, ROWS, rows):
         batch = batch.to(choose_device())
         shown = torch.ones_like(batch.targets) > 0
@@ -260,7 +260,7 @@ def sample(stream: Stream, domain: int, rows: int, at_once: int) -> Iterator[Bat
     The same rows and masks for every model, method and seed.
     """
     stride = -(-stream.valid_blocks[domain] // rows)
-    return stream.validation(domain, at_once, 0, stride)
+    return stream.read_validation(domain, at_once, 0, stride)
 
 
 def record_measurement(

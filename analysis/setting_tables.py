@@ -15,7 +15,7 @@ from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import DoneLine, find_last
 from benchmark.settings.names import make_slug
-from benchmark.settings.suite import per_stage
+from benchmark.settings.suite import pick_for_stage
 from benchmark.store import RunRecords
 
 
@@ -111,10 +111,10 @@ def _collect_properties(runs: list[RunRecords], index: int, stages: pd.DataFrame
         "hidden size": hidden,
         "heads": hidden / config["model"]["head_size"],
         "feed-forward size": 4 * hidden,
-        "learning rate": per_stage(config["training"]["learning_rate"], index),
+        "learning rate": pick_for_stage(config["training"]["learning_rate"], index),
         "recover steps": pd.Series([line.get("recover") for line in steps], dtype=float).mean(),
         "adapt steps": pd.Series([line.get("adapt") for line in steps], dtype=float).mean(),
-        "warm-up": per_stage(config["training"]["warmup"], index),
+        "warm-up": pick_for_stage(config["training"]["warmup"], index),
         "train wall time": stages["seconds"].mean(),
     }
 

@@ -226,7 +226,7 @@ def _check_bits(
 
 
 def make_empty_run(line: RunLine) -> RunRecords:
-    """A run without records, so that tables can show that it is missing; see `RunConfig.description`."""
+    """A run without records, so that tables can show that it is missing; see `RunConfig.describe`."""
     return RunRecords(line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains])
 
 

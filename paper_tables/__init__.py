@@ -160,13 +160,11 @@ def load_study(suites: Suites, runs: Path) -> Study:
         known = {run.id: run for run in load_runs(runs, suite.name)}
         tasks, examples = {(task.name, task.metric) for task in suite.tasks}, find_example_keys(suite, store)
         recorded = [
-            identities.leave_out(known[config.id], config)
-            if config.id in known
-            else make_empty_run(config.description())
+            identities.leave_out(known[config.id], config) if config.id in known else make_empty_run(config.describe())
             for config in configs
         ]
         for config, run in zip(configs, leave_out_older_texts(recorded), strict=True):
-            now = config.description()
+            now = config.describe()
             current = {name: getattr(now, name) for name in ("row_index", "domains", "probes", "tasks")}
             line = structs.replace(run.line, **current)
             of_stages = zip(run.line.stages, run.scores, strict=False)

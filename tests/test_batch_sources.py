@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Training
 from benchmark.training.batch_parts import check_method
@@ -101,4 +101,4 @@ def test_losses_are_weighed() -> None:
 def test_sources_that_are_none_are_refused(sources: Any, message: str) -> None:
     """Oracle: the message names the place, the value and the choices, before anything is trained."""
     with pytest.raises(ConfigError, match=message):
-        check_method(tiny_config("naive"), Mixes(sources))
+        check_method(make_tiny_config("naive"), Mixes(sources))

@@ -122,11 +122,11 @@ def charged(run, stage: int = 0) -> dict[str, float]:
 def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
     """Oracle: of six seconds three go into fetching and one into phases; steps of a second take the other two."""
 
-    def fetch(self, stage, rows, of=Stream.memory_text):
+    def fetch(self, stage, rows, of=Stream.draw_memory_text):
         Watch.now += 1.0
         return of(self, stage, rows)
 
-    monkeypatch.setattr(Stream, "memory_text", fetch)
+    monkeypatch.setattr(Stream, "draw_memory_text", fetch)
     for clock in ("perf_counter", "process_time"):
         monkeypatch.setattr(time, clock, lambda: Watch.now)
     tiny = TinyRuns("cheat", lambda name, options: FetchesAhead(), tmp_path)

@@ -12,8 +12,8 @@ import methods
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import list_suite_names
-from benchmark.settings.suite import per_stage
-from benchmark.training.step_times import stage_times
+from benchmark.settings.suite import pick_for_stage
+from benchmark.training.step_times import find_stage_times
 from docs import suite_keys
 
 ROOT = Path(__file__).parent.parent
@@ -111,7 +111,7 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
     assert (plain.data.memory_tokens, small.data.memory_tokens) == (200_000_000, 5)
     assert plain.id != small.id and plain.id.startswith("er-s3-")
     assert plain.model_copy(update={"options": small.options, "row": "small", "data": small.data}).id == small.id
-    assert per_stage(small.training.learning_rate, 1) == 0.1
+    assert pick_for_stage(small.training.learning_rate, 1) == 0.1
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_every
     (tmp_path / "mine.toml").write_text('extends = "demo"\n')
     for name in ("demo", "mine.toml"):
         config = methods.runs(load_suite(name))[0]
-        assert config.budget.reference == "benchmark/suites/demo_times.json" and stage_times(config, 0).phases
+        assert config.budget.reference == "benchmark/suites/demo_times.json" and find_stage_times(config, 0).phases
 
 
 def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -> None:

@@ -56,7 +56,7 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
         update={"budget": budget, "options": OPTIONS.get(name, {})}
     )
     run = tiny.run(config, world.device.type)
-    run = Run(run.config, run.new_method, run.store, world)
+    run = Run(run.config, run.make_method, run.store, world)
     waited: list[Waited] = []
     plain = Stepper.step
 

@@ -13,7 +13,7 @@ from benchmark.data.tokenizer import BOS, EOS, Vocabulary
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.models import build, load
 from benchmark.settings.names import list_architecture_names
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import Phase
 from tests.support.texts import draw
 
@@ -76,7 +76,7 @@ def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: P
     one, other = (torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6))
     assert torch.equal(logits(model, one)[-1], logits(model, other)[-1])
     assert not torch.equal(logits(model, one)[1], logits(model, other)[1])
-    assert stage_keys(config, methods.build(method), ["a", "b"]) != stage_keys(
+    assert make_stage_keys(config, methods.build(method), ["a", "b"]) != make_stage_keys(
         tiny.config(architecture), methods.build(method), ["a", "b"]
     )
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 from benchmark.data.tokenizer import EOS, Special, Vocabulary, load_tokenizer
 from benchmark.data.tokens import prepare
 from benchmark.instruments.checkpoints import evaluate_text
-from benchmark.instruments.conformance import tiny_config
+from benchmark.instruments.conformance import make_tiny_config
 from benchmark.instruments.export import export_model
 from benchmark.models import LanguageModel, build, load
 from benchmark.models.kinds.experts import ExpertModel
@@ -25,7 +25,7 @@ from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Data, Model
 from benchmark.settings.suite import Tokenizer as TokenizerSettings
 from benchmark.settings.texts import Domain
-from benchmark.training.evaluate import bits_per_byte, perplexities
+from benchmark.training.evaluate import measure_perplexities, to_bits_per_byte
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 from tests.support.toy_task import DOMAINS, LENGTH, WORDS, tokenizer
@@ -140,7 +140,7 @@ def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
     """Oracle: the model's own architecture and size, its tokenizer's ids, and special tokens."""
     export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", "none")
     model = set_start_model(
-        tiny_config("er").model_copy(
+        make_tiny_config("er").model_copy(
             update={"model": Model(start=str(tmp_path / "out")), "data": Data(sequence_length=LENGTH)}
         )
     ).model
@@ -208,9 +208,9 @@ def test_evaluate_says_of_a_domains_text_what_records_say(architecture: str, pro
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)  # a new model finds everything equally likely
     model.save(tmp_path / "model", corpus.tokenizer)
-    recorded = perplexities(model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu")))
+    recorded = measure_perplexities(model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu")))
     said = {name: evaluate_text(tmp_path / "model", text, name) for name, text in texts.items()}
     answers = {name: measures["perplexity"] for name, measures in said.items()}
     for text in corpus.domains:
-        assert said[text.name]["bits_per_byte"] == pytest.approx(bits_per_byte(recorded[text.name], text), rel=1e-5)
+        assert said[text.name]["bits_per_byte"] == pytest.approx(to_bits_per_byte(recorded[text.name], text), rel=1e-5)
     assert answers == pytest.approx(recorded, rel=1e-5) and len({round(value, 6) for value in answers.values()}) == 3

@@ -11,14 +11,14 @@ import torch
 
 import methods
 from benchmark.data.tokenizer import EOS, Vocabulary
-from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
 from benchmark.models import build, load
 from benchmark.records import EvaluationLine, Titled
 from benchmark.settings.suite import RunConfig, Tokenizer
 from benchmark.settings.texts import Domain
 from benchmark.store import RunRecords, load_runs
-from benchmark.training.evaluate import perplexities
-from benchmark.training.keys import stage_keys
+from benchmark.training.evaluate import measure_perplexities
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.run import Run
 from tests.support.texts import sentences, write
 from tests.support.thorough import these_of
@@ -30,7 +30,7 @@ KEEP_MOST = {"ewc", "er", "elle_exact", "pnn", "infinite_lr", "ema"}
 
 def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfig:
     """The conformance suite's stream with these of its domains, in this order; its tokenizer knows the first only."""
-    whole = tiny_config(method, architecture, batch_size=20)  # of which Rewarm's 5% are a row
+    whole = make_tiny_config(method, architecture, batch_size=20)  # of which Rewarm's 5% are a row
     ladder = whole.model.ladder[: len(domains)]
     return whole.model_copy(
         update={
@@ -68,12 +68,12 @@ def test_a_later_domain_leaves_earlier_stages_as_they_are(tmp_path: Path, method
 def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matters: bool) -> None:
     """Oracle: the methods that draw from memory; how often a model is evaluated changes no weight."""
     config, new, texts = config_of(method, 0, 1), methods.build(method), ["one", "two"]
-    keys = stage_keys(config, new, texts)
+    keys = make_stage_keys(config, new, texts)
     data = config.data.model_copy(update={"memory_tokens": 17})
-    other = stage_keys(config.model_copy(update={"data": data}), new, texts)
+    other = make_stage_keys(config.model_copy(update={"data": data}), new, texts)
     assert (other[0] == keys[0], other[1] != keys[1]) == (True, matters)
     training = config.training.model_copy(update={"evaluations": 9})
-    assert stage_keys(config.model_copy(update={"training": training}), new, texts) == keys
+    assert make_stage_keys(config.model_copy(update={"training": training}), new, texts) == keys
 
 
 @pytest.mark.parametrize("architecture", ["bert", "bert_preln", "gpt"])
@@ -114,7 +114,8 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
     )
     for key, measures in zip(long.keys, records_of(long).matrix, strict=True):
         model = load(long.store.stage_folder(key) / "model")
-        assert measures and measures.perplexity == pytest.approx(perplexities(model, long.stream, ALONE), rel=1e-6)
+        expected = measure_perplexities(model, long.stream, ALONE)
+        assert measures and measures.perplexity == pytest.approx(expected, rel=1e-6)
     assert records_of(short).matrix == matrix
     trained(tiny, longer.model_copy(update={"seed": 4, "row": "other"}), "store")
     trained(tiny, longer, "store")
@@ -126,7 +127,7 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
     """Oracles: models and perplexities without the probe; added later, it gives the same numbers."""
     tiny = TinyRuns("elle", methods.build, tmp_path)
     without = config_of("elle", 0, 1, architecture=architecture)
-    probe = tiny_config("elle").domains[2]
+    probe = make_tiny_config("elle").domains[2]
     probed = without.model_copy(update={"probes": (probe,)})
     plain, run, later = (trained(tiny, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
     assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
@@ -176,7 +177,7 @@ def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, arch
     lines = run.store.read_stage(run.keys[1])
     assert lines[0].data["b"]["near_copies_in"] == {"a": 40} and lines[0].data["b"]["near_copies"] == 0
     *_, end = (line for line in lines if isinstance(line, EvaluationLine))
-    [batch] = run.stream.validation(1, 10**6)
+    [batch] = run.stream.read_validation(1, 10**6)
     model = load(run.store.stage_folder(run.keys[1]) / "model").eval()
     with torch.no_grad():
         logits = model(batch.tokens, batch.domains, batch.positions).float().log_softmax(-1)
@@ -194,7 +195,7 @@ def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, arch
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:
     """Oracle: the cure that it names, which is to be followed once."""
-    config = tiny_config("naive")
+    config = make_tiny_config("naive")
     note = config.tokenizer_note
     assert "trained on email, logging too" in note and note.endswith(
         'on the first alone: tokenizer.domains = ["json"].'

@@ -78,7 +78,7 @@ def test_no_text_is_code_in_a_batch_script(tmp_path: Path) -> None:
     for kind in ("train", "score", "report"):
         scripts = []
         for settings in (dict.fromkeys(hostile, "x") | {"srun_args": ["x"]}, hostile | {"srun_args": [HOSTILE]}):
-            parameters = Slurm(**settings).parameters(kind, ["steps"])
+            parameters = Slurm(**settings).list_parameters(kind, ["steps"])
             scripts.append(_make_sbatch_string(command="true", folder=tmp_path, **parameters).splitlines())
         assert len(scripts[0]) == len(scripts[1])
         lines = [line for line in scripts[1] if HOSTILE[:4] in line]

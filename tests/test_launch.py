@@ -54,7 +54,7 @@ mail_type = "END"
 mail_user = "me@example.org"
 """
     slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
-    scripts = {kind: _make_sbatch_string("true", "logs", **slurm.parameters(kind, ["steps"])) for kind in KINDS}
+    scripts = {kind: _make_sbatch_string("true", "logs", **slurm.list_parameters(kind, ["steps"])) for kind in KINDS}
     prepare = ("account=cpu-hours", "reservation=course", "nodelist='n[1-2]'", "mem-per-cpu=4GB", "exclusive")
     assert all(f"#SBATCH --{word}\n" in scripts["prepare"] for word in (*prepare, "signal=USR2@30"))
     assert "module load x" in scripts["prepare"] and "--mem=" not in scripts["prepare"]
@@ -72,7 +72,7 @@ def test_a_section_takes_the_place_of_other_ways_to_say_it(tiny: SuiteFolder) ->
 mem = "64GB"
 """
     slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
-    told = {kind: slurm.parameters(kind, ["steps"]) for kind in ("train", "prepare")}
+    told = {kind: slurm.list_parameters(kind, ["steps"]) for kind in ("train", "prepare")}
     assert {kind: (asks.get("mem"), asks.get("mem_per_cpu")) for kind, asks in told.items()} == {
         "train": (None, "4GB"),
         "prepare": ("64GB", None),
@@ -95,7 +95,7 @@ partition = "cpu2"
 gpus_per_node = 0
 """
     slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
-    told = {kind: slurm.parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
+    told = {kind: slurm.list_parameters(kind, ["steps"]) for kind in KINDS if kind != "train"}
     keys = ("partition", "qos", "constraint", "gres", "nodes", "ntasks_per_node")
     assert {kind: tuple(asks.get(key) for key in keys) for kind, asks in told.items()} == {
         "prepare": ("cpu", "low", None, None, 1, 1),
@@ -121,7 +121,7 @@ def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, gres: st
     """
     asked = Slurm(**settings)
     assert asked.gpus_of_a_run == gpus and asked.processes == max(1, gpus)
-    assert asked.parameters("score", ["steps"]).get("gres") == gres
+    assert asked.list_parameters("score", ["steps"]).get("gres") == gres
 
 
 def row_with(tiny: SuiteFolder, what: str, slurm: str = "") -> RunConfig:
@@ -132,7 +132,7 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> Non
     """Oracle: the same row without it: its id, what records say of it, and the keys of its stages."""
     plain, asks = row_with(tiny, ""), row_with(tiny, '"slurm.nodes" = 2', 'partition = "main"')
     assert plain.slurm is None and asks.slurm and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
-    assert (asks.id, asks.description()) == (plain.id, plain.description())
+    assert (asks.id, asks.describe()) == (plain.id, plain.describe())
     survey = tiny.survey()
     assert survey.keys(asks) == survey.keys(plain)
 
@@ -157,7 +157,7 @@ def test_whole_nodes_under_a_wall_time() -> None:
     assert Slurm().takes_whole_nodes("seconds") is True
     assert Slurm().takes_whole_nodes("steps") is False
     assert Slurm(exclusive=False).takes_whole_nodes("seconds") is False
-    assert "exclusive" not in Slurm(exclusive=False).parameters("train", ["seconds"])
+    assert "exclusive" not in Slurm(exclusive=False).list_parameters("train", ["seconds"])
 
 
 def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:

@@ -18,11 +18,11 @@ import torch
 import methods
 from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.models import load
-from benchmark.settings.schedules import ScheduleName, schedule_of
-from benchmark.settings.suite import Budget, per_stage
+from benchmark.settings.schedules import ScheduleName, find_schedule
+from benchmark.settings.suite import Budget, pick_for_stage
 from benchmark.settings.units import Work
 from benchmark.training.clock import Clock
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import Stopped, World
 from benchmark.training.stage import NonFiniteLoss
@@ -85,7 +85,7 @@ def test_learning_rate() -> None:
         *(("cosine", 0.54, 0.55), ("cosine", 1.0, 0.1), ("wsd", 0.5, 1.0), ("wsd", 0.9, 0.5), ("constant", 1.0, 1.0)),
     ]
     for schedule, done, expected in cases:
-        assert schedule_of(schedule, 0.08).at(done) == pytest.approx(expected), (schedule, done)
+        assert find_schedule(schedule, 0.08).at(done) == pytest.approx(expected), (schedule, done)
 
 
 def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypatch) -> None:
@@ -217,7 +217,7 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates)
     run.train()
     done = [line for line in read_stage_lines(run.store.stage_file(run.keys[1])) if line["kind"] == "done"]
     assert [phase["steps"] for phase in done[0]["phases"]] == [1, 1]
-    peak = per_stage(config.training.learning_rate, 1)
+    peak = pick_for_stage(config.training.learning_rate, 1)
     assert learning_rates and all(rate <= peak for rate in learning_rates)
 
 
@@ -233,9 +233,9 @@ def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
 def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypatch) -> None:
     """Oracle: the rule: stages that the method's code decides are trained again, the common first one is not."""
     config = TinyRuns("er", methods.build, tmp_path).config()
-    keys = stage_keys(config, methods.build("er"), ["a", "b", "c"])
+    keys = make_stage_keys(config, methods.build("er"), ["a", "b", "c"])
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
-    again = stage_keys(config, methods.build("er"), ["a", "b", "c"])
+    again = make_stage_keys(config, methods.build("er"), ["a", "b", "c"])
     assert keys[0] == again[0] and not set(keys[1:]) & set(again[1:])
 
 

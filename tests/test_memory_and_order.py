@@ -20,7 +20,7 @@ from benchmark.settings.load import expand, load_suite
 from benchmark.settings.suite import Data, RunConfig
 from benchmark.store import load_runs
 from benchmark.training.batch_parts import check_method
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.stream import Stream
 from tests.support import synthetic, tiny_suite
 from tests.support.texts import tiny_corpus
@@ -46,20 +46,20 @@ def test_a_domain_has_one_memory_and_one_set_of_masks_in_every_order(configs, tm
     domains = tuple(corpus.domains[place] for place in places)
     moved = Stream(dataclasses.replace(corpus, domains=domains), data, masked=True, seed=0, places=places)
     for now, place in enumerate(places):
-        [before], [after] = listed.validation(place, 100), moved.validation(now, 100)
+        [before], [after] = listed.read_validation(place, 100), moved.read_validation(now, 100)
         assert torch.equal(before.tokens, after.tokens) and torch.equal(before.positions, after.positions)
     assert memory_of(moved, 0) == memory_of(listed, 2) and memory_of(moved, 1) == memory_of(listed, 0)
     permuted = next(config for config in configs(range(4), order="permute") if config.places)
     assert permuted.places == (1, 0) and [domain.name for domain in permuted.domains] == ["b", "a"]
     er = methods.build("er")
     listed_too = permuted.model_copy(update={"places": ()})
-    assert stage_keys(permuted, er, ["x", "y"]) != stage_keys(listed_too, er, ["x", "y"])
+    assert make_stage_keys(permuted, er, ["x", "y"]) != make_stage_keys(listed_too, er, ["x", "y"])
 
 
 def memory_of(stream: Stream, domain: int) -> set[int]:
     """The blocks that rows of memory are drawn from."""
     weights = [float(i == domain) for i in range(2)] if domain < 2 else [0.0, 0.0, 1.0]
-    domains, blocks = stream._memory(len(weights), (0,), 0, np.arange(500), weights)
+    domains, blocks = stream._draw_memory(len(weights), (0,), 0, np.arange(500), weights)
     assert set(domains) == {domain}
     return set(blocks.tolist())
 
@@ -68,7 +68,7 @@ def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
     """Oracle: the first stage has no memory, so it is shared; what comes after is another computation."""
     [fixed], [own] = configs(range(1)), configs(range(1), data__memory_seed="run")
     method = methods.build("er")
-    keys, others = (stage_keys(config, method, ["first", "second"]) for config in (fixed, own))
+    keys, others = (make_stage_keys(config, method, ["first", "second"]) for config in (fixed, own))
     assert keys[0] == others[0] and keys[1] != others[1] and fixed.id != own.id
 
 

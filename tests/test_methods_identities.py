@@ -14,7 +14,7 @@ import torch
 
 import methods
 from analysis.study import Study
-from benchmark.instruments.conformance import TinyRuns, resumes_identically_from_a_kill_in_each_phase, tiny_config
+from benchmark.instruments.conformance import TinyRuns, make_tiny_config, resumes_identically_from_a_kill_in_each_phase
 from benchmark.settings.base import digest
 from benchmark.store import load_runs
 from tests.support.record_lines import read_stage_lines
@@ -30,10 +30,10 @@ def tiny(tmp_path_factory) -> TinyRuns:
 
 def configured(method: str, options: dict[str, Any] | None = None, **overrides: Any):
     """`overrides`: keys of the configuration."""
-    content = tiny_config(method).model_dump()
+    content = make_tiny_config(method).model_dump()
     for key, value in overrides.items():
         content[key] = {**content[key], **value} if isinstance(value, dict) else value
-    return type(tiny_config(method)).model_validate({**content, "options": options or {}})
+    return type(make_tiny_config(method)).model_validate({**content, "options": options or {}})
 
 
 def train(
@@ -85,7 +85,7 @@ def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], tiny) ->
 )
 def test_a_stream_of_one_domain_is_naive(method: str, tiny) -> None:
     """Oracle: Naive after its first stage. Training from scratch alone draws its rows in another way."""
-    content = tiny_config("naive").model_dump()
+    content = make_tiny_config("naive").model_dump()
     settings = {"domains": content["domains"][:1], "tokenizer": {"domains": []}}
     settings["model"] = {"ladder": content["model"]["ladder"][:1]}
     options = {"prompts": False} if method == "elle" else {}

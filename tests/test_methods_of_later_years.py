@@ -266,7 +266,7 @@ def test_the_average_of_weights(folder) -> None:
 
     tiny = TinyRuns("ema", methods.build, folder)
     run = tiny.run(tiny.config(), "ema")
-    run.new_method = lambda: Noting(half_life=0.4)
+    run.make_method = lambda: Noting(half_life=0.4)
     run.train(last_stage=0)
     folder_of_stage = run.store.stage_folder(run.keys[0])
     name, last = list(load(folder_of_stage / "trained").named_parameters())[-1]

@@ -288,7 +288,7 @@ def test_er_mixes_nine_to_one(oracle) -> None:
     (phase,) = build("er").phases(toy.stage(1))
     assert phase == Phase("adapt", memory=0.1)
     for rows, memory in oracle["er"]["memory_rows"].items():
-        assert [part.memory for part in stream.draws(phase, 0, 1, int(rows))[0]] == [memory]
+        assert [part.memory for part in stream.plan_draws(phase, 0, 1, int(rows))[0]] == [memory]
 
 
 def test_er_is_one_mean_over_the_union(oracle) -> None:

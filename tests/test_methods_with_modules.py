@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 import methods
 from benchmark.instruments import conformance
-from benchmark.instruments.conformance import CHECKS, TinyRuns, tiny_config
+from benchmark.instruments.conformance import CHECKS, TinyRuns, make_tiny_config
 from benchmark.instruments.export import export_model
 from benchmark.models import load
 from benchmark.models.kinds import extended
@@ -146,10 +146,10 @@ def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
     stream, source = tiny.run(tiny.config("bert"), "run").stream, Source("own", 0.5)
     own = torch.randint(4, 300, (4, stream.length))
     rows = np.arange(4)
-    [_, made], _ = stream.draws(Phase("adapt", sources=(Source("new", 0.5), source)), 0, 1, 8)
-    whole = stream.batch(1, made, 0, rows, own=own)
+    [_, made], _ = stream.plan_draws(Phase("adapt", sources=(Source("new", 0.5), source)), 0, 1, 8)
+    whole = stream.make_batch(1, made, 0, rows, own=own)
     for rank in range(2):
-        part = stream.batch(1, made, 0, rows[rank::2], own=own)
+        part = stream.make_batch(1, made, 0, rows[rank::2], own=own)
         assert torch.equal(part.tokens, whole.tokens[rank::2]) and torch.equal(part.targets, whole.targets[rank::2])
     assert torch.equal(whole.targets, own.gather(1, whole.positions - 1))
 
@@ -158,4 +158,4 @@ def test_a_method_for_decoders_trains_no_masked_model(tmp_path: Path) -> None:
     """Oracle: the message names the row, the architecture and the cure."""
     tiny = TinyRuns("generative_replay", build, tmp_path)
     with pytest.raises(ConfigError, match="row 'generative_replay' trains decoders only, and bert .*: leave"):
-        tiny.run(tiny_config("generative_replay", "bert"), "run")
+        tiny.run(make_tiny_config("generative_replay", "bert"), "run")

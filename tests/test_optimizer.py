@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import Killed, TinyRuns, tiny_config
+from benchmark.instruments.conformance import Killed, TinyRuns, make_tiny_config
 from benchmark.models import load
 from benchmark.settings import optimizers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.optimizers import OPTIMIZERS, Optimizer, Part
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
-from benchmark.training.optimizer import PhaseOptimizer, copy_layers, factors
+from benchmark.training.optimizer import PhaseOptimizer, copy_layers, find_rate_factors
 from benchmark.training.step import make_stage
 from tests.support.record_lines import read_lines
 
@@ -114,14 +114,14 @@ def test_a_first_stage_that_is_kept_is_not_naives() -> None:
         def phases(self, stage):
             return [Phase("adapt", optimizer="carry")]
 
-    config, texts = tiny_config("naive"), ["a", "b", "c"]
-    assert stage_keys(config, Keeps(), texts)[0] != stage_keys(config, methods.build("naive"), texts)[0]
+    config, texts = make_tiny_config("naive"), ["a", "b", "c"]
+    assert make_stage_keys(config, Keeps(), texts)[0] != make_stage_keys(config, methods.build("naive"), texts)[0]
 
 
 def test_moments_fit_what_has_grown() -> None:
     """Oracle: by hand: new rows of a vocabulary of three are zero, another width begins anew, that of a norm too, and a
     copied layer takes its own along."""
-    training = tiny_config("naive").training
+    training = make_tiny_config("naive").training
     small, large = {"table": (2, 3), "map": (3, 3), "norm": (2,)}, {"table": (3, 3), "map": (4, 4), "norm": (4,)}
     old, new = ([(name, torch.nn.Parameter(torch.ones(s))) for name, s in shapes.items()] for shapes in (small, large))
     before = PhaseOptimizer(OPTIMIZERS["adamw"], old, [1.0] * 3, training)
@@ -129,8 +129,8 @@ def test_moments_fit_what_has_grown() -> None:
         parameter.grad = torch.ones_like(parameter)
     before.step(0.1)
     after = PhaseOptimizer(OPTIMIZERS["adamw"], new, [1.0] * 3, training)
-    after.carry_on(before.moments(), vocabulary=3)
-    kept = after.moments()
+    after.carry_on(before.gather_moments(), vocabulary=3)
+    kept = after.gather_moments()
     assert kept.keys() == {"table"} and kept["table"]["step"] == 1
     assert kept["table"]["exp_avg"].tolist() == [[pytest.approx(0.1)] * 3] * 2 + [[0.0] * 3]
     marked: Any = {"layers.0.w": 0, "layers.1.w": 1, "embeddings.0.w": 2}
@@ -141,7 +141,7 @@ def test_moments_fit_what_has_grown() -> None:
 @pytest.mark.parametrize("architecture", ["gpt", "bert", "llama"])
 def test_parts_have_names_in_every_architecture(architecture: str, tmp_path) -> None:
     """Oracle: the ladder: two layers, each of whose parameters has its number, and an embedding table of tokens."""
-    config = tiny_config("naive", architecture)
+    config = make_tiny_config("naive", architecture)
     tiny = TinyRuns("naive", methods.build, tmp_path)
     stage = tiny.run(config, "run").config.model.ladder[-1]
     model = make_stage(config, 2, tiny.run(config, "run").stream).build(stage)
@@ -192,8 +192,9 @@ def test_rates_by_name(tmp_path) -> None:
 def test_rates_that_mean_nothing_are_refused() -> None:
     """Oracle: the message names the pattern and the choices."""
     message = r"'layer.\*' fits no parameter; there are embeddings.\*.weight, layers.\*.ln_1.weight"
+    names = ["embeddings.0.weight", "layers.0.ln_1.weight", "layers.1.ln_1.weight"]
     with pytest.raises(ConfigError, match=message):
-        factors(["embeddings.0.weight", "layers.0.ln_1.weight", "layers.1.ln_1.weight"], {"layer.*": 0.5}, "adapt")
+        find_rate_factors(names, {"layer.*": 0.5}, "adapt")
 
 
 def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
@@ -213,14 +214,14 @@ def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
 def test_what_no_kind_is_is_refused(training: dict[str, Any], message: str) -> None:
     """Oracle: the message names the value and the choices."""
     with pytest.raises(ValueError, match=message):
-        tiny_config("naive", **training)
+        make_tiny_config("naive", **training)
 
 
 def test_what_torch_refuses_is_one_line() -> None:
     """Oracle: the message names the kind, its options and torch's reason."""
     sgd, parameter = OPTIMIZERS["sgd"].of({"momentum": -1}), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ConfigError, match=r"optimizer sgd with .*'momentum': -1.*: Invalid momentum"):
-        PhaseOptimizer(sgd, [("w", parameter)], [1.0], tiny_config("naive").training)
+        PhaseOptimizer(sgd, [("w", parameter)], [1.0], make_tiny_config("naive").training)
 
 
 def test_keys_know_the_optimizer() -> None:
@@ -234,11 +235,11 @@ def test_keys_know_the_optimizer() -> None:
     texts = ["a", "b", "c"]
     settings: list[dict[str, Any]] = [{}, {"optimizer": "muon"}, {"optimizer": "sgd"}]
     settings.append({"optimizer": "sgd", "optimizer_options": {"momentum": 0.5}})
-    keys = [stage_keys(tiny_config("naive", **each), methods.build("naive"), texts)[0] for each in settings]
-    keys.append(stage_keys(tiny_config("naive"), Own(), texts)[0])
+    keys = [make_stage_keys(make_tiny_config("naive", **each), methods.build("naive"), texts)[0] for each in settings]
+    keys.append(make_stage_keys(make_tiny_config("naive"), Own(), texts)[0])
     assert len(set(keys)) == 5
-    assert stage_keys(tiny_config("naive", optimizer="adamw"), methods.build("naive"), texts)[0] == keys[0]
-    assert "optimizer" not in str(tiny_config("naive", optimizer="adamw").model_dump())
+    assert make_stage_keys(make_tiny_config("naive", optimizer="adamw"), methods.build("naive"), texts)[0] == keys[0]
+    assert "optimizer" not in str(make_tiny_config("naive", optimizer="adamw").model_dump())
 
 
 def test_a_package_offers_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,4 +247,4 @@ def test_a_package_offers_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("theirs", f"{__name__}:OWN", optimizers.GROUP)
     monkeypatch.setattr(optimizers, "entry_points", lambda group: [point])
     assert optimizers.find_optimizer("theirs").meaning == OWN.meaning
-    assert tiny_config("naive", optimizer="theirs", optimizer_options={"d": 3}).training.optimizer == "theirs"
+    assert make_tiny_config("naive", optimizer="theirs", optimizer_options={"d": 3}).training.optimizer == "theirs"

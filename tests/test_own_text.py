@@ -14,7 +14,7 @@ from benchmark.data.documents import DataError
 from benchmark.data.tokens import prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
-from benchmark.instruments.new_suite import RUNGS, Text, valid_share, write_suite
+from benchmark.instruments.new_suite import RUNGS, Text, choose_valid_share, write_suite
 from benchmark.jobs.preparation import warn_of_tests_in_stream, warnings
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -114,7 +114,7 @@ def test_a_field_within_a_field_is_named(texts: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(("documents", "share"), [(100, 0.3), (36, 0.5)])
 def test_documents_enough_are_held_out_where_half_are_so_many(documents: int, share: float) -> None:
     """Oracle: by hand: 20 documents and half as many to spare are 30."""
-    assert valid_share([Text(Domain(name="a", train=("x",)), documents, 100 * documents, 1e4)]) == share
+    assert choose_valid_share([Text(Domain(name="a", train=("x",)), documents, 100 * documents, 1e4)]) == share
 
 
 def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None:

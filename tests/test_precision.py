@@ -14,12 +14,12 @@ from transformers.pytorch_utils import Conv1D
 import methods
 from benchmark.downstream.classifier import SavedModel
 from benchmark.downstream.finetune import score
-from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns, tiny_config
+from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns, make_tiny_config
 from benchmark.models import devices, load
-from benchmark.settings.schedules import schedule_of
+from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.tasks import Finetuning
-from benchmark.training.learner import elapsed
+from benchmark.training.learner import measure_elapsed
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import Stopped
 from benchmark.training.run import Run
@@ -87,10 +87,10 @@ def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(tiny: TinyRuns,
     move("fp32")
     tiny.run(tiny.config(precision="auto"), "shared").train(last_stage=0)
     move("bf16")
-    run = tiny.run(tiny_config("er", precision="auto"), "shared")
+    run = tiny.run(make_tiny_config("er", precision="auto"), "shared")
     run.train(last_stage=1)
     assert precisions(run) == ["fp32", "fp32"]
-    other = tiny.run(seeded(tiny_config("er", precision="auto"), 4), "shared")
+    other = tiny.run(seeded(make_tiny_config("er", precision="auto"), 4), "shared")
     other.train(last_stage=1)
     assert precisions(other) == ["bf16", "bf16"]
 
@@ -181,8 +181,8 @@ def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
             scaler.scale(loss * (len(batch.tokens) / batch.rows)).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        over = elapsed(step, 1.0, (0.0, STEPS), (0.0, STEPS), (0.0, STEPS))
-        optimizer.param_groups[0]["lr"] = stage.learning_rate * schedule_of("linear", 0.08).at(over.phase)
+        over = measure_elapsed(step, 1.0, (0.0, STEPS), (0.0, STEPS), (0.0, STEPS))
+        optimizer.param_groups[0]["lr"] = stage.learning_rate * find_schedule("linear", 0.08).at(over.phase)
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()

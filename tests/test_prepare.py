@@ -192,7 +192,7 @@ def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> N
     assert text is not None
     shutil.rmtree(text)
     with Lease(text.with_name(f"{text.name}.lock")):
-        given = (run.config, run.new_method, run.store, run.world, run.progress)
+        given = (run.config, run.make_method, run.store, run.world, run.progress)
         with pytest.raises(Taken):
             Run(*given, waits=False)
         asked = iter([False, False])

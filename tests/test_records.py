@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from benchmark import records
-from benchmark.instruments.track import points
+from benchmark.instruments.track import list_points
 from benchmark.jobs import study
 from benchmark.records import STAGE as LINES
 from benchmark.records import EvaluationLine, MetricsLine, RecordsError, StageLine
@@ -200,4 +200,4 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     assert done and done.weights == "last"
     assert study._result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
-    assert [step for step, _, _ in points(after)] == [spent["steps"], 2 * spent["steps"]]
+    assert [step for step, _, _ in list_points(after)] == [spent["steps"], 2 * spent["steps"]]

@@ -14,7 +14,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain, Replay
 from benchmark.training.batch_parts import check_method
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import Phase, Source
 from benchmark.training.stream import Stream
 from tests.support.texts import draw, tiny_corpus
@@ -36,7 +36,7 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
     """Oracle: of 20 rows six are the probe's, each block of it once in an epoch; the others are a batch of fourteen."""
     stream, without = streams
     phase = Phase("adapt", memory=memory)
-    [looks], _ = stream.draws(Phase("look", trains=False), 0, 1, 20)
+    [looks], _ = stream.plan_draws(Phase("look", trains=False), 0, 1, 20)
     assert looks.replayed == 0
     blocks = []
     for step in range(31):
@@ -56,9 +56,10 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
 
 def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, Stream]) -> None:
     """Oracle: by hand; of several sources those from memory stay as they are."""
-    [new, memory], _ = streams[0].draws(Phase("adapt", sources=(Source("new", 0.5), Source("memory", 0.5))), 0, 1, 20)
-    assert streams[0].batch(1, new, 0, range(10)).domains.tolist() == [1] * 7 + [3] * 3
-    assert streams[0].batch(1, memory, 0, range(10)).domains.tolist() == [0] * 10
+    phase = Phase("adapt", sources=(Source("new", 0.5), Source("memory", 0.5)))
+    [new, memory], _ = streams[0].plan_draws(phase, 0, 1, 20)
+    assert streams[0].make_batch(1, new, 0, range(10)).domains.tolist() == [1] * 7 + [3] * 3
+    assert streams[0].make_batch(1, memory, 0, range(10)).domains.tolist() == [0] * 10
 
 
 def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
@@ -81,7 +82,7 @@ def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
         assert plain.charged["tokens"] == mixed.charged["tokens"]
         assert list(mixed.perplexity) == ["json", "email", "logging", "general"]
         assert mixed.perplexity["general"] < plain.perplexity["general"]
-    assert stage_keys(with_it, methods.build("er"), ["a", "b", "c", "g"]) != stage_keys(
+    assert make_stage_keys(with_it, methods.build("er"), ["a", "b", "c", "g"]) != make_stage_keys(
         with_it, methods.build("er"), ["a", "b", "c", "h"]
     )
 

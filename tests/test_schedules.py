@@ -11,8 +11,8 @@ import torch
 
 from benchmark.errors import UserError
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, schedule_of
-from benchmark.training.keys import stage_keys
+from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, find_schedule
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 
 WRONG: Any = "run"
@@ -32,8 +32,8 @@ def test_every_name_has_a_schedule() -> None:
     """Oracle: the names that a suite may say. Without warm-up each begins at its peak, which is finite throughout."""
     assert set(SCHEDULES) == set(get_args(ScheduleName))
     for name in SCHEDULES:
-        assert schedule_of(name, 0.0).at(0.0) == 1.0
-        assert all(math.isfinite(schedule_of(name, warmup).at(1.0)) for warmup in (0.0, 0.9, 1.0))
+        assert find_schedule(name, 0.0).at(0.0) == 1.0
+        assert all(math.isfinite(find_schedule(name, warmup).at(1.0)) for warmup in (0.0, 0.9, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_every_name_has_a_schedule() -> None:
         (lambda: Schedule((Piece(1.0, 1.0),), over=WRONG), "over 'run': choose from phase, stage, stream"),
         (lambda: Schedule((Piece(1.0, 1.0, WRONG),)), "choose from linear, cosine"),
         (lambda: Schedule((Piece(1.0, None),)), "all curves but inverse_sqrt have an end"),
-        (lambda: schedule_of(WRONG, 0.1), "no schedule 'run': choose from linear"),
+        (lambda: find_schedule(WRONG, 0.1), "no schedule 'run': choose from linear"),
     ],
 )
 def test_what_is_no_schedule_is_refused(build: Any, message: str) -> None:
@@ -96,6 +96,6 @@ def test_stages_depend_on_the_stream_where_a_rate_does(tmp_path) -> None:
     cases: tuple[tuple[Extent, bool], ...] = (("stream", False), ("stage", True))
     for over, same in cases:
         keys = [
-            stage_keys(each, OverTheStream(over), ["a", "b", "c"][: len(each.domains)]) for each in (config, shorter)
+            make_stage_keys(run, OverTheStream(over), ["a", "b", "c"][: len(run.domains)]) for run in (config, shorter)
         ]
         assert (keys[0][0] == keys[1][0]) == same

@@ -12,13 +12,13 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, tiny_config, weights_of
+from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, load_weights, make_tiny_config
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
 from benchmark.training.batch_parts import check_method
 from benchmark.training.processes import Stopped, join
 from benchmark.training.run import Run
-from benchmark.training.shards import Shards, local
+from benchmark.training.shards import Shards, take_local_part
 from tests.support.record_lines import read_stage_lines
 
 # of each the architecture and the training: growth and memory, moments and a branch, a teacher
@@ -44,7 +44,7 @@ def _train_until_stopped_twice(rank: int, port: int, folder: Path) -> None:
     with join() as world:
         whole = model()
         shards = Shards(whole, world)
-        held = sum(local(parameter).numel() for parameter in shards.model.parameters())
+        held = sum(take_local_part(parameter).numel() for parameter in shards.model.parameters())
         assert held < 0.6 * whole.parameters_count  # small tensors are padded
         for name, (architecture, training) in TRIED.items():
             tiny = tiny_of(name, folder)
@@ -67,13 +67,13 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
         for name, (architecture, training) in TRIED.items():
             run = tinies[name].run(tinies[name].config(architecture, **training), "one")
             run.train()
-            expected[name] = weights_of(run), perplexities(run)
+            expected[name] = load_weights(run), perplexities(run)
         torch.multiprocessing.spawn(_train_until_stopped_twice, (get_free_port(), tmp_path), nprocs=2)  # type: ignore
         for name, (architecture, training) in TRIED.items():
             run = tinies[name].run(tinies[name].config(architecture, shard=True, **training), "two")
             run.train()
             weights, measured = expected[name]
-            for mine, theirs in zip(weights_of(run), weights, strict=True):
+            for mine, theirs in zip(load_weights(run), weights, strict=True):
                 assert mine.keys() == theirs.keys()
                 for part, tensor in mine.items():
                     torch.testing.assert_close(tensor, theirs[part], rtol=0, atol=1e-6, msg=f"{name}: {part}")
@@ -105,7 +105,7 @@ def test_a_block_computes_again_in_the_backward_pass() -> None:
 def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: what `precision = "auto"` may be, as fp16 is refused where it is asked for."""
     monkeypatch.setattr("benchmark.training.run.choose_precision", lambda wanted, device: "fp16")
-    run = tiny_of("naive", tmp_path).run(tiny_config("naive", shard=True), "run")
+    run = tiny_of("naive", tmp_path).run(make_tiny_config("naive", shard=True), "run")
     run.train()
     assert read_stage_lines(run.store.stage_file(run.keys[0]))[0]["provenance"]["precision"] == "fp32"
 
@@ -113,9 +113,9 @@ def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatc
 def test_what_needs_whole_weights_is_refused_before_any_run() -> None:
     """Oracle: the message names the row, or the settings, and the cure."""
     with pytest.raises(ConfigError, match=r"row 'ewc': it needs whole weights, .* training\.shard .*: leave"):
-        check_method(tiny_config("ewc", shard=True), methods.build("ewc"))
+        check_method(make_tiny_config("ewc", shard=True), methods.build("ewc"))
     with pytest.raises(ConfigError, match=r"row 'er': its optimizer 'muon' needs whole weights"):
-        check_method(tiny_config("er", shard=True, optimizer="muon"), methods.build("er"))
+        check_method(make_tiny_config("er", shard=True, optimizer="muon"), methods.build("er"))
     with pytest.raises(ValueError, match="shard goes neither with compile nor with precision 'fp16'"):
-        tiny_config("naive", shard=True, compile=True)
-    assert "shard" not in tiny_config("naive").training.model_dump()
+        make_tiny_config("naive", shard=True, compile=True)
+    assert "shard" not in make_tiny_config("naive").training.model_dump()

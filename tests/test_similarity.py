@@ -13,7 +13,7 @@ from scipy.special import rel_entr
 import methods
 from analysis import model_similarity
 from benchmark.data.tokenizer import MASK
-from benchmark.instruments.conformance import TinyRuns, tiny_config
+from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.models import load
 from benchmark.settings.suite import RunConfig
 from benchmark.training.run import Run
@@ -32,7 +32,7 @@ def tiny(tmp_path_factory) -> TinyRuns:
 
 def config_of(method: str, architecture: str) -> RunConfig:
     """Three stages, the first model with two heads in each of its layers."""
-    config = tiny_config(method, architecture)
+    config = make_tiny_config(method, architecture)
     ladder = [{"layers": n, "hidden_size": d} for n, d in ((2, 32), (2, 48), (3, 48))]
     model = config.model.model_copy(
         update={
@@ -79,7 +79,7 @@ def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
         assert lines(run, "similarity")[0] is None, "M1 has no ancestor"
         for j in (1, 2):
             terms, n = np.zeros(j), 0
-            rows = list(run.stream.validation(j, 1))
+            rows = list(run.stream.read_validation(j, 1))
             for batch in rows[:: -(-len(rows) // model_similarity.ROWS)]:
                 keep = batch.tokens.gather(1, batch.positions) == MASK
                 keep = keep if run.stream.masked else keep | True
@@ -108,7 +108,7 @@ def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
     """Oracle: a loop over heads and over the sources that the growth recorded, with SciPy's relative entropies."""
     run = runs["elle"]
     models = [load(run.store.stage_folder(key) / "model") for key in run.keys]
-    [batch] = run.stream.validation(0, 20)
+    [batch] = run.stream.read_validation(0, 20)
     maps = [model_similarity.compute_attention(model, batch.tokens, batch.domains) for model in models]
     growths = [read_lines(run.store.stage_file(key))[-1]["growth"] for key in run.keys[1:]]
     assert maps[0].shape[0] == 4 and maps[2].shape[0] == 9 and maps[2].shape[-1] == batch.tokens.shape[1] + 1

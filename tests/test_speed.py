@@ -11,16 +11,16 @@ import torch
 import methods
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import ALONE, STEPS, TinyRuns
-from benchmark.instruments.speed import Cost, measure, table
+from benchmark.instruments.speed import Cost, format_table, measure
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.training import step_times
 from benchmark.training.clock import count_flops
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.step import StageInputs, Stepper, make_stage
-from benchmark.training.step_times import RowTimes, StageTimes, settings_of, stage_times
+from benchmark.training.step_times import RowTimes, StageTimes, find_stage_times, list_settings
 from tests.support.record_lines import read_stage_lines
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
@@ -122,8 +122,8 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     budget = {"unit": unit, "amount": STEPS * costs[unit]}
     if unit == "reference":
         budget["reference"] = str(tmp_path / "times.json")
-        row = RowTimes("er", {}, settings_of(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
-        step_times.write(tmp_path / "times.json", [row], ALONE.hardware())
+        row = RowTimes("er", {}, list_settings(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
+        step_times.write(tmp_path / "times.json", [row], ALONE.describe_hardware())
     run = tiny.run(with_budget(config, **budget), unit)
     run.train(last_stage=1)
     for stage in range(2):
@@ -141,16 +141,17 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     is slower, gets fewer."""
     tiny = TinyRuns("er", methods.build, tmp_path)
     times = (StageTimes(0.0, {"adapt": 2.0}), StageTimes(4.0, {"adapt": 1.0}), StageTimes(0.0, {"adapt": 1.0}))
-    config = with_budget(tiny.config(), unit="reference", amount=10, reference=str(tmp_path / "times.json"))
-    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], ALONE.hardware())
+    table = tmp_path / "times.json"
+    config = with_budget(tiny.config(), unit="reference", amount=10, reference=str(table))
+    step_times.write(table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware())
     run = tiny.run(config, "run")
     run.train(last_stage=1)
     assert [spent(run, stage)["steps"] for stage in range(2)] == [5, 6]
     assert [spent(run, stage)["reference"] for stage in range(2)] == [10.0, 10.0]
     before = run.keys
     times = (*times[:2], StageTimes(0.0, {"adapt": 3.0}))
-    step_times.write(tmp_path / "times.json", [RowTimes("er", {}, settings_of(config), times)], ALONE.hardware())
-    after = stage_keys(config, methods.build("er"), list(run.corpus.keys.values()))
+    step_times.write(table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware())
+    after = make_stage_keys(config, methods.build("er"), list(run.corpus.keys.values()))
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
 
@@ -161,15 +162,15 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
         TinyRuns("er", methods.build, tmp_path).config(), unit="reference", amount=1, reference=str(path)
     )
     with pytest.raises(ConfigError, match=r"times\.json is no table.*run_all\.py speed conformance --reference"):
-        stage_times(config, 0)
-    rows = [RowTimes("naive", {}, settings_of(config), (StageTimes(0.0, {"adapt": 1.0}),))]
-    step_times.write(path, rows, ALONE.hardware())
+        find_stage_times(config, 0)
+    rows = [RowTimes("naive", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
+    step_times.write(path, rows, ALONE.describe_hardware())
     with pytest.raises(ConfigError, match="no step times of er with options {} and .* of row 'er'; measure it"):
-        stage_times(config, 0)
-    other = {**settings_of(config), "training.batch_size": 2048}
-    step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], ALONE.hardware())
+        find_stage_times(config, 0)
+    other = {**list_settings(config), "training.batch_size": 2048}
+    step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], ALONE.describe_hardware())
     with pytest.raises(ConfigError, match="no step times of er .* the other settings of row 'er'; measure it"):
-        stage_times(config, 0)
+        find_stage_times(config, 0)
     assert [p.name for p in tmp_path.iterdir()] == ["times.json"]
 
 
@@ -194,10 +195,10 @@ def test_costs_of_a_suite(tmp_path) -> None:
         {"importance", "adapt"},
     ]
     path = tmp_path / "times.json"
-    step_times.write(path, rows, ALONE.hardware())
+    step_times.write(path, rows, ALONE.describe_hardware())
     assert json.loads(path.read_text())["machine"]["device"] == "CPU"
     budget = with_budget(configs[2], unit="reference", amount=1, reference=str(path))
-    assert stage_times(budget, 1) == rows[2].stages[1]
+    assert find_stage_times(budget, 1) == rows[2].stages[1]
 
 
 def cost(row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float) -> Cost:
@@ -219,8 +220,8 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     slow = cost("A-GEM", 1, "adapt", 0.04, 2.4, 2.0)
     fast = cost("PNN", 4, "adapt", 1.5, 1.8, 2.0)
     merge = cost("Merge", 1, "merge", 0.001, 0.02, 0.0)
-    machine = msgspec.structs.replace(ALONE.hardware(), cpu="Example CPU", threads=2)
-    text = table([slow, fast, merge], "bf16", machine).splitlines()
+    machine = msgspec.structs.replace(ALONE.describe_hardware(), cpu="Example CPU", threads=2)
+    text = format_table([slow, fast, merge], "bf16", machine).splitlines()
     of_slow = ["A-GEM", "2", "adapt", "40.0", "50,000", "75", "45%", "2.40", "2.00", "+20%", "!"]
     assert text[1].split() == of_slow
     assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1,333", "2", "45%", "1.80", "2.00", "-10%"]

@@ -26,7 +26,7 @@ import methods
 import run_all
 from analysis.study import find_header
 from benchmark.data.tokenizer import Vocabulary, load_tokenizer
-from benchmark.instruments.conformance import ALONE, TinyRuns, tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, make_tiny_config
 from benchmark.jobs import study
 from benchmark.models import load
 from benchmark.models.growth import grow
@@ -35,7 +35,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Model, RunConfig
 from benchmark.store import load_runs
-from benchmark.training.evaluate import perplexities
+from benchmark.training.evaluate import measure_perplexities
 from tests.support import tiny_suite
 from tests.support.small_networks import RMS_FAMILIES, network
 from tests.support.thorough import these_of
@@ -72,7 +72,7 @@ def published(folder: Path, kind: str, **config: Any) -> Path:
 
 
 def config_of(method: str, start: Path, **model: Any) -> RunConfig:
-    tiny = tiny_config(method)
+    tiny = make_tiny_config(method)
     return set_start_model(tiny.model_copy(update={"model": Model(start=str(start), **model)}))
 
 
@@ -95,13 +95,13 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     run.train()
     records = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
-    untouched = perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
+    untouched = measure_perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
     assert records.start.perplexity == pytest.approx(untouched)
     head = find_header(records.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
     assert (head.layers, head.hidden_size) == ((3, 64) if grown else (1, 32))
     last = load(run.store.stage_folder(run.keys[-1]) / "model")
-    assert perplexities(last, run.stream, ALONE) == pytest.approx(records.matrix[-1].perplexity, rel=1e-6)
+    assert measure_perplexities(last, run.stream, ALONE) == pytest.approx(records.matrix[-1].perplexity, rel=1e-6)
     first = run.store.stage_folder(run.keys[0]) / "model"
     assert not run.config.tokenizer_note  # none is trained, so no domain changes it
     tokenizer = AutoTokenizer.from_pretrained(first)
@@ -136,7 +136,7 @@ def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path)
     expected = math.exp(cross_entropy(logits.flatten(0, 1), rows.flatten()))
     assert run.config.start
     model = load_start(run.config.start, run.corpus.vocabulary)
-    assert perplexities(model, run.stream, ALONE)["json"] == pytest.approx(expected, rel=1e-6)
+    assert measure_perplexities(model, run.stream, ALONE)["json"] == pytest.approx(expected, rel=1e-6)
     assert (run.corpus.domains[0].train == end).any()
 
 

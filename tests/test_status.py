@@ -80,7 +80,7 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     values: Any = {"key": key, "metric": "accuracy", "dev": 0.5, "test": 0.5, "seconds": 1.0}
     records.append(store.scores_file("m1"), records.ScoreLine(**of_model, **values))
     other = load_suite("demo", {"tasks": [task | {"learning_rate": 2e-3}], **how})
-    seeds = len(suite.finetuning.trials_of(suite.tasks[0]))
+    seeds = len(suite.finetuning.list_trials(suite.tasks[0]))
     missing = [read_scores(store, asked, "m1", 0, True, {}).missing for asked in (suite, other)]
     assert missing == [seeds - 1, seeds]
 
@@ -157,7 +157,7 @@ def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
     other = naive.model_copy(update={"options": {"x": 1}})
     for config, seed, kinds in ((naive, 3, 2), (er, 3, 2), (naive, 4, 1), (other, 5, 2), (er, 0, 2)):
         run = config.model_copy(update={"seed": seed})
-        line = structs.replace(run.description(), stages=["key"])
+        line = structs.replace(run.describe(), stages=["key"])
         for each in (line, records.EndedLine())[:kinds]:
             records.append(survey.store.run_file(run), each)
     [said] = name_further_seeds(survey.configs, Identities(survey.store, survey.build))

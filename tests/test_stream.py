@@ -13,7 +13,7 @@ from benchmark.data.sampling import draw_uniform, random_bits, shuffle
 from benchmark.data.tokenizer import BOS, MASK
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
-from benchmark.training.batch_parts import rows_of_share
+from benchmark.training.batch_parts import count_rows_of_share
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
@@ -55,8 +55,8 @@ def test_random_numbers_stay_the_same() -> None:
 def test_a_share_that_no_batch_can_hold(share: float, batch_size: int, what: str) -> None:
     """Oracle: rounding by hand; twenty times the rows hold it."""
     with pytest.raises(ConfigError, match=f"a batch of {batch_size} rows rounds to {what} of them: choose another"):
-        rows_of_share(share, batch_size, "memory")
-    assert 0 < rows_of_share(share, 20 * batch_size, "memory") < 20 * batch_size
+        count_rows_of_share(share, batch_size, "memory")
+    assert 0 < count_rows_of_share(share, 20 * batch_size, "memory") < 20 * batch_size
 
 
 def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corpus) -> None:
@@ -112,10 +112,10 @@ def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
         for domain in domains
         for step in (0, 1, 36, 37, 200, 36)
     ]
-    for batch in (*batches, *stream.validation(1, 4)):
+    for batch in (*batches, *stream.read_validation(1, 4)):
         for tensor in (batch.tokens, batch.domains, batch.positions, batch.targets):
             seen.update(tensor.numpy().tobytes())
-    seen.update(stream.memory_text(2, 9).numpy().tobytes())
+    seen.update(stream.draw_memory_text(2, 9).numpy().tobytes())
     assert seen.hexdigest()[:16] == expected
 
 
@@ -143,9 +143,9 @@ def test_gpt_predicts_every_text_token(corpus) -> None:
 
 def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
     first, second = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
-    whole = next(first.validation(1, rows=6))
-    assert batches_equal(whole, next(second.validation(1, rows=6)))
-    halves = [next(first.validation(1, 6, rank, 2)) for rank in range(2)]
+    whole = next(first.read_validation(1, rows=6))
+    assert batches_equal(whole, next(second.read_validation(1, rows=6)))
+    halves = [next(first.read_validation(1, 6, rank, 2)) for rank in range(2)]
     assert torch.equal(halves[1].tokens, whole.tokens[1::2])
 
 

@@ -62,8 +62,8 @@ def test_the_hyper_parameters_by_default_are_the_papers():
     values = task.learning_rate, task.batch_size, task.weight_decay, task.max_epochs, task.schedule, task.warmup
     assert values == (2e-5, 256, 0.1, 10, "linear", 0.06)
     assert Finetuning().patience == 3
-    assert Finetuning().trials_of(task) == [("finetune", seed) for seed in range(5)]
-    assert len(Finetuning().trials_of(task.model_copy(update={"seeds": 10}))) == 10
+    assert Finetuning().list_trials(task) == [("finetune", seed) for seed in range(5)]
+    assert len(Finetuning().list_trials(task.model_copy(update={"seeds": 10}))) == 10
 
 
 @pytest.mark.parametrize(
@@ -370,4 +370,4 @@ def test_a_task_of_all_domains_comes_from_their_validation_text_alone(library, t
     assert not any(name in text for name in ("docs", "files", "madeup") for text in texts)
     with pytest.raises(NotHere, match="not looked for yet"):
         tasks.load_examples(task, domains, tmp_path / "data", False, 0.4)
-    assert Finetuning().trials_of(task) == [("linear_probe", 0)]
+    assert Finetuning().list_trials(task) == [("linear_probe", 0)]

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from benchmark.errors import UserError
-from benchmark.instruments.track import points, write_events
+from benchmark.instruments.track import list_points, write_events
 from benchmark.records import EvaluationLine
 from benchmark.store import load_runs
 from tests.support import synthetic
@@ -28,7 +28,7 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     for finished, count in ((2, 10), (None, 20), (None, 20)):
         synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False, finished=finished)
         (run,) = load_runs(runs, "demo")
-        write_events(out, [*points(run)])
+        write_events(out, [*list_points(run)])
         assert len(written(out, "AP")) == count
     lines = [line for stage in run.stages for line in stage if isinstance(line, EvaluationLine)]
     expected = [line.perplexity["ns"] for line in lines]

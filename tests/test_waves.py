@@ -411,7 +411,7 @@ def test_logs_and_pickles_lie_where_others_do_not_write(tiny: SuiteFolder, slurm
 def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
     """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is half written."""
     config, store, mark = tiny.config("ER"), Store(tiny.runs), tiny.folder / "mark"
-    records.append(store.run_file(config), structs.replace(config.description(), stages=["a", "b"]))
+    records.append(store.run_file(config), structs.replace(config.describe(), stages=["a", "b"]))
     unit = Train(tiny.runs, config, config.id, methods.build)
     beside = f".x.{'0f' * 16}"
     kept = ["data/domains/x/train.bin", "stages/a/checkpoint.pt", "scores/b.jsonl", "similarity/a.jsonl"]

@@ -181,8 +181,8 @@ def fit_discriminator(folder: Path, stream: Stream, seen: int) -> Pick:
 
     model, stream, rows = load(folder), copy.copy(stream), MEMORY_ROWS * seen
     stream.masked = False  # whole texts
-    [draw], _ = stream.draws(Phase("memory", memory=1.0, domain="previous", trains=False), 0, seen, rows)
-    memory = stream.batch(seen, draw, 0, range(rows))
+    [draw], _ = stream.plan_draws(Phase("memory", memory=1.0, domain="previous", trains=False), 0, seen, rows)
+    memory = stream.make_batch(seen, draw, 0, range(rows))
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     classifier.fit(average_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
     return lambda texts: classifier.predict(average_embeddings(model, texts)).tolist()

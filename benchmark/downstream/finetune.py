@@ -44,7 +44,7 @@ from benchmark.errors import UserError
 from benchmark.locks import Lease
 from benchmark.models.devices import autocast, choose_device, choose_precision, is_out_of_memory, keep_random_numbers
 from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, ZeroShotLine, select_kind
-from benchmark.settings.schedules import schedule_of
+from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
 from benchmark.store import Store
@@ -135,7 +135,7 @@ class Trainer:
         if self.asked_to_stop():
             raise Stopped
         share = (self.steps + 1) / (total + 1)  # neither the first nor the last step has a rate of 0
-        rate = schedule_of(self.task.schedule, self.task.warmup).at(share)
+        rate = find_schedule(self.task.schedule, self.task.warmup).at(share)
         for group in self.optimizer.param_groups:
             group["lr"] = self.task.learning_rate * rate
         self.optimizer.zero_grad()

@@ -342,7 +342,7 @@ def list_wanted(task: Task, settings: Finetuning, has_prompts: bool, final: bool
     prompts: Sequence[Prompt] = ("none",)
     if has_prompts:
         prompts = [prompt for prompt in settings.prompts if final or prompt == "right"]
-    return [(how, prompt, seed) for prompt in prompts for how, seed in settings.trials_of(task)]
+    return [(how, prompt, seed) for prompt in prompts for how, seed in settings.list_trials(task)]
 
 
 def make_score_key(
@@ -387,7 +387,7 @@ def select_scores(
     known: dict[str, list[ScoreLine]] = {}
     for line in lines:
         task = tasks.get(line.task)
-        if not (task and isinstance(line, ScoreLine) and (line.how, line.seed) in settings.trials_of(task)):
+        if not (task and isinstance(line, ScoreLine) and (line.how, line.seed) in settings.list_trials(task)):
             continue
         if line.key == make_score_key(stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how):
             known.setdefault(line.task, []).append(line)

@@ -28,7 +28,7 @@ from benchmark.models.transformer import find_kind, load_network, read_configura
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
 from benchmark.settings.texts import Domain
-from benchmark.training.evaluate import bits_per_byte, measure_loss
+from benchmark.training.evaluate import measure_loss, to_bits_per_byte
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream
 
@@ -40,20 +40,20 @@ LONGEST_ROW = 1024  # columns; published models have positions for rows that no 
 def evaluate(options: argparse.Namespace) -> int:
     """Print the perplexity of a checkpoint on a text."""
     result = evaluate_text(options.checkpoint, options.text, options.domain)
-    print(_lines(result))
+    print(_format_facts(result))
     return 0
 
 
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
     how = {"mode": options.mode, "text": options.text, "seed": options.seed}
-    print(_lines(grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)))
+    print(_format_facts(grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)))
     again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
     print(f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it", file=sys.stderr)
     return 0
 
 
-def _lines(facts: Mapping[str, object]) -> str:
+def _format_facts(facts: Mapping[str, object]) -> str:
     return "\n".join(f"{key}: {value}" for key, value in facts.items())
 
 
@@ -71,11 +71,11 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
         known = ", ".join(names) or "no domain: leave --domain out"
         raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
     stream = open_text(model, tokenizer, text)
-    index = names.index(domain) if domain else newest(model)
-    value, measured = perplexity(model, stream, index), stream.evaluated[index]
+    index = names.index(domain) if domain else find_newest_domain(model)
+    value, measured = measure_perplexity(model, stream, index), stream.evaluated[index]
     return {
         "perplexity": value,
-        "bits_per_byte": bits_per_byte(value, measured),
+        "bits_per_byte": to_bits_per_byte(value, measured),
         "domain": names[index] if names else NONE,
         "documents": measured.info["documents"],
         "tokens": len(measured.valid),
@@ -83,12 +83,12 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
     }
 
 
-def newest(model: LanguageModel) -> int:
+def find_newest_domain(model: LanguageModel) -> int:
     """The index of the model's last domain; 0 where it has met none."""
     return max(0, len(model.vocabulary.domains) - 1)
 
 
-def perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
+def measure_perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
     """That of a text as of a domain of the model. Raises ConfigError where it is no number."""
     alone = World(0, 1, choose_device())
     value = measure_loss(model.to(alone.device), stream, domain, alone).perplexity
@@ -182,7 +182,7 @@ def grow_checkpoint(
         model, tokenizer = open_folder(checkpoint)
         read = model, open_text(model, tokenizer, text)
     network = read[0].network if read else load_network(checkpoint)
-    rows = _rows(network, read, seed)
+    rows = _take_rows(network, read, seed)
     before = _measure(network, rows, read)
     with whole_folder(out) as folder:
         fit, noise = rows if read else None, 0.0 if mode == "exact" else 0.01
@@ -203,11 +203,11 @@ def grow_checkpoint(
     return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if read else {})
 
 
-def _rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
+def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
     """The first rows of the text, masked as in training, with the prompt that `evaluate` reads with; or random ones."""
     if read:
         model, stream = read
-        batch = next(stream.validation(newest(model), ROWS))
+        batch = next(stream.read_validation(find_newest_domain(model), ROWS))
         return model.insert_prompts(batch.tokens, batch.domains)
     generator = torch.Generator().manual_seed(seed)
     columns = min(COLUMNS, network.config.max_position_embeddings // 2)
@@ -218,4 +218,4 @@ def _rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
 def _measure(network: PreTrainedModel, rows: Tensor, read: Read | None) -> tuple[list[Tensor], float]:
     """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
     logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
-    return logits, perplexity(*read, newest(read[0])) if read else 0.0
+    return logits, measure_perplexity(*read, find_newest_domain(read[0])) if read else 0.0

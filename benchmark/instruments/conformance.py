@@ -41,7 +41,7 @@ from benchmark.settings.suite import Budget, RunConfig, Size
 from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
 from benchmark.training.clock import count_flops
-from benchmark.training.evaluate import perplexities
+from benchmark.training.evaluate import measure_perplexities
 from benchmark.training.keys import plan_stage
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
 from benchmark.training.processes import World, join
@@ -53,7 +53,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 STEPS = 10
 
 
-def place_in(name: str, error: Exception) -> str:
+def find_place_in(name: str, error: Exception) -> str:
     """Where in the file of the method of this name an error arose, in brackets; nothing where it arose elsewhere."""
     lines = [call for call in traceback.extract_tb(error.__traceback__) if Path(call.filename).name == f"{name}.py"]
     return f" ({Path(*Path(lines[-1].filename).parts[-2:])}:{lines[-1].lineno})" if lines else ""
@@ -65,15 +65,15 @@ class TinyRuns:
     def __init__(self, name: str, build: Build, folder: Path) -> None:
         self.name, self.build, self.folder = name, build, folder
 
-    def new_method(self) -> LifelongMethod:
+    def make_method(self) -> LifelongMethod:
         return self.build(self.name, {})
 
     def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
         """A tiny run of the method: 8 rows a batch, or more where 8 cannot hold its share of memory."""
         for rows in (8, 20, 100):
-            config = tiny_config(self.name, architecture, **{"batch_size": rows, **training})
+            config = make_tiny_config(self.name, architecture, **{"batch_size": rows, **training})
             with contextlib.suppress(ConfigError):
-                check_method(config, self.new_method())
+                check_method(config, self.make_method())
                 break
         return config
 
@@ -94,18 +94,18 @@ class TinyRuns:
         """Train if necessary; the weights after each stage."""
         run = self.run(config, store)
         run.train()
-        return weights_of(run)
+        return load_weights(run)
 
     def undisturbed(self, architecture: str = "gpt") -> list[Weights]:
         return self.weights(self.config(architecture), f"undisturbed-{architecture}")
 
 
-def weights_of(run: Run) -> list[Weights]:
+def load_weights(run: Run) -> list[Weights]:
     """The weights after each of its stages."""
     return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys]
 
 
-def tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunConfig:
+def make_tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunConfig:
     return RunConfig.model_validate(
         {
             "suite": "conformance",
@@ -153,12 +153,12 @@ def train_through_kills(start: Callable[[Callable[[], bool]], Run], kills: Seque
         except Killed:
             continue
         assert not left, f"the run ended before it was killed at steps {left}"
-        return weights_of(run)
+        return load_weights(run)
 
 
 def options_are_documented(tiny: TinyRuns) -> None:
     """Every option has a comment on its line."""
-    method = type(tiny.new_method())
+    method = type(tiny.make_method())
     source = "".join(inspect.getsource(base) for base in method.__mro__ if issubclass(base, LifelongMethod))
     for field in fields(method):  # type: ignore[arg-type]
         if field.init:
@@ -176,7 +176,7 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
     of one stream would pass for another's.
     """
     config = tiny.config()
-    method = tiny.new_method()
+    method = tiny.make_method()
     spent = 0.0
     for index in range(len(config.domains)):
         stage = plan_stage(config, index)
@@ -274,7 +274,7 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
         "threshold, order or division by nearly nothing turn rounding into a step"
     )
     for tiny, run, weights in zip(several, runs, expected, strict=True):
-        _assert_close(weights, weights_of(run), 1e-6, f"{tiny.name} in two processes", cure)
+        _assert_close(weights, load_weights(run), 1e-6, f"{tiny.name} in two processes", cure)
 
 
 def _train_as_one_of_two(rank: int, port: int, several: Sequence[TinyRuns]) -> None:
@@ -311,7 +311,7 @@ def bf16_is_finite(tiny: TinyRuns) -> None:
 def every_architecture_learns(tiny: TinyRuns) -> None:
     """A model of each architecture goes through all stages, of each decoder where the method trains no other."""
     for name in list_architecture_names():
-        if tiny.new_method().decoders_only and architectures.load(name).masked:
+        if tiny.make_method().decoders_only and architectures.load(name).masked:
             continue
         _assert_finite(tiny.undisturbed(name), f"in {name}")
 
@@ -324,7 +324,7 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
         lines = records.select_kind(run.store.read_stage(key), EvaluationLine)
         evaluations = [line for line in lines if line.fraction == 1]
         if evaluations:
-            loaded = perplexities(load(run.store.stage_folder(key) / "model"), run.stream, ALONE)
+            loaded = measure_perplexities(load(run.store.stage_folder(key) / "model"), run.stream, ALONE)
             for domain, value in evaluations[-1].perplexity.items():
                 assert value and abs(loaded[domain] / value - 1) < 1e-6, (
                     f"{domain}: {value} recorded, {loaded[domain]} loaded: a model is saved with what its class saves"
@@ -339,7 +339,7 @@ def is_naive_where_it_says(tiny: TinyRuns) -> None:
     if tiny.run(config, "undisturbed-gpt").keys[0] == tiny.run(of_naive, "naive").keys[0]:
         cure = "say in `signature` what the first stage does that Naive's does not"
         _assert_close(naive[:1], mine[:1], 0.0, "in the first stage", cure)
-    if not tiny.new_method().may_be_naive:
+    if not tiny.make_method().may_be_naive:
         with contextlib.suppress(AssertionError):
             _assert_close(naive, mine, 0.0, "", "")
             mine = []
@@ -357,7 +357,7 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     process holds is not seen: methods are code that is read. `verify --stage` asks the same of a study's methods.
     """
     config = tiny.config()
-    _refuse_work("building it", tiny.new_method)
+    _refuse_work("building it", tiny.make_method)
     others = {*threading.enumerate(), *multiprocessing.active_children()}
     for _, prepared in prepare_stages(config, tiny.build, tiny.run(config, "untrained").stream, ALONE):
         inputs, index = prepared.inputs, prepared.inputs.stage.index
@@ -416,7 +416,7 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
                 verdict = "passed"
             except Exception as error:
                 passed = False
-                verdict = f"FAILED: {type(error).__name__}: {error}{place_in(name, error)}"
+                verdict = f"FAILED: {type(error).__name__}: {error}{find_place_in(name, error)}"
             say(f"{promise.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
             if promise is trains_the_same_twice and verdict != "passed":
                 break
@@ -446,9 +446,9 @@ def _refuse_work(where: str, call: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def _unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    before = _contents(method, model)
+    before = _read_contents(method, model)
     yield
-    after = _contents(method, model)
+    after = _read_contents(method, model)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     assert not changed, (
         f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; nothing else but "
@@ -456,7 +456,7 @@ def _unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator
     )
 
 
-def _contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]:
+def _read_contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]:
     """What a method, its class and their file hold, each thing by its place, and their model."""
     kind = type(method)
     holders = {kind.__name__: method, f"class {kind.__name__}": kind, kind.__module__: sys.modules[kind.__module__]}

@@ -49,7 +49,7 @@ def export(options: argparse.Namespace) -> int:
     domain = export_model(Path(options.stage), options.out, options.prompt)
     reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
     print(f"wrote {options.out}, a Hugging Face model that {reads}")
-    folder, measured = _model_folder(Path(options.stage)), [str(options.out)]
+    folder, measured = _find_model_folder(Path(options.stage)), [str(options.out)]
     if domain and read_configuration(folder)["prompts"]:  # `evaluate` reads no folder whose texts begin with a prompt
         measured = [str(folder), "--domain", domain]
     print(f"next: `python run_all.py {shlex.join(['evaluate', *measured, '--text', 'FILE'])}` measures it")
@@ -67,12 +67,12 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
     """
     if out.exists():
         raise ConfigError(f"{out} exists already: name a new folder")
-    folder = _model_folder(stage)
+    folder = _find_model_folder(stage)
     if find_kind(folder) == "progressive":
         raise ConfigError(f"cannot export {stage}: transformers has no model with columns (PNN)")
     model = load(folder)
-    domain = _domain(model, stage, prompt)
-    network, saved = plain_model(model, read_tokenizer(folder, model.vocabulary), domain)
+    domain = _choose_domain(model, stage, prompt)
+    network, saved = make_plain(model, read_tokenizer(folder, model.vocabulary), domain)
     with whole_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)
@@ -80,7 +80,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
     return domain
 
 
-def _model_folder(stage: Path) -> Path:
+def _find_model_folder(stage: Path) -> Path:
     if stage.is_file():
         run = records.find_last(records.read(stage, records.RUN), records.RunLine)
         if run is None or not run.stages:
@@ -89,7 +89,7 @@ def _model_folder(stage: Path) -> Path:
     return stage / "model" if (stage / "model").is_dir() else stage
 
 
-def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
+def _choose_domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
     """Whose prompt or adapters; None for a model that reads all domains alike."""
     names = model.vocabulary.domains
     reads_alike = not (model.prompts or isinstance(model, LoraModel))
@@ -100,7 +100,7 @@ def _domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
 
 
 @torch.no_grad()
-def plain_model(
+def make_plain(
     model: LanguageModel, tokenizer: Tokenizer, domain: str | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """The network and the tokenizer with which transformers predicts as `model` does, which they may change.
@@ -120,9 +120,9 @@ def plain_model(
     network: Any = model.network
     prompt = network.get_input_embeddings().weight[vocabulary.text + index].clone()
     model.add_domains((), seed=0)
-    tokenizer, row = without_prompts(tokenizer, vocabulary), None
+    tokenizer, row = remove_prompts(tokenizer, vocabulary), None
     if domain is not None:
-        row = _place(model, tokenizer, prompt)
+        row = _place_prompt(model, tokenizer, prompt)
         if row == special.mask:
             special = replace(special, mask=-1)
         else:
@@ -132,7 +132,7 @@ def plain_model(
     return network, wrap_tokenizer(tokenizer, special, model.sequence_length, model.masked, row)
 
 
-def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
+def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
     """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its token.
 
     Raises ConfigError where there is no place.
@@ -144,7 +144,7 @@ def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
         if row >= network.config.vocab_size:
             network.resize_token_embeddings(row + 1, mean_resizing=False)
         network.get_output_embeddings().bias[row] = NEVER
-    elif (row := _free_row(tokenizer, model.vocabulary)) is not None:
+    elif (row := _find_free_row(tokenizer, model.vocabulary)) is not None:
         decoder = network.get_output_embeddings()
         decoder.weight = nn.Parameter(decoder.weight.clone())
         network.config.tie_word_embeddings = False
@@ -157,7 +157,7 @@ def _place(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
     return row
 
 
-def _free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
+def _find_free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
     """A row whose token no text contains: the first without a token, or `<mask>`'s, for only causal models ask."""
     special = vocabulary.special
     if tokenizer.get_vocab_size() < vocabulary.text:
@@ -165,7 +165,7 @@ def _free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
     return None if special.mask in (special.bos, special.eos, special.pad, -1) else special.mask
 
 
-def without_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
+def remove_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
     """The text's tokenizer, of one that `with_prompts` made."""
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = [

@@ -68,7 +68,7 @@ def new_suite(options: argparse.Namespace) -> int:
     """Write a suite for somebody's text, and say what to do next."""
     with join() as alone:
         product = MatrixProduct("fp32", alone)
-        fastest = max(product.flops_per_second() for _ in range(5))
+        fastest = max(product.measure_flops_per_second() for _ in range(5))
     print("\n".join(write_suite(options.name, options.text, fastest)))
     return 0
 
@@ -81,8 +81,8 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     file = Path(name if name.endswith(".toml") else f"{name}.toml")
     if file.exists():
         raise ConfigError(f"{file} is there already: choose another name, or remove it")
-    texts = [read_beginning(place, _name(place)) for place in _domains(folders)]
-    content = suite_text(file, texts, flops_per_second)
+    texts = [read_beginning(place, _make_name(place)) for place in _find_domains(folders)]
+    content = write_content(file, texts, flops_per_second)
     with whole_file(file) as out:
         out.write(content.encode())
     called = shlex.quote(str(file.with_suffix("")))
@@ -96,7 +96,7 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     ]
 
 
-def _domains(given: Sequence[Path]) -> list[Path]:
+def _find_domains(given: Sequence[Path]) -> list[Path]:
     """The file or folder of each domain."""
     places = list(given)
     if len(places) == 1 and places[0].is_dir() and not any(_is_text(path) for path in places[0].iterdir()):
@@ -113,7 +113,7 @@ def _is_text(path: Path) -> bool:
     return path.is_file() and bool(find_kind(path))
 
 
-def _name(place: Path) -> str:
+def _make_name(place: Path) -> str:
     stem = place.resolve().name if place.is_dir() else place.name.split(".")[0]
     return re.sub(r"[^\w-]+", "_", stem).strip("_-") or "domain"
 
@@ -122,7 +122,7 @@ def read_beginning(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
     files = find_files(str(place), Counter())
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files]
-    stops = Domain(name=name, train=(str(place),), text_field=_text_field(files))
+    stops = Domain(name=name, train=(str(place),), text_field=_choose_text_field(files))
     domain, skipped = stops.model_copy(update={"on_error": "skip"}), Counter[str]()
     documents = seen = 0
     for document in corpus.drop_repeats(domain, skipped):
@@ -140,7 +140,7 @@ def read_beginning(place: Path, name: str) -> Text:
     return Text(domain, documents if documents >= FEWEST else max(documents, pages), seen, seen)
 
 
-def _text_field(files: Sequence[Path]) -> str:
+def _choose_text_field(files: Sequence[Path]) -> str:
     """The field of the first record that is called `text`, or else holds the longest one; "a.b" is b of a's."""
     rows = (pair for path in files if find_kind(path) != ".txt" for pair in read_rows(path, "text"))
     place, row = next(((place, row) for place, row in rows if not isinstance(row, bytes) or row.strip()), ("", None))
@@ -150,19 +150,19 @@ def _text_field(files: Sequence[Path]) -> str:
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 
 
-def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
+def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
     """The file's content. The domain with the least text decides how long each stage is."""
     vocabulary = next(
         (v for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8)) if sum(t.total for t in texts) < most), 32768
     )
     tokens = [text.total / BYTES_PER_TOKEN[vocabulary] for text in texts]
-    share = valid_share(texts)
+    share = choose_valid_share(texts)
     least = min(share, 1 - share) * min(text.seen for text in texts) / BYTES_PER_TOKEN[vocabulary]
     whole, speed, read = SWEEP / len(METHODS) / len(texts), UTILISATION * flops_per_second, PASSES * min(tokens)
     affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
     most = min(affordable, read / TOKENS_PER_PARAMETER)
-    first = max([i for i, size in enumerate(RUNGS) if _parameters(size, vocabulary) <= most], default=0)
-    seconds = min(whole, max(LEAST, 6 * _parameters(RUNGS[first], vocabulary) * read / speed))
+    first = max([i for i, size in enumerate(RUNGS) if _count_parameters(size, vocabulary) <= most], default=0)
+    seconds = min(whole, max(LEAST, 6 * _count_parameters(RUNGS[first], vocabulary) * read / speed))
     minutes = seconds * len(METHODS) * len(texts) / 60
     sizes = min(len(texts), MOST_SIZES)
     ladder = [RUNGS[min(first + stage * sizes // len(texts), len(RUNGS) - 1)] for stage in range(len(texts))]
@@ -179,7 +179,7 @@ def suite_text(file: Path, texts: Sequence[Text], flops_per_second: float) -> st
     held = f"valid_share = {share:g}, max_valid_bytes = {measured:_.0f}"
     names = [text.domain.name for text in texts]
     title = ", ".join(names) if len(names) <= MOST_SIZES else f"{len(names)} domains, {names[0]} to {names[-1]}"
-    domains = "\n".join(f"  {_domain(text, file)}," for text in texts)
+    domains = "\n".join(f"  {_format_domain(text, file)}," for text in texts)
     rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
     lines = "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
     return f"""\
@@ -202,7 +202,7 @@ model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, init = "scal
 """
 
 
-def valid_share(texts: Sequence[Text]) -> float:
+def choose_valid_share(texts: Sequence[Text]) -> float:
     """The smallest share that holds out documents enough of each domain, with some to spare, as chance picks them.
 
     Raises DataError for a domain that has too few to train on some and keep others.
@@ -216,11 +216,11 @@ def valid_share(texts: Sequence[Text]) -> float:
     return next((share for share in SHARES if share * fewest.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1])
 
 
-def _parameters(size: Size, vocabulary: int) -> int:
+def _count_parameters(size: Size, vocabulary: int) -> int:
     return 12 * size.layers * size.hidden_size**2 + vocabulary * size.hidden_size
 
 
-def _domain(text: Text, file: Path) -> str:
+def _format_domain(text: Text, file: Path) -> str:
     place = Path(text.domain.train[0])
     beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
     more = f", text_field = {_quote(str(text.domain.text_field))}" if text.domain.text_field != "text" else ""

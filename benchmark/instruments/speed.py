@@ -27,12 +27,12 @@ from benchmark.records import Hardware
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import Build, LifelongMethod, Phase, get_state, set_state
 from benchmark.training.processes import World, join
 from benchmark.training.run import make_stream
 from benchmark.training.step import StageInputs, Stepper, make_stage, set_training
-from benchmark.training.step_times import RowTimes, StageTimes, settings_of
+from benchmark.training.step_times import RowTimes, StageTimes, list_settings
 from benchmark.training.stream import Stream
 
 TOLERANCE = 0.1  # a method may be this much slower than its FLOPs say
@@ -84,7 +84,7 @@ def measure(
             shared, measured = known[key]
             costs += [replace(cost, row=config.row) for cost in shared]
             times.append(measured)
-        rows.append(RowTimes(config.method, config.options, settings_of(config), tuple(times)))
+        rows.append(RowTimes(config.method, config.options, list_settings(config), tuple(times)))
     return costs, rows
 
 
@@ -133,7 +133,7 @@ class MatrixProduct:
         self._world, self._flops = world, 2.0 * size**3 * world.size
         self._factor, self._out = (torch.ones(size, size, dtype=kind, device=world.device) for _ in range(2))
 
-    def flops_per_second(self) -> float:
+    def measure_flops_per_second(self) -> float:
         """Measure what all processes reach together, at the slowest one's pace."""
         self._world.synchronize()
         began = time.perf_counter()
@@ -147,18 +147,18 @@ def _time_in_turns(
 ) -> list[tuple[float, float, float]]:
     """Of each turn: seconds of a step, of Naive's before and after it on average, and FLOPs a second of the product."""
     for step in range(WARM_UP):
-        _seconds_of(stepper, step)
-        product.flops_per_second()
-        before = _seconds_of(naive, step)
+        _time_step(stepper, step)
+        product.measure_flops_per_second()
+        before = _time_step(naive, step)
     turns = []
     for step in range(WARM_UP, WARM_UP + pairs):
-        mine, peak, after = _seconds_of(stepper, step), product.flops_per_second(), _seconds_of(naive, step)
+        mine, peak, after = _time_step(stepper, step), product.measure_flops_per_second(), _time_step(naive, step)
         turns.append((mine, (before + after) / 2, peak))
         before = after
     return turns
 
 
-def _seconds_of(stepper: Stepper, step: int) -> float:
+def _time_step(stepper: Stepper, step: int) -> float:
     """How long a step takes at a learning rate of 0, the slowest process's time."""
     world = stepper.inputs.world
     world.synchronize()
@@ -173,7 +173,7 @@ def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World
     method = build(config.method, config.options)
     steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
     texts = [stream.corpus.keys[text.name] for text in config.learned]
-    keys = stage_keys(steps, method, texts)  # of steps: a table need not be there yet
+    keys = make_stage_keys(steps, method, texts)  # of steps: a table need not be there yet
     config = set_training(config, precision=choose_precision(config.training.precision, world.device))
     first = make_stage(config, 0, stream)
     torch.manual_seed(first.seed)
@@ -196,7 +196,7 @@ def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World
         yield key, Prepared(inputs, set_up, naive)
 
 
-def table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
+def format_table(costs: Sequence[Cost], precision: str, machine: Hardware) -> str:
     """A line a phase; the ones that cost over a tenth more than predicted are marked."""
     lines = [
         {
@@ -225,8 +225,9 @@ def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs:
     say = partial(print, file=sys.stderr)
     with join() as world:
         costs, rows = measure(configs, build, lambda config: prepare_corpus(config, store, say), world, pairs, say)
-        print(table(costs, choose_precision(configs[0].training.precision, world.device), world.hardware()))
+        precision = choose_precision(configs[0].training.precision, world.device)
+        print(format_table(costs, precision, world.describe_hardware()))
         if table_file:
-            step_times.write(table_file, rows, world.hardware())
+            step_times.write(table_file, rows, world.describe_hardware())
             say(f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it')
     return 0

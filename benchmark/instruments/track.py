@@ -31,7 +31,7 @@ def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, ou
         if run.why:
             yield f"! {run.id} is left out: {run.why}"
             continue
-        evaluations = list(points(run))
+        evaluations = list(list_points(run))
         write_events(folder / run.id, evaluations)
         yield f"{run.id}: {len(evaluations)} evaluations written to {folder / run.id}"
     yield f"`tensorboard --logdir {shlex.quote(str(folder))}` shows what there is"
@@ -52,18 +52,18 @@ def write_events(folder: Path, evaluations: Sequence[Point]) -> None:
         writer.close()
 
 
-def points(run: RunRecords) -> Iterator[Point]:
+def list_points(run: RunRecords) -> Iterator[Point]:
     """Each evaluation of a run."""
     steps = 0.0
     for index, stage in enumerate(run.stages):
         for line in stage:
             if isinstance(line, EvaluationLine):
-                yield round(steps + line.charged["steps"]), line.time, _values(line, run, index)
+                yield round(steps + line.charged["steps"]), line.time, _list_values(line, run, index)
             elif isinstance(line, DoneLine):
                 steps += line.charged["steps"]
 
 
-def _values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str, float]:
+def _list_values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str, float]:
     perplexity = {name: math.inf if value is None else value for name, value in line.perplexity.items()}
     met = [math.log(perplexity[domain.name]) for domain in run.domains[: stage + 1]]
     values = {"stage": stage + 1.0, "AP": math.exp(math.fsum(met) / len(met))}

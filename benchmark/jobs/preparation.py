@@ -30,7 +30,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                 f"{len(domain.valid):,} validation tokens, unigram perplexity {domain.info['unigram_perplexity']:,.1f}"
                 + (f"; left out: {skipped}" if skipped else "")
             )
-        yield from filter(None, [config.passes_note([domain.info["tokens"] for domain in corpus.domains])])
+        yield from filter(None, [config.describe_expected_passes([domain.info["tokens"] for domain in corpus.domains])])
         problems += warnings(corpus, config, store.data)
         corpora.append((corpus, config))
     for folder in {config.start.folder for config in configs if config.start}:

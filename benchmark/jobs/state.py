@@ -27,7 +27,7 @@ from benchmark.settings.units import UNITS
 from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
 from benchmark.training.identity import Identities, Identity
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import Build
 from benchmark.training.progress import read_heartbeat
 
@@ -116,12 +116,12 @@ class Survey:
     def keys(self, config: RunConfig) -> list[str]:
         """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
         texts = _planned_texts(config.learned, config.tokenizer, config.data)
-        return stage_keys(config, self._methods[config.row, str(config.options)], texts)
+        return make_stage_keys(config, self._methods[config.row, str(config.options)], texts)
 
     def _state(self, config: RunConfig, identity: Identity) -> RunState:
         names = tuple(domain.name for domain in config.domains)
         stages = tuple(self._read_stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
-        job, other = self._job_of.get(f"train-{config.id}"), sum(identity.other_code(each.begun) for each in stages)
+        job, other = self._job_of.get(f"train-{config.id}"), sum(identity.had_other_code(each.begun) for each in stages)
         known = (tuple(self.keys(config)), tuple(identity.keys), stages, identity.prepared, identity.sizes)
         run = RunState(config, "todo", identity.why, *known, job=job, other_code=other)
         # a kill may come between the last stage's end and the run's

@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.state import RunState, Scored, Survey
 from benchmark.jobs.waves import Plan
-from benchmark.settings.suite import RunConfig, per_stage
-from benchmark.settings.units import UNITS, duration
+from benchmark.settings.suite import RunConfig, pick_for_stage
+from benchmark.settings.units import UNITS, format_duration
 from benchmark.training.identity import Identities, name_further_seeds
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
@@ -110,7 +110,7 @@ def _describe_run(run: RunState) -> tuple[str, ...]:
     """`ap` is AP after the last domain that the run has finished."""
     unit, job = UNITS[run.config.budget.unit], run.job
     amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
-    charged = duration(amount) if unit.in_seconds else unit.text(amount)
+    charged = format_duration(amount) if unit.in_seconds else unit.format(amount)
     ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
     of_job = (job.id, _count_starts(job), job.node) if job else ("", "", "")
     return (run.config.label, "", run.state, *of_job, charged, ap, run.detail)
@@ -164,7 +164,7 @@ def sweep_line(states: Sequence[RunState]) -> str:
     there, missing = sum(model.there for model in models), sum(model.missing for model in models)
     scores = f"{there:,} of {there + missing:,} scores" if there else ""
     share, left = measure_progress(states)
-    time_left = f"about {duration(left)} left to train" if left else ""
+    time_left = f"about {format_duration(left)} left to train" if left else ""
     return "; ".join(filter(None, [runs, f"{share:.0%} trained", scores, time_left]))
 
 
@@ -196,7 +196,7 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
 
 def _list_budgets(config: RunConfig) -> list[float]:
     """The budget of each stage."""
-    return [per_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
+    return [pick_for_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
 
 
 def describe(plan: Plan, executor: Executor) -> list[str]:
@@ -205,7 +205,7 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     units = dict.fromkeys(state.config.budget.unit for state in plan.states)
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
     notes = [state.config.tokenizer_note for state in plan.states]
-    notes += [state.config.passes_note(state.tokens) for state in plan.states]
+    notes += [state.config.describe_expected_passes(state.tokens) for state in plan.states]
     if not all(state.prepared for state in plan.wanted):
         notes.append("How often domains are read, and the memory's share of them, is known once text is prepared.")
     does_more = "next: the same command without --dry-run does that, then renders the report"
@@ -227,4 +227,4 @@ def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
             of_stages = list(zip(state.planned, _list_budgets(state.config), strict=True))
             stages |= {key: (amount, state.config) for key, amount in of_stages[len(state.finished) :]}
     gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
-    return UNITS[unit].text(sum(amount for amount, _ in stages.values()), gpu_seconds)
+    return UNITS[unit].format(sum(amount for amount, _ in stages.values()), gpu_seconds)

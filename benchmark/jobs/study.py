@@ -28,7 +28,7 @@ from benchmark.downstream.tasks import find_example_keys
 from benchmark.errors import UserError
 from benchmark.files import whole_file
 from benchmark.jobs.work import RenderReport, Train, Worker
-from benchmark.settings.suite import RunConfig, Suite, Suites, per_stage
+from benchmark.settings.suite import RunConfig, Suite, Suites, pick_for_stage
 from benchmark.settings.units import UNITS
 from benchmark.store import RunRecords, Store, load_runs
 from benchmark.training.identity import Identities
@@ -292,7 +292,7 @@ def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
         if not start or not done:
             raise ResultsError(f"{run.id}: its stage {index} did not end: collect finished runs alone")
         unit, charged = start.budget.unit, done.charged
-        given += per_stage(config.budget.amount, index)
+        given += pick_for_stage(config.budget.amount, index)
         spent = charged[unit] + (0.0 if anew else spent)
         over += 4 * charged[unit] / max(charged["steps"], 1.0)  # one step of its dearest phase
         if spent > given + over:

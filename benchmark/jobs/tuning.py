@@ -20,7 +20,7 @@ from benchmark.files import whole_file
 from benchmark.jobs.state import Survey
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
-from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, per_stage
+from benchmark.settings.suite import PerStage, Row, RunConfig, Suite, Tuned, pick_for_stage
 from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
 from benchmark.training.method import Build
@@ -139,7 +139,7 @@ def pick(suite: Suite, rows: Sequence[Row], searching: Suite, perplexities: Mapp
         rate = {RATE: _rate_of(suite, row, best)} if RATE in best.set else {}
         chosen.append(row.model_copy(update={"options": best.options, "set": {**row.set, **rate}}))
     count = len(searching.rows) // len(rows)
-    amounts = [per_stage(searching.budget.amount, stage) for stage in range(len(searching.domains))]
+    amounts = [pick_for_stage(searching.budget.amount, stage) for stage in range(len(searching.domains))]
     tuned = Tuned(configurations=count, spent=count * sum(amounts), unit=searching.budget.unit)
     changes = {"name": f"{suite.name}-tuned", "methods": (), "rows": tuple(chosen), "options": {}, "tuned": tuned}
     return suite.model_copy(update=changes)
@@ -150,7 +150,7 @@ def _rate_of(suite: Suite, row: Row, best: Row) -> PerStage:
     [run] = expand(suite, [row], suite.seeds[:1])
     own, tried = run.training.learning_rate, best.set[RATE]
     first = tried[0] if isinstance(tried, (list, tuple)) else tried
-    return _scale(own, first / per_stage(own, 0))
+    return _scale(own, first / pick_for_stage(own, 0))
 
 
 def _first(value: Any) -> Any:

@@ -157,7 +157,7 @@ class Train(Unit):
         name = f"{config.suite}: {config.row}, seed {config.seed}"
         leads = world.leads  # the first speaks for all
         line = ProgressLine(name, store.heartbeat_file(config)) if leads else None
-        say = line.finish if line else lambda text, is_news=True: None
+        say = line.say if line else lambda text, is_news=True: None
         try:
             method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
@@ -204,13 +204,13 @@ class Score(Unit):
         if select_tasks(self.suite, final):
             tasks = load_tasks(self.suite, self.store)
             try:
-                line.finish(score_stage(*given, tasks, self.store, line.passing, worker.asked_to_stop), is_news=False)
+                line.say(score_stage(*given, tasks, self.store, line.say_briefly, worker.asked_to_stop), is_news=False)
             except NotScored as error:
                 lost = error
         if self.suite.evaluate.tasks:
             from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval
 
-            line.finish(evaluate_stage(*given, self.store, worker.asked_to_stop), is_news=False)
+            line.say(evaluate_stage(*given, self.store, worker.asked_to_stop), is_news=False)
         if lost:
             raise lost
 

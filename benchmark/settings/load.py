@@ -50,7 +50,7 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Se
     place = f"suite {name!r}"
     content, built_in = _read(name)
     if SITE.exists():
-        place, content = f"{place} with {SITE}", _merge(_site(), content)
+        place, content = f"{place} with {SITE}", _merge(_read_site(), content)
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
@@ -190,7 +190,7 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     return _merge(inherited, content), built_in + more
 
 
-def _site() -> dict[str, Any]:
+def _read_site() -> dict[str, Any]:
     """The site file: a `[slurm]` section; nothing else may be in it, for it must not change results."""
     content, _ = _read(str(SITE))
     if others := ", ".join(content.keys() - {"slurm"}):

@@ -66,7 +66,7 @@ class Optimizer:
         return replace(self, options={**self.options, **options})
 
 
-def _adamw(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
+def _make_adamw(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
     """Adam with decoupled weight decay, as fairseq's Adam does it for the paper."""
     import torch
 
@@ -75,13 +75,13 @@ def _adamw(groups: Groups, training: Training, options: Options) -> TorchOptimiz
     )
 
 
-def _muon(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
+def _make_muon(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
     import torch
 
     return torch.optim.Muon(groups, lr=0.0, weight_decay=training.weight_decay, **options)
 
 
-def _sgd(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
+def _make_sgd(groups: Groups, training: Training, options: Options) -> TorchOptimizer:
     import torch
 
     return torch.optim.SGD(groups, lr=0.0, weight_decay=training.weight_decay, **options)
@@ -94,11 +94,11 @@ def _is_matrix_of_a_layer(name: str, parameter: Parameter) -> bool:
 OPTIMIZERS = {
     kind.name: kind
     for kind in (
-        Optimizer("adamw", "Adam with decoupled weight decay (the paper's)", (Part(_adamw),)),
+        Optimizer("adamw", "Adam with decoupled weight decay (the paper's)", (Part(_make_adamw),)),
         Optimizer(
             "muon",
             "Muon (Jordan et al. 2024) for matrices of layers, else adamw",
-            (Part(_muon, _is_matrix_of_a_layer), Part(_adamw)),
+            (Part(_make_muon, _is_matrix_of_a_layer), Part(_make_adamw)),
             # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu et al. 2025)
             {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "adjust_lr_fn": "match_rms_adamw"},
             holds_weights=True,
@@ -106,7 +106,7 @@ OPTIMIZERS = {
         Optimizer(
             "sgd",
             "gradient descent with momentum",
-            (Part(_sgd),),
+            (Part(_make_sgd),),
             {"momentum": 0.9, "nesterov": False},
         ),
     )

@@ -92,7 +92,7 @@ SCHEDULES: dict[ScheduleName, Callable[[float], tuple[Piece, ...]]] = {  # after
 }
 
 
-def schedule_of(asked: Schedule | ScheduleName, warmup: float) -> Schedule:
+def find_schedule(asked: Schedule | ScheduleName, warmup: float) -> Schedule:
     """The schedule of that name with that share of warm-up; one that is given as a value is itself."""
     if isinstance(asked, Schedule):
         return asked

@@ -145,7 +145,7 @@ class Slurm(JobKind):
                 own.setdefault(other, None)  # Slurm refuses both
         return base.model_copy(update=own)
 
-    def parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
+    def list_parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
         own = self.of(kind)
         if kind in ("train", "stages"):

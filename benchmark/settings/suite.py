@@ -375,13 +375,13 @@ class RunConfig(Settings):
             f'first alone: tokenizer.domains = ["{first}"].'
         )
 
-    def passes_note(self, tokens: Sequence[int]) -> str:
+    def describe_expected_passes(self, tokens: Sequence[int]) -> str:
         """Passes over the text, as far as known before training, by the tokens of each domain."""
         columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
         step = cost(Work(steps=1, tokens=columns)) if (cost := UNITS[self.budget.unit].cost) else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
         own = columns * (1 - (self.replay.share if self.replay else 0))
-        read = [per_stage(self.budget.amount, stage) / step * own for stage in range(len(labels))] if step else []
+        read = [pick_for_stage(self.budget.amount, stage) / step * own for stage in range(len(labels))] if step else []
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
         return describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
 
@@ -410,7 +410,7 @@ class RunConfig(Settings):
         }
         return f"{self.label}-{digest(self.model_dump(mode='json', exclude=leave_out))}"
 
-    def description(self) -> RunLine:
+    def describe(self) -> RunLine:
         """What records say of the run, as far as it is known before it starts."""
         return RunLine(
             id=self.id,
@@ -431,7 +431,7 @@ class RunConfig(Settings):
 Suites = Sequence[tuple[Suite, Sequence[RunConfig]]]  # with their runs
 
 
-def per_stage(value: PerStage, stage: int) -> float:
+def pick_for_stage(value: PerStage, stage: int) -> float:
     """The value of a per-stage setting in `stage` (counted from 0); records hold lists."""
     return value[stage] if isinstance(value, tuple | list) else value
 

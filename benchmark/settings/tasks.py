@@ -106,7 +106,7 @@ class Finetuning(Settings):
     )
     forward_tokens: int = Field(32_768, gt=0, description="columns of a forward pass; larger batches accumulate")
 
-    def trials_of(self, task: Task) -> list[tuple[How, int]]:
+    def list_trials(self, task: Task) -> list[tuple[How, int]]:
         """How the task is scored, with which seeds; a linear probe has nothing to draw but a wrong prompt."""
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
         ways: Iterable[How] = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)

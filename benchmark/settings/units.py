@@ -37,12 +37,12 @@ class Unit:
         """Whether FLOPs are charged."""
         return self.cost is not None and self.cost(Work(flops=1.0)) > 0
 
-    def text(self, amount: float, gpu_seconds: float = 0) -> str:
+    def format(self, amount: float, gpu_seconds: float = 0) -> str:
         """An amount for people, e.g. `5,400 s (1:30:00, 12.0 GPU-hours)` or `62,500 steps`."""
         if not self.in_seconds:
             return f"{amount:,.0f} {self.name}"
         hours = f", {gpu_seconds / 3600:,.1f} GPU-hours" if gpu_seconds else ""
-        return f"{amount:,.0f} s ({duration(amount)}{hours})"
+        return f"{amount:,.0f} s ({format_duration(amount)}{hours})"
 
 
 UNITS = {
@@ -79,7 +79,7 @@ def list_recorded_units() -> list[str]:
     return [name for name, unit in UNITS.items() if not unit.by_table]
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as people write them: `1:02:03`, `2:03`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -31,11 +31,11 @@ class Draw:
 def plan_draws(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Draw], Draw]:
     """What a step of a phase, the `index`-th of its stage, consists of, and its second batch, `Phase.memory_batch`.
 
-    `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `rows_of_share`.
+    `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `count_rows_of_share`.
     """
 
     def count(what: str, share: float, rows: int) -> int:
-        return rows_of_share(share, rows, f"{what} of phase {phase.name!r}")
+        return count_rows_of_share(share, rows, f"{what} of phase {phase.name!r}")
 
     def make(domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0) -> Draw:
         replayed = count("replay", replay, rows)
@@ -53,7 +53,7 @@ def plan_draws(phase: Phase, index: int, batch_size: int, replay: float, has_mem
     return draws, Draw(domain="memory", memory=second, number=1000 + index)
 
 
-def rows_of_share(share: float, batch_size: int, what: str) -> int:
+def count_rows_of_share(share: float, batch_size: int, what: str) -> int:
     """The whole number of rows nearest to a share of a batch; of two that are equally near the even one.
 
     Raises ConfigError where a share between none and all of the batch rounds to none or all: that would be another

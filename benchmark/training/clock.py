@@ -21,9 +21,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.records import CoreShare
-from benchmark.settings.suite import Budget, per_stage
+from benchmark.settings.suite import Budget, pick_for_stage
 from benchmark.settings.units import UNITS, Work
-from benchmark.training.processes import World, list_own_cores, node
+from benchmark.training.processes import World, list_own_cores, name_machine
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
@@ -48,7 +48,7 @@ class Clock:
     """
 
     def __init__(self, budget: Budget, stage: int, world: World) -> None:
-        self.unit, self.limit = UNITS[budget.unit], per_stage(budget.amount, stage)
+        self.unit, self.limit = UNITS[budget.unit], pick_for_stage(budget.amount, stage)
         self.share = 1.0  # of the limit that the stage's phases take; one may take what earlier stages left
         self.cores = CoreTime()
         self.charged: dict[str, float] = dict.fromkeys(UNITS, 0)  # by unit
@@ -75,7 +75,7 @@ class Clock:
     def tokens_per_second(self) -> float:
         return self.charged["tokens"] / self.seconds if self.seconds else 0.0
 
-    def passed_mark(self, before: float, marks: int) -> bool:
+    def has_passed_mark(self, before: float, marks: int) -> bool:
         """Whether one of so many evenly spaced points lies behind a fraction from before; the stage's end is apart."""
         return int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9) and self.fraction < 1 - 1e-9
 
@@ -136,7 +136,7 @@ class CoreUse:
 
 def measure_core_share(mine: CoreTime, world: World) -> CoreShare:
     """What the processes of the run had of their cores. All of them must call this at once."""
-    uses = world.gather(CoreUse(node(), tuple(list_own_cores()), torch.get_num_threads(), mine))
+    uses = world.gather(CoreUse(name_machine(), tuple(list_own_cores()), torch.get_num_threads(), mine))
     places = {(use.machine, use.cores) for use in uses}
     shares = [measure_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
     can_tell = max(use.time.wall for use in uses) >= MEASURABLE

@@ -20,7 +20,7 @@ from benchmark.models.devices import autocast
 from benchmark.models.devices import evaluating as evaluating  # where methods look for it
 from benchmark.records import EvaluationLine, LaterLine, StageLine
 from benchmark.training.processes import World
-from benchmark.training.stream import Stream, predictions
+from benchmark.training.stream import Stream, count_predictions
 
 LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
@@ -43,7 +43,7 @@ class TextLoss:
         pairs = zip(self.tokens.tolist(), self.nats.round(3).tolist(), strict=True)
         return [(tokens, nats) for tokens, nats in pairs if tokens]
 
-    def without(self, documents: Collection[int]) -> TextLoss | None:
+    def leave_out(self, documents: Collection[int]) -> TextLoss | None:
         """The loss on the other documents; None where there is no other."""
         left = ~np.isin(np.arange(len(self.tokens)), [*documents])
         return TextLoss(self.tokens[left], self.nats[left]) if self.tokens[left].any() else None
@@ -60,21 +60,21 @@ def evaluate(
     losses = {text.name: measure_loss(model, stream, index, world, precision) for index, text in enumerate(texts)}
     measured: dict[str, dict[str, Any]] = {
         "perplexity": {name: loss.perplexity for name, loss in losses.items()},
-        "bits_per_byte": {text.name: bits_per_byte(losses[text.name].perplexity, text) for text in texts},
+        "bits_per_byte": {text.name: to_bits_per_byte(losses[text.name].perplexity, text) for text in texts},
     }
     if at_end:
         copied = {name: {number for of in stream.leaks.values() for number in of[name]} for name in losses}
-        others = {name: losses[name].without(numbers) for name, numbers in copied.items() if numbers}
+        others = {name: losses[name].leave_out(numbers) for name, numbers in copied.items() if numbers}
         measured["without_copies"] = {name: loss.perplexity for name, loss in others.items() if loss}
         measured["documents"] = {name: loss.by_document() for name, loss in losses.items()}
     return measured
 
 
-def perplexities(model: LanguageModel, stream: Stream, world: World) -> dict[str, float]:
+def measure_perplexities(model: LanguageModel, stream: Stream, world: World) -> dict[str, float]:
     return evaluate(model, stream, world, "fp32")["perplexity"]
 
 
-def bits_per_byte(perplexity: float, text: DomainTokens) -> float:
+def to_bits_per_byte(perplexity: float, text: DomainTokens) -> float:
     """What a byte of a domain's validation text costs at this perplexity per token, whatever the tokenizer.
 
     For a model that predicts every token, its cross-entropy in bits over the bytes of the text. For a masked one the
@@ -89,12 +89,12 @@ def measure_loss(model: LanguageModel, stream: Stream, domain: int, world: World
 
     BERT: at masked positions, the same for every model, method and seed. GPT: at every text token.
     """
-    documents, place = stream.validation_documents(domain), 0
+    documents, place = stream.number_documents(domain), 0
     count, mine = int(documents.max()) + 1, documents[world.rank :: world.size]
-    rows = max(1, LOGITS_AT_ONCE // (predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
+    rows = max(1, LOGITS_AT_ONCE // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
     tokens, nats = np.zeros(count), np.zeros(count)
     with evaluating(model):
-        for batch in stream.validation(domain, rows, world.rank, world.size):
+        for batch in stream.read_validation(domain, rows, world.rank, world.size):
             columns = batch.positions.numpy() - int(stream.masked)
             of = np.take_along_axis(mine[place : place + len(columns)], columns, axis=1).ravel()
             place += len(columns)
@@ -129,7 +129,7 @@ def evaluate_missing(
     for index in missing:
         text = stream.evaluated[index]
         value = measure_loss(model, stream, index, world, precision).perplexity
-        bits = bits_per_byte(value, text)
+        bits = to_bits_per_byte(value, text)
         if world.leads:
             line = LaterLine(domain=text.name, text=keys[text.name], perplexity=value, bits_per_byte=bits)
             records.append(path, line)

@@ -16,7 +16,7 @@ from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, find_las
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, Store, leave_out
-from benchmark.training.keys import hash_code, stage_keys
+from benchmark.training.keys import hash_code, make_stage_keys
 from benchmark.training.method import Build
 
 
@@ -34,7 +34,7 @@ class Identity:
     why: str = ""  # its records are not of it
     sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
 
-    def other_code(self, begun: StageLine | None) -> bool:
+    def had_other_code(self, begun: StageLine | None) -> bool:
         """Whether its method trained a stage when its code was another; of a stage whose method is not known: no."""
         # archives have stages without `method` and `method_code`
         return begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
@@ -54,18 +54,18 @@ class Identities:
         They are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive.
         Raises NotHere for a text that is not here, and of which nothing is recorded.
         """
-        method, corpus = self.build(config.method, config.options), self._text(config)
+        method, corpus = self.build(config.method, config.options), self._find_corpus(config)
         lines = self.store.read_run(config) if lines is None else lines  # given by whoever has read them
         recorded, keys, tokens = find_last(lines, RunLine), list[str](), dict[str, str]()
         sizes: tuple[int, ...] = ()
         if isinstance(corpus, Corpus):
             tokens, sizes = corpus.keys, tuple(domain.info["tokens"] for domain in corpus.domains)
-        elif recorded and (self.store.is_archive or self._agree(config, recorded.tokens)):
+        elif recorded and (self.store.is_archive or self._agrees(config, recorded.tokens)):
             keys, tokens = recorded.stages, recorded.tokens
         elif corpus and not recorded:
             raise corpus
         if tokens:
-            keys = stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])
+            keys = make_stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])
         why = ""
         if recorded and not keys:
             why = "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
@@ -95,17 +95,17 @@ class Identities:
             return leave_out(run, identity.why)
         begun = [find_last(stage, StageLine) for stage in run.stages]
         # not in an archive, whose report is what its records give, whatever is refactored later
-        other_code = not self.store.is_archive and any(map(identity.other_code, begun))
+        other_code = not self.store.is_archive and any(map(identity.had_other_code, begun))
         return dataclasses.replace(run, other_code=other_code)
 
-    def _agree(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
+    def _agrees(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is the recorded one."""
         key = hash_data_settings(config)
         if key not in self._here:
             self._here[key] = find_prepared_keys(config, self.store)
         return all(recorded.get(name) in keys for name, keys in self._here[key].items())
 
-    def _text(self, config: RunConfig) -> Corpus | NotHere | None:
+    def _find_corpus(self, config: RunConfig) -> Corpus | NotHere | None:
         key = hash_data_settings(config)
         if key not in self._corpora:
             try:

@@ -19,9 +19,9 @@ from msgspec import structs
 from benchmark.data.sampling import random_bits
 from benchmark.settings.base import digest
 from benchmark.settings.schedules import Schedule
-from benchmark.settings.suite import RunConfig, per_stage
+from benchmark.settings.suite import RunConfig, pick_for_stage
 from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, choose_optimizer, keeps_optimizer
-from benchmark.training.step_times import stage_times
+from benchmark.training.step_times import find_stage_times
 
 FORMAT = 3  # raised when the same settings come to mean another computation
 NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
@@ -32,14 +32,14 @@ EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each
 def plan_stage(config: RunConfig, index: int) -> Stage:
     """The stage `index` of a run as plans see it: a method can say its signature and phases, but train nothing."""
     names = tuple(domain.name for domain in config.domains[: index + 1])
-    amounts = [per_stage(config.budget.amount, i) for i in range(len(config.domains))]
+    amounts = [pick_for_stage(config.budget.amount, i) for i in range(len(config.domains))]
     return Stage(
         domains=names,
         ladder=config.model.ladder[: index + 1],
         spent=sum(amounts[:index]),
         budget=amounts[index],
         unit=config.budget.unit,
-        learning_rate=per_stage(config.training.learning_rate, index),
+        learning_rate=pick_for_stage(config.training.learning_rate, index),
         seed=int(random_bits(config.seed, index, 5000)) >> 1,
         build=_refuse,
         memory_rows=_refuse,
@@ -52,7 +52,7 @@ def _refuse(*_: object) -> NoReturn:
     raise TypeError("a stage that is only planned has no models and no text: see `make_stage`")
 
 
-def stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
+def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
     """One key a stage; each holds the key of the stage before.
 
     `texts`: for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made them.
@@ -102,9 +102,9 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
         same["replay"] = [config.replay.share, *texts[count:]]
     parts, domains = [], config.domains
     for index, text in enumerate(texts[:count]):
-        spent: list[Any] = [budget.unit, per_stage(budget.amount, index)]
+        spent: list[Any] = [budget.unit, pick_for_stage(budget.amount, index)]
         if budget.reference:
-            spent.append(structs.asdict(stage_times(config, index)))
+            spent.append(structs.asdict(find_stage_times(config, index)))
         parts.append(
             {
                 **same,
@@ -114,8 +114,8 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
                 **({"weights": [source.weight for source in sources]} if (sources := domains[index].sources) else {}),
                 **({"start": config.start.key} if config.start and not index else {}),
                 "ladder": [str(size) for size in model.ladder[: index + 1]],
-                "learning_rate": per_stage(training.learning_rate, index),
-                "warmup": per_stage(training.warmup, index),
+                "learning_rate": pick_for_stage(training.learning_rate, index),
+                "warmup": pick_for_stage(training.warmup, index),
                 "budget": spent,
             }
         )

@@ -165,7 +165,7 @@ class Learner:
 Part = tuple[float, float]  # where a part of the stream begins and ends, in the budget's unit
 
 
-def elapsed(spent: float, step_cost: float, phase: Part, stage: Part, stream: Part) -> Elapsed:
+def measure_elapsed(spent: float, step_cost: float, phase: Part, stage: Part, stream: Part) -> Elapsed:
     """What share of each part is over at the middle of a step that begins when `spent` is spent and costs `step_cost`.
 
     All count from where the stage at hand begins.

@@ -55,7 +55,7 @@ class PhaseOptimizer:
                 group["lr"] = learning_rate * group["factor"]
             part.step()
 
-    def moments(self) -> Moments:
+    def gather_moments(self) -> Moments:
         """The moments; copied only where they are sharded, and gathered: all processes must ask for them at once."""
         states = {name: gather(self._of[parameter].state.get(parameter)) for name, parameter in self._named}
         return {name: state for name, state in states.items() if state}
@@ -100,7 +100,7 @@ def copy_layers(known: Moments, sources: Sequence[int]) -> Moments:
     }
 
 
-def factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> list[float]:
+def find_rate_factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> list[float]:
     """What the learning rate of each parameter is multiplied by: 1, or what the first pattern that fits says.
 
     Raises ConfigError for a pattern that fits none of the names.

@@ -119,7 +119,7 @@ class World:
         """Wait for the device's queue, so that a clock read next tells the truth."""
         synchronize(self.device)
 
-    def hardware(self) -> Hardware:
+    def describe_hardware(self) -> Hardware:
         return Hardware(
             device=name_device(self.device),
             count=self.size,
@@ -127,7 +127,7 @@ class World:
             instructions=torch.backends.cpu.get_cpu_capability(),
             cores=os.cpu_count(),
             threads=torch.get_num_threads(),
-            node=node(),
+            node=name_machine(),
         )
 
 
@@ -136,7 +136,7 @@ def list_own_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def node() -> str:
+def name_machine() -> str:
     """The name of this machine."""
     return os.environ.get(NODE) or socket.gethostname()
 
@@ -170,11 +170,11 @@ COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn", "submitit")
 
 
-def provenance(world: World, precision: str) -> Provenance:
+def describe_provenance(world: World, precision: str) -> Provenance:
     """What a stage that this process trains now is made with."""
-    hardware = world.hardware()
+    hardware = world.describe_hardware()
     return Provenance(
-        code=code_version(),
+        code=find_code_version(),
         packages={"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
         hardware=hardware,
         threads=hardware.threads,
@@ -184,17 +184,17 @@ def provenance(world: World, precision: str) -> Provenance:
 
 
 @cache
-def code_version() -> str:
+def find_code_version() -> str:
     """`<commit>+<hash of the sources of benchmark/ and methods/>`; without git only the hash."""
     digest = hashlib.sha256()
     for package in ("benchmark", "methods"):
         for path in sorted((ROOT / package).rglob("*.py")):
             digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     sources = f"sources-{digest.hexdigest()[:12]}"
-    return f"{known}+{sources}" if (known := commit()) else sources
+    return f"{known}+{sources}" if (known := find_commit()) else sources
 
 
-def commit() -> str:
+def find_commit() -> str:
     """The commit of the code, or nothing."""
     if (ROOT / COMMIT_FILE).exists():
         return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")

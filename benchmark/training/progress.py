@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from benchmark.files import naming
-from benchmark.settings.units import duration
+from benchmark.settings.units import format_duration
 from benchmark.training.method import Phase, Stage
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Heartbeat(msgspec.Struct):
         """In words."""
         place = f"stage {self.stage + 1} of {self.stages}: {self.domain}, {self.phase}, {self.fraction:.0%}"
         loss = "" if self.loss is None else f", loss {self.loss:,.3f}"
-        left = f", {duration(self.left)} left" if self.left else ""
+        left = f", {format_duration(self.left)} left" if self.left else ""
         return f"{place}, {self.tokens_per_second:,.0f} tokens/s{loss}{left}"
 
 
@@ -65,7 +65,7 @@ class ProgressLine:
         self._watched = WATCHED in os.environ
         self._next, self._next_line = 0.0, time.monotonic() + LINE
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return time.monotonic() >= self._next
 
     def show(self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor) -> None:
@@ -81,20 +81,20 @@ class ProgressLine:
             left=max(0.0, clock.seconds * (1 / clock.fraction - 1)) if clock.fraction else 0.0,
             loss=loss.item() if phase.trains else None,
         )
-        self.passing(str(heartbeat))
+        self.say_briefly(str(heartbeat))
         if self._heartbeat:
             beside = self._heartbeat.with_suffix(".part")
             with naming(self._heartbeat):
                 beside.write_bytes(msgspec.json.encode(heartbeat))
                 os.replace(beside, self._heartbeat)
 
-    def passing(self, text: str) -> None:
+    def say_briefly(self, text: str) -> None:
         """Print a text that is soon replaced, once a minute."""
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE
-            self.finish(text, is_news=False)
+            self.say(text, is_news=False)
 
-    def finish(self, text: str, is_news: bool = True) -> None:
+    def say(self, text: str, is_news: bool = True) -> None:
         """Print a text; where a table is shown only one that is news to who watches it."""
         if is_news or not self._watched:
             print(f"{self.name}  {text}", file=sys.stderr, flush=True)

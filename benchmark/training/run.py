@@ -31,7 +31,7 @@ from benchmark.store import Store
 from benchmark.training import checkpoint
 from benchmark.training.batch_parts import check_method
 from benchmark.training.evaluate import evaluate_missing
-from benchmark.training.keys import stage_keys
+from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, get_state, keeps_optimizer, set_state
 from benchmark.training.processes import Stopped, World, make_poll
 from benchmark.training.progress import ProgressLine
@@ -53,7 +53,7 @@ def make_stream(config: RunConfig, corpus: Corpus) -> Stream:
 
 
 class Run:
-    """Trains the missing stages of one run. `new_method` builds the method with its options (see `methods.build`).
+    """Trains the missing stages of one run. `make_method` builds the method with its options (see `methods.build`).
 
     A stage that another process trains, or text that it makes, is waited for, or, where the run `waits` for none, Taken
     is raised. So is Stopped, of `Run` itself too, when asked to stop.
@@ -62,21 +62,21 @@ class Run:
     def __init__(
         self,
         config: RunConfig,
-        new_method: Callable[[], LifelongMethod],
+        make_method: Callable[[], LifelongMethod],
         store: Store,
         world: World,
         progress: ProgressLine | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
         waits: bool = True,
     ) -> None:
-        self.config, self.new_method, self.store, self.world = config, new_method, store, world
+        self.config, self.make_method, self.store, self.world = config, make_method, store, world
         self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
         poll = make_poll(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
         self.corpus = prepare_corpus(config, store, check=world.leads, poll=poll)  # the others read the same files
         self.stream = make_stream(config, self.corpus)
         # all runs need these, so they are waited for
         self.stream.leaks = find_validation_leaks(self.corpus, config.learned, store.data, make_poll(asked_to_stop))
-        method = new_method()
+        method = make_method()
         check_method(config, method)
         if method.decoders_only and self.stream.masked:
             raise ConfigError(
@@ -85,7 +85,7 @@ class Run:
             )
         start, apart = config.start, ["document_mask"] * config.data.document_mask
         self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""
-        self.keys = stage_keys(config, method, [self.corpus.keys[text.name] for text in config.learned])
+        self.keys = make_stage_keys(config, method, [self.corpus.keys[text.name] for text in config.learned])
 
     def train(self, last_stage: int | None = None) -> None:
         """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and whatever went wrong.
@@ -94,7 +94,7 @@ class Run:
         """
         lines = self.store.read_run(self.config)
         description = structs.replace(
-            self.config.description(),
+            self.config.describe(),
             stages=self.keys,
             unigram={domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains},
             texts=self.stream.validation_keys,
@@ -125,11 +125,11 @@ class Run:
         path = self.store.start_file(self._start_key)
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._acquired(path.with_suffix(".lock"), briefly=True):
-            model = partial(self._start_model, start)
-            evaluate_missing(path, model, self.stream, self.world, self._precision())
+            model = partial(self._load_start_model, start)
+            evaluate_missing(path, model, self.stream, self.world, self._choose_precision())
             self.world.barrier()
 
-    def _start_model(self, start: Start) -> LanguageModel:
+    def _load_start_model(self, start: Start) -> LanguageModel:
         from benchmark.models.start_model import load_start  # which few runs need, and imports growth
 
         model = load_start(start, self.corpus.vocabulary)
@@ -137,7 +137,7 @@ class Run:
             model.separate_documents()
         return model
 
-    def _precision(self) -> str:
+    def _choose_precision(self) -> str:
         """The arithmetic of all of the run: "auto" is what its first stage began with, on whatever machine.
 
         It is read for each stage, under its lease: another run, on another machine, may have begun the first one.
@@ -167,7 +167,7 @@ class Run:
                     (folder / CHECKPOINT).unlink(missing_ok=True)
                 world.barrier()
                 model = partial(load, folder / "model")
-                evaluate_missing(self.store.stage_file(key), model, self.stream, world, self._precision())
+                evaluate_missing(self.store.stage_file(key), model, self.stream, world, self._choose_precision())
         except LeaseLost as error:
             if world.size > 1:
                 raise
@@ -199,13 +199,13 @@ class Run:
 
         Several processes would have to agree on that: theirs fail, and say the cure.
         """
-        config, world = set_training(self.config, precision=self._precision()), self.world
+        config, world = set_training(self.config, precision=self._choose_precision()), self.world
         while True:
             try:
                 with strict_algorithms(config.training.deterministic):
                     if world.leads:
                         sweep(folder)
-                    return StageRun(self, self._inputs(config, index), folder, lease).train()
+                    return StageRun(self, self._load_inputs(config, index), folder, lease).train()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -220,15 +220,15 @@ class Run:
             _log.warning("%s: memory does not hold the rows of a forward pass: half as many, %d", folder, fewer)
             config = set_training(config, micro_batch_size=fewer)
 
-    def _inputs(self, config: RunConfig, index: int) -> StageInputs:
+    def _load_inputs(self, config: RunConfig, index: int) -> StageInputs:
         """A stage with the model, the method and the moments that it begins with."""
         previous = self.store.stage_folder(self.keys[index - 1]) if index else None
         stage = make_stage(config, index, self.stream, partial(load, previous / "model") if previous else None)
-        method = self.new_method()
+        method = self.make_method()
         inputs = partial(StageInputs, config, stage, self.stream, method, world=self.world)
         torch.manual_seed(stage.seed)
         if not previous:
-            return inputs(self._start_model(config.start) if config.start else stage.build(stage.ladder[0]))
+            return inputs(self._load_start_model(config.start) if config.start else stage.build(stage.ladder[0]))
         cure = f"restore it from a copy, or delete {previous} to train that stage again"
         keeps = keeps_optimizer(method.phases(stage))
         moments = checkpoint.load(previous / "optimizer.pt", cure=cure) if keeps else {}

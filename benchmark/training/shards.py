@@ -69,7 +69,7 @@ def gather(value: Any) -> Any:
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
-def local(tensor: Tensor) -> Tensor:
+def take_local_part(tensor: Tensor) -> Tensor:
     """This process's part of a tensor, without its history: to look at it and to change it."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -17,19 +17,19 @@ from benchmark.locks import Lease
 from benchmark.models import hash_weights
 from benchmark.records import DoneLine, EvaluationLine, Line, MetricsLine, ResumedLine, StageBudget, StageLine
 from benchmark.settings.base import ConfigError
-from benchmark.settings.schedules import Schedule, schedule_of
-from benchmark.settings.suite import per_stage
+from benchmark.settings.schedules import Schedule, find_schedule
+from benchmark.settings.suite import pick_for_stage
 from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Position, load_for_all, save
 from benchmark.training.clock import Clock, CoreTime, count_flops, measure_core_share
 from benchmark.training.evaluate import evaluate
 from benchmark.training.keys import hash_code
-from benchmark.training.learner import Learner, elapsed
+from benchmark.training.learner import Learner, measure_elapsed
 from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
-from benchmark.training.processes import Stopped, provenance
+from benchmark.training.processes import Stopped, describe_provenance
 from benchmark.training.step import StageInputs, Stepper
-from benchmark.training.step_times import stage_times
+from benchmark.training.step_times import find_stage_times
 
 if TYPE_CHECKING:
     from benchmark.training.run import Run
@@ -49,7 +49,7 @@ class StageRun:
         self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
-        self.times = stage_times(run.config, self.stage.index)  # the table knows the run's own settings
+        self.times = find_stage_times(run.config, self.stage.index)  # the table knows the run's own settings
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
         self.carries = False  # whether any phase goes on with what an earlier one has left
@@ -115,13 +115,13 @@ class StageRun:
             stepper.learner.scaler.load_state_dict(saved["scaler"])
             if stepper.optimizer and saved["optimizer"]:
                 stepper.optimizer.carry_on(saved["optimizer"], self.inputs.model.vocabulary.size)
-        schedule = schedule_of(phase.schedule or training.schedule, per_stage(training.warmup, self.stage.index))
+        schedule = find_schedule(phase.schedule or training.schedule, pick_for_stage(training.warmup, self.stage.index))
         seconds = self.times.phases.get(phase.name, 0.0)
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
         self.take_steps(stepper, work, schedule, end)
         stepper.close()
         if phase.trains:
-            self.carried = stepper.moments() if self.carries else {}
+            self.carried = stepper.gather_moments() if self.carries else {}
         spent = {unit: value - position.before[unit] for unit, value in self.clock.charged.items()}
         position.phases.append({"name": phase.name, **spent})
         self._record_metrics(phase.name, stepper.learner)
@@ -146,7 +146,7 @@ class StageRun:
         clock.start()
         while position.step == 0 or clock.spent < end * (1 - 1e-9):
             spent, fraction, previous_loss = clock.spent, clock.fraction, loss
-            over = elapsed(spent, position.step_cost, phase, stage, stream)
+            over = measure_elapsed(spent, position.step_cost, phase, stage, stream)
             learning_rate = self.stage.learning_rate * schedule.at(getattr(over, schedule.over))
             loss = stepper.step(position.step, learning_rate, over)
             # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
@@ -154,9 +154,9 @@ class StageRun:
             alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.run.asked_to_stop()
             alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
-            look = clock.passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
+            look = clock.has_passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
             save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
-            show = progress is not None and progress.due()
+            show = progress is not None and progress.is_due()
             if look or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
                 if look or save or alarm:  # all processes are here, as they may not be for a progress line
@@ -218,7 +218,7 @@ class StageRun:
                 hidden_size=model.hidden_size,
                 phases=[asdict(phase) for phase in phases],
                 budget=StageBudget(self.clock.unit.name, self.clock.limit),
-                provenance=provenance(self.world, self.training.precision),
+                provenance=describe_provenance(self.world, self.training.precision),
                 data=stream.describe(),
                 texts=stream.validation_keys,
                 method=config.method,
@@ -266,7 +266,7 @@ class StageRun:
     def _save(self, stepper: Stepper) -> None:
         self._check_weights()
         self._saved_at = self.clock.seconds
-        optimizer = stepper.optimizer.moments() if stepper.optimizer else None
+        optimizer = stepper.optimizer.gather_moments() if stepper.optimizer else None
         evaluated, goes_on = self.method.evaluated, stepper.phase.optimizer == "carry" or not stepper.phase.trains
         if self.world.leads:
             content = {

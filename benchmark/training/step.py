@@ -24,9 +24,9 @@ from benchmark.training.clock import count_flops
 from benchmark.training.keys import plan_stage
 from benchmark.training.learner import Batch, Elapsed, Learner
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer, get_state, set_state
-from benchmark.training.optimizer import Moments, PhaseOptimizer, factors
+from benchmark.training.optimizer import Moments, PhaseOptimizer, find_rate_factors
 from benchmark.training.processes import World
-from benchmark.training.shards import Shards, local
+from benchmark.training.shards import Shards, take_local_part
 from benchmark.training.stream import Stream
 
 
@@ -44,7 +44,7 @@ def make_stage(
     """
     model = config.model
 
-    def new_model(size: Size) -> LanguageModel:
+    def make_model(size: Size) -> LanguageModel:
         return build(
             model.architecture,
             size.layers,
@@ -63,8 +63,8 @@ def make_stage(
         before.add_domains(stage.domains, stage.seed)
         return before.eval()
 
-    rows = partial(stream.memory_text, index)
-    stage = replace(plan_stage(config, index), build=new_model, memory_rows=rows, previous=previous)
+    rows = partial(stream.draw_memory_text, index)
+    stage = replace(plan_stage(config, index), build=make_model, memory_rows=rows, previous=previous)
     return stage
 
 
@@ -112,7 +112,7 @@ class Loader:
         self._stream, self._stage, self._index = stream, stage, phase_index
         self._world, self._method = world, inputs.method
         self._micro = training.micro_batch_size or training.batch_size
-        self._draws, self._memory = stream.draws(phase, phase_index, stage.index, training.batch_size)
+        self._draws, self._memory = stream.plan_draws(phase, phase_index, stage.index, training.batch_size)
         draws = (*self._draws, self._memory)
         for draw in draws:
             # where weights are spread, all processes go through the model equally often
@@ -126,7 +126,7 @@ class Loader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[Step]] | None = None
 
-    def seed(self, step: int) -> int:
+    def draw_seed(self, step: int) -> int:
         """The seed of the random numbers that a step itself draws (dropout), different in each process."""
         return int(random_bits(self._stream.seed, self._stage.index, self._index, step, self._world.rank) >> 1)
 
@@ -145,13 +145,13 @@ class Loader:
 
     def _make(self, draw: Draw, step: int, weights: Sequence[float] | None = None, over: float = 0.0) -> list[Batch]:
         """This process's rows, in micro-batches: every world-size-th, so that all have their share of memory."""
-        own = self._own_rows(draw, step) if draw.domain == OWN else None
+        own = self._make_own_rows(draw, step) if draw.domain == OWN else None
         mine = np.arange(self._world.rank, draw.rows, self._world.size)
-        of_passes = [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]
-        batches = [self._stream.batch(self._stage.index, draw, step, rows, weights, over, own) for rows in of_passes]
+        passes = [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]
+        batches = [self._stream.make_batch(self._stage.index, draw, step, rows, weights, over, own) for rows in passes]
         return [batch.to(self._world.device) for batch in batches]
 
-    def _own_rows(self, draw: Draw, step: int) -> Tensor:
+    def _make_own_rows(self, draw: Draw, step: int) -> Tensor:
         """What the method makes for its source: the same in all processes."""
         generator = torch.Generator(self._world.device)
         bits = random_bits(self._stream.seed, self._stage.index, draw.number, step)
@@ -183,7 +183,7 @@ class Stepper:
         self.model = self.shards.model if self.shards else inputs.model
         names = self.model.part_names()
         learns = [(names[name], p) for name, p in self.model.named_parameters() if p.requires_grad]
-        of_each = factors([name for name, _ in learns], phase.rates, phase.name)
+        of_each = find_rate_factors([name for name, _ in learns], phase.rates, phase.name)
         self._frozen = [p for (_, p), factor in zip(learns, of_each, strict=True) if not factor]
         for parameter in self._frozen:
             parameter.requires_grad_(False)
@@ -210,7 +210,7 @@ class Stepper:
         Returns this process's mean loss, detached, shape (); 0 in a phase that does not train.
         """
         # dropout: a function of the step, nothing to checkpoint
-        seed_random_numbers(self.loader.seed(step), self.inputs.world.device)
+        seed_random_numbers(self.loader.draw_seed(step), self.inputs.world.device)
         self.learner.elapsed, self.learner.learning_rate, self.learner.overflowed = elapsed, learning_rate, False
         batches, memory = self.loader.get(step, elapsed.stage)
         if self.optimizer is None:
@@ -239,7 +239,7 @@ class Stepper:
             tensor.grad = None  # of the last step of the phase before
         with keep_random_numbers(device):
             # in main memory: a GPU may have room for a step, and for no more
-            saved = [local(tensor).to("cpu", copy=True) for tensor in tensors]
+            saved = [take_local_part(tensor).to("cpu", copy=True) for tensor in tensors]
             state = copy.deepcopy(get_state(self.method))
             rate = self.inputs.stage.learning_rate
             flops = self.count_step_flops(rate)
@@ -248,7 +248,7 @@ class Stepper:
             set_state(self.method, state)
             with torch.no_grad():
                 for tensor, before in zip(tensors, saved, strict=True):
-                    local(tensor).copy_(before)
+                    take_local_part(tensor).copy_(before)
                     tensor.grad = None
             self.learner.begin()
         self.loader.close()
@@ -268,9 +268,9 @@ class Stepper:
         self.learner = learner
         return flops
 
-    def moments(self) -> Moments:
+    def gather_moments(self) -> Moments:
         """What the optimizer remembers, and of parameters that this phase froze what it had carried on."""
-        return {**self._known, **(self.optimizer.moments() if self.optimizer else {})}
+        return {**self._known, **(self.optimizer.gather_moments() if self.optimizer else {})}
 
     def whole(self, wanted: bool = True) -> AbstractContextManager[None]:
         """Inside the block, where it is wanted, `inputs.model` is as trained so far, and on the device."""

@@ -44,7 +44,7 @@ class Table(msgspec.Struct, frozen=True):
     rows: tuple[RowTimes, ...]
 
 
-def settings_of(config: RunConfig) -> dict[str, Any]:
+def list_settings(config: RunConfig) -> dict[str, Any]:
     """What the time of a step depends on besides method, options and machine, by dotted key."""
     relevant = {
         "model": set(Model.model_fields) - {"init"},
@@ -72,7 +72,7 @@ def _read(path: Path, changed: int) -> Table:
         ) from None
 
 
-def stage_times(config: RunConfig, stage: int) -> StageTimes:
+def find_stage_times(config: RunConfig, stage: int) -> StageTimes:
     """What the table that a run's budget names says of a stage; zeros where the budget names none.
 
     Raises ConfigError when there is no such table, or the run is not in it.
@@ -85,7 +85,7 @@ def stage_times(config: RunConfig, stage: int) -> StageTimes:
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     if not path.exists():
         raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")
-    asked = config.method, config.options, settings_of(config)
+    asked = config.method, config.options, list_settings(config)
     for row in _read(path, path.stat().st_mtime_ns).rows:
         # what has its default is left out of either
         measured = row.method, row.options, {key: row.settings.get(key) for key in asked[2]}

@@ -34,7 +34,7 @@ PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
 
-def predictions(length: int, masked: bool) -> int:
+def count_predictions(length: int, masked: bool) -> int:
     """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are static."""
     return max(1, round(MASKED_SHARE * length)) if masked else length
 
@@ -90,12 +90,12 @@ class Stream:
             described[text.name] = {**text.info, "near_copies": own, **({"near_copies_in": counts} if counts else {})}
         return described
 
-    def validation_documents(self, domain: int) -> NDArray[np.int64]:
+    def number_documents(self, domain: int) -> NDArray[np.int64]:
         """The number of the document that each token of a validation text is of, (blocks, N)."""
         ends = np.asarray(self.evaluated[domain].valid) == self.corpus.special.eos
         return self._cut_in_blocks(np.cumsum(ends) - ends)
 
-    def draws(self, phase: Phase, index: int, stage: int, batch_size: int) -> tuple[list[Draw], Draw]:
+    def plan_draws(self, phase: Phase, index: int, stage: int, batch_size: int) -> tuple[list[Draw], Draw]:
         """What a step of a phase, the `index`-th of its stage, consists of, and its second batch: see `plan_draws`."""
         return plan_draws(
             phase, index, batch_size, self._replay.share if self._replay else 0.0, self._has_memory(stage)
@@ -109,7 +109,7 @@ class Stream:
         sources = self.corpus.domains[stage].sources
         return not any(isinstance(source.weight, tuple) for source in sources)
 
-    def batch(
+    def make_batch(
         self,
         stage: int,
         draw: Draw,
@@ -140,22 +140,22 @@ class Stream:
             if draw.domain not in ("new", "previous", "seen", "memory"):
                 weights = [float(domain.name == draw.domain) for domain in self.corpus.domains[:stage]]
             remembered = rows[is_memory] - draw.replayed
-            domains[is_memory], blocks[is_memory] = self._memory(stage, key, step, remembered, weights)
-        drawn = self._text(self._train, domains, blocks) if own is None else own.cpu().numpy()[rows]
+            domains[is_memory], blocks[is_memory] = self._draw_memory(stage, key, step, remembered, weights)
+        drawn = self._copy_blocks(self._train, domains, blocks) if own is None else own.cpu().numpy()[rows]
         batch = self._to_batch(drawn, domains, *key, step, rows)
         batch.rows, batch.memory_rows = draw.rows, int(is_memory.sum())
         batch.source, batch.weight = draw.number // SOURCES, draw.weight
         return batch
 
-    def memory_text(self, stage: int, rows: int) -> Tensor:
+    def draw_memory_text(self, stage: int, rows: int) -> Tensor:
         """Token ids (rows, 1+N), masked as in training, from the memory of the domains before `stage`.
 
         No rows where there is no memory.
         """
         numbers = range(rows if self._has_memory(stage) else 0)
-        return self.batch(stage, Draw(domain="memory", memory=rows, number=2000), 0, numbers).tokens
+        return self.make_batch(stage, Draw(domain="memory", memory=rows, number=2000), 0, numbers).tokens
 
-    def validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def read_validation(self, domain: int, rows: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The validation text of a domain in batches of `rows`, this rank's share; the same masks for every model.
 
         `domain` is an index of `evaluated`. A probe is read as a domain that no model has met.
@@ -164,11 +164,11 @@ class Stream:
         for start in range(0, len(mine), rows):
             blocks = mine[start : start + rows]
             domains = np.full(len(blocks), domain)
-            text = self._text(self._valid, domains, blocks)
+            text = self._copy_blocks(self._valid, domains, blocks)
             # no seed here: one set of masks for all seeds and methods
-            yield self._to_batch(text, domains, 3000, self._mask_number(domain), blocks)
+            yield self._to_batch(text, domains, 3000, self._choose_mask_number(domain), blocks)
 
-    def _mask_number(self, domain: int) -> int:
+    def _choose_mask_number(self, domain: int) -> int:
         """What draws the masks of a validation text: for a probe nothing that depends on the stream."""
         is_probe = domain >= len(self.corpus.domains)
         return PROBES + zlib.crc32(self.evaluated[domain].name.encode()) if is_probe else self._places[domain]
@@ -178,7 +178,7 @@ class Stream:
         """A hash for each of `evaluated`, by name, of its tokens, and of its masks where there are any."""
         kept = ["document_mask"] if self.masked and self._apart else []
         return {
-            text.name: digest([text.key, self._mask_number(index) if self.masked else None, *kept])
+            text.name: digest([text.key, self._choose_mask_number(index) if self.masked else None, *kept])
             for index, text in enumerate(self.evaluated)
         }
 
@@ -194,7 +194,7 @@ class Stream:
         domains = np.searchsorted(ends, drawn, side="right")
         return domains, drawn - np.concatenate([[0], ends])[domains]
 
-    def _memory(
+    def _draw_memory(
         self, stage: int, key: tuple[int, ...], step: int, rows: Integers, weights: Sequence[float] | None
     ) -> tuple[Integers, Integers]:
         """Domain and block of memory rows: the domain uniform or by `weights`, the block uniform."""
@@ -213,7 +213,7 @@ class Stream:
         """All blocks of a text (blocks, N). A plain array, as cutting a row off a memory-mapped one takes longer."""
         return np.asarray(ids)[: len(ids) // self.length * self.length].reshape(-1, self.length)
 
-    def _text(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
+    def _copy_blocks(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
         text = np.empty((len(blocks), self.length), dtype=np.int64)
         for domain in set(domains.tolist()):
             here = domains == domain
@@ -225,7 +225,7 @@ class Stream:
         n = self.length
         tokens = np.concatenate([np.full((len(text), 1), self.corpus.special.bos), text], axis=1)
         if self.masked:
-            count, row_bits = predictions(n, self.masked), random_bits(*counters)
+            count, row_bits = count_predictions(n, self.masked), random_bits(*counters)
             order = random_bits(row_bits[:, None], np.arange(n))
             if self._apart:  # what ends a document stays, so that the model can tell them apart
                 order[text == self.corpus.special.eos] = np.iinfo(order.dtype).max

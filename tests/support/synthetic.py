@@ -84,8 +84,8 @@ def write_as(runs: Path, config: RunConfig, keys: Sequence[str], finished: int, 
     domains = [(domain.name, domain.label) for domain in config.domains]
     suite = _Suite(config.suite, len(domains), config.budget.unit, config.model.architecture, "CPU", domains=domains)
     run = _Run(suite, config.row, config.row_index, config.method, config.options, config.seed)
-    run.keys, described = [*keys], msgspec.to_builtins(config.description())
-    run.description = lambda: described  # type: ignore[method-assign]
+    run.keys, described = [*keys], msgspec.to_builtins(config.describe())
+    run.describe = lambda: described  # type: ignore[method-assign]
     run.write(runs, evaluations, finished, scores=True, similarities=True)
 
 
@@ -154,7 +154,7 @@ class _Run:
             values[name] = math.exp(logarithm)
         return values
 
-    def description(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What the run's file says of it, besides its keys."""
         sizes = [LADDER[min(stage, len(LADDER) - 1)] for stage in range(self.suite.stages)]
         ladder = [{"layers": layers, "hidden_size": hidden} for layers, hidden, _ in sizes]
@@ -179,7 +179,7 @@ class _Run:
 
     def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
         unigram = {name: UNIGRAM for name, _ in self.domains}
-        line = {**self.description(), "kind": "run", "stages": self.keys, "unigram": unigram}
+        line = {**self.describe(), "kind": "run", "stages": self.keys, "unigram": unigram}
         lines: list[dict[str, Any]] = [line, {"kind": "done"}] if done == self.suite.stages else [line]
         _write(runs / "suites" / self.suite.name / f"{line['id']}.jsonl", lines)
         for stage in range(min(done + 1, self.suite.stages)):

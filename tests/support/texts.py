@@ -88,8 +88,8 @@ def draw(
     stream: Stream, stage: int, phase: Phase, index: int, step: int, size: int, rows: Sequence[int], **more: Any
 ) -> Batch:
     """Rows of a step's batch of so many, of a phase with one."""
-    [part], _ = stream.draws(phase, index, stage, size)
-    return stream.batch(stage, part, step, rows, **more)
+    [part], _ = stream.plan_draws(phase, index, stage, size)
+    return stream.make_batch(stage, part, step, rows, **more)
 
 
 def tiny_corpus(domains: int, train_tokens: int, valid_tokens: int, vocabulary: int = 100) -> Corpus:

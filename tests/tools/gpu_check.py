@@ -34,12 +34,12 @@ import methods
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments import speed
-from benchmark.instruments.conformance import TinyRuns, Weights, tiny_config, train_through_kills, weights_of
+from benchmark.instruments.conformance import TinyRuns, Weights, load_weights, make_tiny_config, train_through_kills
 from benchmark.models.devices import CPU, choose_device, choose_precision, find_accelerators, name_device
 from benchmark.records import EvaluationLine
 from benchmark.settings.suite import RunConfig
 from benchmark.store import load_runs
-from benchmark.training.processes import World, code_version
+from benchmark.training.processes import World, find_code_version
 from benchmark.training.run import Run
 from tests.support import other_device, processes
 from tests.tools.trainer_speed import trainer_tokens_per_second
@@ -96,7 +96,7 @@ class Place:
 
     def config(self, method: str, architecture: str = "bert") -> RunConfig:
         """A run of two stages at the scale of the place, the second of a larger model where a method grows."""
-        scale, small = self.scale, tiny_config(method, architecture)
+        scale, small = self.scale, make_tiny_config(method, architecture)
         content = small.model_dump(mode="json")
         content["domains"] = [{"name": f"domain{n}", "packages": list(scale.packages)} for n in range(2)]
         content["tokenizer"] |= {"vocabulary": scale.vocabulary, "sample_bytes": 10_000_000}
@@ -118,7 +118,8 @@ def machine(place: Place) -> Figures:
     figures: Figures = {"device": name_device(device), "kind": device.type, "count": count, "torch": torch.__version__}
     if not count:
         raise UserError("torch finds no GPU here; --stand-in tries all of it without one")
-    figures |= {"precision": choose_precision("auto", device), "code": code_version(), "date": date.today().isoformat()}
+    figures |= {"precision": choose_precision("auto", device), "code": find_code_version()}
+    figures["date"] = date.today().isoformat()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         figures |= {"memory": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
@@ -293,7 +294,7 @@ def two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> lis
     """The weights after each of two stages of a tiny run, trained on a device."""
     run = run_of_two_stages(tiny, world, store, **training)
     run.train()
-    return weights_of(run)
+    return load_weights(run)
 
 
 def difference(ours: Sequence[Weights], theirs: Sequence[Weights]) -> float:

@@ -90,7 +90,7 @@ def describe(plan: Plan) -> list[str]:
     lines = [f"  to submit, each wave after the one before: {count}"]
     for wave in [*waves, plan.report]:
         for asked, units in _group_by_request(plan, wave):
-            given = asked.parameters(wave.kind, {unit.config.budget.unit for unit in units})
+            given = asked.list_parameters(wave.kind, {unit.config.budget.unit for unit in units})
             said = ", ".join(f"{key} {value}" for key, value in given.items() if value and key not in UNSAID)
             lines.append(f"  {wave.kind}: {len(_divide(wave.kind, asked, units))} jobs, {said}")
             lines += [f"    {unit.name}" for unit in units]
@@ -206,7 +206,7 @@ class Submission:
         """Submit an array, or where it is one task a job. Raises Refusal where Slurm does not take it."""
         from benchmark.jobs.executors.slurm.job import Task  # torch, for which who asks for states need not wait
 
-        parameters = asked.parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
+        parameters = asked.list_parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
         own, exclusive = asked.of(kind), parameters.get("exclusive", False)
         many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
         parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
@@ -253,9 +253,9 @@ def _make_own(folder: Path) -> None:
 
 def snapshot(folder: Path) -> Path:
     """A copy of the code as it is now, for jobs that start later, or start again."""
-    from benchmark.training.processes import COMMIT_FILE, code_version, commit
+    from benchmark.training.processes import COMMIT_FILE, find_code_version, find_commit
 
-    copy = folder / code_version().replace("/", "_")
+    copy = folder / find_code_version().replace("/", "_")
     if not copy.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), whole_folder(copy) as unfinished:
@@ -264,7 +264,7 @@ def snapshot(folder: Path) -> Path:
                     shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
             except shutil.Error as errors:  # it goes on to the end, and has one of each file
                 raise OSError(errors.args[0][0][-1]) from None
-            (unfinished / COMMIT_FILE).write_text(commit(), encoding="utf-8")
+            (unfinished / COMMIT_FILE).write_text(find_commit(), encoding="utf-8")
     return copy
 
 
@@ -337,7 +337,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
         for asked in {suite.slurm, *(find_request(config, suite) for config in configs)}:
             for kind in KINDS:
-                script = commands.write_script(Path(folder), asked.parameters(kind, units), "true")
+                script = commands.write_script(Path(folder), asked.list_parameters(kind, units), "true")
                 try:
                     commands.ask("sbatch", "--test-only", str(script))
                     yield f"ok     a job to {kind} would be taken"
@@ -348,7 +348,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 def _check_node(asked: Slurm, units: set[str], folder: Path) -> str:
     """Ask a node, by a job of one process, what torch finds there; Slurm itself ends one that comes too late."""
-    parameters = {**asked.parameters("score", units), "time": ANSWER // 2}
+    parameters = {**asked.list_parameters("score", units), "time": ANSWER // 2}
     python = asked.of("score").python or shlex.quote(sys.executable)
     script = commands.write_script(folder, parameters, f"{python} -c {shlex.quote(PROBE)}")
     with contextlib.suppress(SlurmError):  # the answer says more
