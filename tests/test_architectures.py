@@ -38,7 +38,7 @@ def toy() -> Iterator[str]:
 def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -> None:
     """Oracle: a run's own records: perplexities fall below that of the first step, and growth keeps the function."""
     tiny = TinyRuns("elle_exact", methods.build, tmp_path)
-    run = tiny.run(tiny.config(toy), "run")
+    run = tiny.make_run(tiny.make_config(toy), "run")
     run.train()
     for index, key in enumerate(run.keys):
         lines = read_stage_lines(run.store.stage_file(key))

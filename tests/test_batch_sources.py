@@ -47,7 +47,7 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
     all of them text that is paid for."""
     sources = (Source("new", 0.5), Source("memory", 0.25), Source("json", 0.5))
     tiny = TinyRuns("mixes", lambda name, options: Mixes(sources), tmp_path)
-    run = tiny.run(tiny.config(), "run")
+    run = tiny.make_run(tiny.make_config(), "run")
     run.train()
     last = run.store.stage_folder(run.keys[-1])
     rows = torch.load(last / "method.pt", weights_only=True)["rows"]
@@ -64,7 +64,7 @@ def test_one_source_is_the_batch_itself(tmp_path) -> None:
     tiny = TinyRuns("mixes", lambda name, options: Mixes((Source("new"),)), tmp_path)
     naive = TinyRuns("naive", methods.build, tmp_path)
     for expected, actual in zip(
-        naive.weights(naive.config(), "naive"), tiny.weights(tiny.config(), "mixes"), strict=True
+        naive.train(naive.make_config(), "naive"), tiny.train(tiny.make_config(), "mixes"), strict=True
     ):
         assert all(torch.equal(expected[name], actual[name]) for name in expected)
 

@@ -35,11 +35,11 @@ def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
     """Oracle: a method without the branch, in 6 of 10 steps a stage: weights and moments, bit for bit; the branch
     itself is another model."""
     tiny = TinyRuns("branches", lambda name, options: Branches(), tmp_path)
-    branched = tiny.run(tiny.config(), "undisturbed-gpt")
+    branched = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     branched.train()
-    config = tiny.config()
+    config = tiny.make_config()
     config = config.model_copy(update={"budget": config.budget.model_copy(update={"amount": 6.0})})
-    plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tmp_path).run(config, "plain")
+    plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tmp_path).make_run(config, "plain")
     plain.train()
     for branch_key, plain_key in zip(branched.keys, plain.keys, strict=True):
         folder, expected = branched.store.stage_folder(branch_key), plain.store.stage_folder(plain_key)

@@ -33,11 +33,11 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(tmp_path
         unlink(path, missing_ok)
 
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    config = tiny.config(checkpoint_seconds=1e-9)  # one after each step
+    config = tiny.make_config(checkpoint_seconds=1e-9)  # one after each step
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "unlink", killed)
-        tiny.run(config, "left").train()
-    run = tiny.run(config, "left")
+        tiny.make_run(config, "left").train()
+    run = tiny.make_run(config, "left")
     left = run.store.stage_folder(run.keys[0]) / "checkpoint.pt"
     assert run.store.is_stage_done(run.keys[0]) and left.exists()
     run.train(last_stage=0)

@@ -88,7 +88,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> Non
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
     """A tiny run has trained its first stage."""
     tiny = TinyRuns("naive", methods.build, tmp_path_factory.mktemp("tiny"))
-    tiny.run(tiny.config(), "run").train(last_stage=0)
+    tiny.make_run(tiny.make_config(), "run").train(last_stage=0)
     return tiny
 
 
@@ -103,7 +103,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage: str, tiny: TinyRuns) -> None:
     """Oracle: the contract. The run's record names the file."""
-    run = tiny.run(tiny.config(), "run")
+    run = tiny.make_run(tiny.make_config(), "run")
     folder = run.store.stage_folder(run.keys[0]) / "model"
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)
@@ -120,14 +120,14 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage
 @pytest.mark.parametrize("name", ["train.bin", "valid.bin", "info.json"])
 def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRuns) -> None:
     """Oracle: the contract. `status`, which reads no ids, sees those that are cut or missing, too."""
-    config, store = tiny.config(), Store(tiny.folder / "run")
+    config, store = tiny.make_config(), Store(tiny.folder / "run")
     folder = prepare_corpus(config, store).domains[1].folder
     assert folder
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)
     try:
         with pytest.raises(DamagedFile, match=f"{folder / name} .*remove {folder}, and it is made from the text again"):
-            tiny.run(config, "run")
+            tiny.make_run(config, "run")
         if damage == "flipped" and name != "info.json":
             find_prepared_corpus(config, store)
         else:
@@ -135,7 +135,7 @@ def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRun
                 find_prepared_corpus(config, store)
     finally:
         (folder / name).write_bytes(whole)
-    tiny.run(config, "run")
+    tiny.make_run(config, "run")
 
 
 def test_a_damaged_tokenizer_is_not_used(tiny: TinyRuns) -> None:
@@ -145,6 +145,6 @@ def test_a_damaged_tokenizer_is_not_used(tiny: TinyRuns) -> None:
     flip(path, 8 * (len(whole) // 2))
     try:
         with pytest.raises(DamagedFile, match=f"{path.name} is damaged"):
-            tiny.run(tiny.config(), "run")
+            tiny.make_run(tiny.make_config(), "run")
     finally:
         path.write_bytes(whole)

@@ -130,6 +130,6 @@ def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
     for clock in ("perf_counter", "process_time"):
         monkeypatch.setattr(time, clock, lambda: Watch.now)
     tiny = TinyRuns("cheat", lambda name, options: FetchesAhead(), tmp_path)
-    run = tiny.run(tiny.config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run")
+    run = tiny.make_run(tiny.make_config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run")
     run.train(last_stage=1)
     assert [(charged(run, stage)["seconds"], charged(run, stage)["steps"]) for stage in (0, 1)] == [(6.0, 5), (6.0, 2)]

@@ -48,7 +48,7 @@ def test_conforms(name: str, tmp_path) -> None:
     for check in ALONE:
         if THOROUGH or name in TRIED_BY.get(check, TRIED):
             check(tiny)
-    tiny.undisturbed("bert")  # masked tokens, not the next ones
+    tiny.train_undisturbed("bert")  # masked tokens, not the next ones
 
 
 def test_two_processes_equal_one(tmp_path) -> None:
@@ -209,7 +209,7 @@ def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
             seen.append(("loss", learner.model.training))
             return super().loss(learner, batch)
 
-    TinyRuns("looks", lambda name, options: Looks(), tmp_path).undisturbed()
+    TinyRuns("looks", lambda name, options: Looks(), tmp_path).train_undisturbed()
     assert set(seen) == {("observe", False), ("loss", True)}
 
 

@@ -71,12 +71,12 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
 
     monkeypatch.setattr(stage, "measure_core_share", note)
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    tiny.run(tiny.config(), "text")  # is made, where a run would stop, too
-    run = tiny.run(tiny.config(), "steps", iter([False, True]).__next__)
+    tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
+    run = tiny.make_run(tiny.make_config(), "steps", iter([False, True]).__next__)
     with pytest.raises(Stopped):
         run.train(last_stage=0)
     saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
-    run = tiny.run(tiny.config(), "steps")
+    run = tiny.make_run(tiny.make_config(), "steps")
     run.train(last_stage=0)
     assert 0 < saved["cores"]["wall"] < totals[0]
     [done] = [line for line in read_lines(run.store.stage_file(run.keys[0])) if line["kind"] == "done"]

@@ -52,10 +52,10 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
     """The weights of each stage of a tiny run, and what each of its steps waited for."""
     tiny = TinyRuns(name, methods.build, folder)
     budget = Budget(unit="steps", amount=4, reference=None)
-    config = tiny.config(evaluations=1, clip=CLIP.get(name)).model_copy(
+    config = tiny.make_config(evaluations=1, clip=CLIP.get(name)).model_copy(
         update={"budget": budget, "options": OPTIONS.get(name, {})}
     )
-    run = tiny.run(config, world.device.type)
+    run = tiny.make_run(config, world.device.type)
     run = Run(run.config, run.make_method, run.store, world)
     waited: list[Waited] = []
     plain = Stepper.step
@@ -145,7 +145,7 @@ def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What comes out on the CPU, and on the registered device."""
     torch.set_num_threads(1)
     tiny = TinyRuns("elle", methods.build, folder)
-    run = tiny.run(tiny.config("bert", evaluations=1), "run")
+    run = tiny.make_run(tiny.make_config("bert", evaluations=1), "run")
     run.train(last_stage=1)
     cpu = used(run, folder / "cpu")
     device = register()

@@ -67,27 +67,27 @@ def logits(model: Any, row: torch.Tensor) -> torch.Tensor:
 def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: Path) -> None:
     """Oracle: in the models that it leaves, another first document changes no logits of the last one."""
     tiny = TinyRuns(method, methods.build, tmp_path)
-    config = tiny.config(architecture)
+    config = tiny.make_config(architecture)
     data = config.data.model_copy(update={"document_mask": True})
     config = config.model_copy(update={"data": data, "domains": config.domains[:2]})
-    run = tiny.run(config, "run")
+    run = tiny.make_run(config, "run")
     run.train()
     model = load(run.store.stage_folder(run.keys[-1]) / "model")
     one, other = (torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6))
     assert torch.equal(logits(model, one)[-1], logits(model, other)[-1])
     assert not torch.equal(logits(model, one)[1], logits(model, other)[1])
     assert make_stage_keys(config, methods.build(method), ["a", "b"]) != make_stage_keys(
-        tiny.config(architecture), methods.build(method), ["a", "b"]
+        tiny.make_config(architecture), methods.build(method), ["a", "b"]
     )
 
 
 def test_what_ends_a_document_is_never_masked(tmp_path: Path) -> None:
     """Oracle: the text itself: as many ends in the rows of an epoch that a model reads."""
     tiny, read = TinyRuns("naive", methods.build, tmp_path), {}
-    config = tiny.config("bert")
+    config = tiny.make_config("bert")
     for apart in (True, False):
         data = config.data.model_copy(update={"document_mask": apart})
-        stream = tiny.run(config.model_copy(update={"data": data}), "run").stream
+        stream = tiny.make_run(config.model_copy(update={"data": data}), "run").stream
         rows = stream.blocks[1]
         batch = draw(stream, 1, Phase("adapt"), 0, 0, rows, range(rows))
         read[apart] = int((batch.tokens == EOS).sum())

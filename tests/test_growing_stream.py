@@ -42,7 +42,7 @@ def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfi
 
 
 def trained(tiny: TinyRuns, config: RunConfig, store: str) -> Run:
-    run = tiny.run(config, store)
+    run = tiny.make_run(config, store)
     run.train()
     return run
 

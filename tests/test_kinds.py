@@ -30,7 +30,7 @@ def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
     """Oracle: in a whole run, the perplexity on each domain at the end of its stage is that at the end of the stream,
     to the last digit, so that AP+ is 0, and not that before its stage."""
     tiny = TinyRuns(method, methods.build, tmp_path)
-    run = tiny.run(tiny.config("gpt"), "run")
+    run = tiny.make_run(tiny.make_config("gpt"), "run")
     run.train()
     lasts = []
     for key in run.keys:

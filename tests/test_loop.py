@@ -99,9 +99,9 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
 
     monkeypatch.setattr(Clock, "count", one_step)
     tiny = TinyRuns("er", methods.build, tmp_path)
-    config = tiny.config()
+    config = tiny.make_config()
     config = config.model_copy(update={"budget": Budget(unit="seconds", amount=10.0)})
-    run = tiny.run(config, "run")
+    run = tiny.make_run(config, "run")
     run.train(last_stage=0)
     lines = read_stage_lines(run.store.stage_file(run.keys[0]))
     done = next(line for line in lines if line["kind"] == "done")
@@ -129,8 +129,8 @@ def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(World, "synchronize", finish)
     tiny = TinyRuns("naive", methods.build, tmp_path)
     calls = iter(range(100))
-    tiny.run(tiny.config(), "text")  # is made, where a run would stop, too
-    run = tiny.run(tiny.config(), "run", lambda: next(calls) == 2)
+    tiny.make_run(tiny.make_config(), "text")  # is made, where a run would stop, too
+    run = tiny.make_run(tiny.make_config(), "run", lambda: next(calls) == 2)
     with pytest.raises(Stopped):
         run.train(last_stage=0)
     saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
@@ -156,7 +156,7 @@ class Diverges(LifelongMethod):
 def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
     """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from before."""
     tiny = TinyRuns("diverges", lambda name, options: Diverges(), tmp_path)
-    run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "run")
+    run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "run")
     with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\) after step 4 of phase adapt, at learning rate .*clip"):
         run.train()
     lines = read_lines(run.store.run_file(run.config))
@@ -175,7 +175,7 @@ torch.set_num_threads(1)
 tiny = TinyRuns(sys.argv[1], methods.build, Path(sys.argv[2]))
 steps = iter(range(int(sys.argv[3])))
 stop = lambda: next(steps, None) is None and os.kill(os.getpid(), signal.SIGKILL)
-tiny.run(tiny.config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).train()
+tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).train()
 """
 
 
@@ -184,16 +184,16 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
     """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while it recovers, and
     leaving half a checkpoint."""
     tiny = TinyRuns("elle", methods.build, tmp_path)
-    expected = tiny.undisturbed()
+    expected = tiny.train_undisturbed()
     torch.set_num_threads(1)
     command = [sys.executable, "-c", KILL, "elle", str(tmp_path), str(steps)]
     killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert killed.returncode == -signal.SIGKILL
-    run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "killed")
+    run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed")
     assert not run.store.is_stage_done(run.keys[1])
     (run.store.stage_folder(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")
     run.train()
-    whole = tiny.run(tiny.config(), "undisturbed-gpt")
+    whole = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     assert run.keys == whole.keys
     for key, weights in zip(run.keys, expected, strict=True):
         actual = load(run.store.stage_folder(key) / "model").state_dict()
@@ -212,8 +212,8 @@ def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
 def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates) -> None:
     """Oracle: the rule: one step a phase, whatever the budget, at a rate between 0 and the peak."""
     tiny = TinyRuns(method, methods.build, tmp_path)
-    config = tiny.config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
-    run = tiny.run(config, "run")
+    config = tiny.make_config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
+    run = tiny.make_run(config, "run")
     run.train()
     done = [line for line in read_stage_lines(run.store.stage_file(run.keys[1])) if line["kind"] == "done"]
     assert [phase["steps"] for phase in done[0]["phases"]] == [1, 1]
@@ -224,7 +224,7 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates)
 def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
     """Oracle: the contract: nobody trains on from two places."""
     tiny = TinyRuns("er", methods.build, tmp_path)
-    run = tiny.run(tiny.config(), "late")
+    run = tiny.make_run(tiny.make_config(), "late")
     run.world = FirstIsFurther(0, 1, torch.device("cpu"))
     with pytest.raises(RuntimeError, match=r"process 0 finds \(phase, step\) None, the first process \(0, 7\)"):
         run.train()
@@ -232,7 +232,7 @@ def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
 
 def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypatch) -> None:
     """Oracle: the rule: stages that the method's code decides are trained again, the common first one is not."""
-    config = TinyRuns("er", methods.build, tmp_path).config()
+    config = TinyRuns("er", methods.build, tmp_path).make_config()
     keys = make_stage_keys(config, methods.build("er"), ["a", "b", "c"])
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
     again = make_stage_keys(config, methods.build("er"), ["a", "b", "c"])
@@ -248,7 +248,7 @@ class Patient(LifelongMethod):
 def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
     """Oracle: of 10 steps, a 1% phase takes its one step, the next ends at 25% (2.5, so 3 steps), the last at 10."""
     tiny = TinyRuns("patient", lambda name, options: Patient(), tmp_path)
-    run = tiny.run(tiny.config(), "run")
+    run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
     lines = read_lines(run.store.stage_file(run.keys[0]))
     done = next(line for line in lines if line["kind"] == "done")

@@ -40,7 +40,7 @@ def train(
     tiny: TinyRuns, method: str, options: dict[str, Any] | None = None, **overrides: Any
 ) -> list[dict[str, torch.Tensor]]:
     """Weights after each stage, trained in a folder that no other run shares stages with."""
-    return tiny.weights(configured(method, options, **overrides), digest([method, options, overrides]))
+    return tiny.train(configured(method, options, **overrides), digest([method, options, overrides]))
 
 
 def differ(ours, theirs) -> list[int]:
@@ -103,7 +103,7 @@ def test_merging_with_weight_0_keeps_the_old_model(tiny) -> None:
 
 
 def stage_lines(tiny: TinyRuns, method: str, kind: str) -> list[list[Any]]:
-    run = tiny.run(configured(method), digest([method, None, {}]))
+    run = tiny.make_run(configured(method), digest([method, None, {}]))
     run.train()
     lines = [read_stage_lines(run.store.stage_file(key)) for key in run.keys]
     return [[line for line in stage if line["kind"] == kind] for stage in lines]
@@ -121,7 +121,7 @@ def test_scratch_spends_everything_in_its_last_stage(tiny) -> None:
         ("train", 15, 0.5),
         ("train", 30, 1.0),
     ]
-    store = tiny.run(configured("scratch"), digest(["scratch", None, {}])).store.root
+    store = tiny.make_run(configured("scratch"), digest(["scratch", None, {}])).store.root
     ends = Study("conformance", load_runs(store, "conformance")).ends
     assert list(ends["stage"]) == [2] and np.isfinite(ends["ap"]).all()
 
@@ -144,6 +144,6 @@ def test_variants_resume_identically(name: str, tmp_path) -> None:
     method, options = VARIANTS[name]
     tiny = TinyRuns(method, functools.partial(with_options, options), tmp_path)
     resumes_identically_from_a_kill_in_each_phase(tiny)
-    run = tiny.run(tiny.config(), "killed")
+    run = tiny.make_run(tiny.make_config(), "killed")
     state = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)
     assert len(state["before" if name == "adaptive replay" else "importance"]) > 1

@@ -233,7 +233,7 @@ def test_the_infinite_learning_rate(folder, learning_rates) -> None:
     weights of the one before it before its anneal."""
     options = {"warmup": 0.2, "cooldown": 0.6, "constant": 0.5, "minimum": 0.1, "anneal": 0.2, "replay": 0.25}
     tiny = TinyRuns("infinite_lr", lambda name, _: methods.build(name, options), folder)
-    run = tiny.run(tiny.config(), "infinite")
+    run = tiny.make_run(tiny.make_config(), "infinite")
     run.train()
     middles = [(i + 0.5) / 10 for i in range(8)]
     warm = [share / 0.2 for share in middles if share < 0.2]
@@ -265,7 +265,7 @@ def test_the_average_of_weights(folder) -> None:
                 kept.append(learner.parameters[-1].detach().clone())
 
     tiny = TinyRuns("ema", methods.build, folder)
-    run = tiny.run(tiny.config(), "ema")
+    run = tiny.make_run(tiny.make_config(), "ema")
     run.make_method = lambda: Noting(half_life=0.4)
     run.train(last_stage=0)
     folder_of_stage = run.store.stage_folder(run.keys[0])
@@ -285,7 +285,7 @@ def test_only_new_blocks_learn(folder) -> None:
     """Oracle: the paper's definition: the model before the first step of a stage has the recorded perplexities of the
     one before it, one block is new in each stage, and all other weights are bit for bit those of the stage before."""
     tiny = TinyRuns("llama_pro", methods.build, folder)
-    run = tiny.run(tiny.config(), "llama_pro")
+    run = tiny.make_run(tiny.make_config(), "llama_pro")
     run.train()
     for index in (1, 2):
         before, after = (load(run.store.stage_folder(run.keys[i]) / "model") for i in (index - 1, index))

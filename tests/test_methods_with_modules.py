@@ -58,7 +58,7 @@ def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path
     tiny = TinyRuns(name, build, tmp_path)
     for check in CHECKS if THOROUGH else TRIED:
         check(tiny)
-    run = tiny.run(tiny.config(), "undisturbed-gpt")
+    run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     stage = run.store.stage_folder(run.keys[-1])
     if name == "side_network":
         with pytest.raises(ConfigError, match="WithSide does, .*: define its `to_plain`"):
@@ -79,8 +79,8 @@ def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path
 def test_a_model_whose_file_is_gone_is_told(tmp_path: Path) -> None:
     """Oracle: the message names the class and the cure."""
     tiny = TinyRuns("side_network", build, tmp_path)
-    tiny.undisturbed()
-    run = tiny.run(tiny.config(), "undisturbed-gpt")
+    tiny.train_undisturbed()
+    run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     file = run.store.stage_folder(run.keys[-1]) / "model" / extended.FILE
     with safe_open(file, "pt") as opened:
         about, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
@@ -130,7 +130,7 @@ def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
     weights, over their gradients."""
     tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
     options: dict[str, Any] = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.0}, "weight_decay": 0.0}
-    run = tiny.run(tiny.config(**options, batch_size=6, learning_rate=0.5), "run")
+    run = tiny.make_run(tiny.make_config(**options, batch_size=6, learning_rate=0.5), "run")
     run.train(0)
     noted = torch.load(run.store.stage_folder(run.keys[0]) / "method.pt", weights_only=True)
     assert len(noted["made"]) == len(noted["given"]) == 10 and noted["made"][0].shape == (3, 16)
@@ -143,7 +143,7 @@ def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
 def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
     """Oracle: the whole batch, every other row of it in each of two processes."""
     tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
-    stream, source = tiny.run(tiny.config("bert"), "run").stream, Source("own", 0.5)
+    stream, source = tiny.make_run(tiny.make_config("bert"), "run").stream, Source("own", 0.5)
     own = torch.randint(4, 300, (4, stream.length))
     rows = np.arange(4)
     [_, made], _ = stream.plan_draws(Phase("adapt", sources=(Source("new", 0.5), source)), 0, 1, 8)
@@ -158,4 +158,4 @@ def test_a_method_for_decoders_trains_no_masked_model(tmp_path: Path) -> None:
     """Oracle: the message names the row, the architecture and the cure."""
     tiny = TinyRuns("generative_replay", build, tmp_path)
     with pytest.raises(ConfigError, match="row 'generative_replay' trains decoders only, and bert .*: leave"):
-        tiny.run(make_tiny_config("generative_replay", "bert"), "run")
+        tiny.make_run(make_tiny_config("generative_replay", "bert"), "run")

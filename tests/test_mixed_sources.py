@@ -121,7 +121,7 @@ def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> No
 def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     """Oracle: the run that nobody stopped, bit for bit; weights are in the keys."""
     tiny = TinyRuns("er", methods.build, tmp_path)
-    plain = tiny.config(checkpoint_seconds=1e-9)
+    plain = tiny.make_config(checkpoint_seconds=1e-9)
 
     def config(weight: float):
         given = [{"packages": ["json"], "weight": [1.0, weight]}, {"packages": ["email"], "weight": 0.5}]
@@ -130,11 +130,11 @@ def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> N
 
     steps = iter(range(10_000))
     with pytest.raises(Stopped):
-        tiny.run(config(0.0), "stopped", lambda: next(steps) >= 2).train()
-    stopped, whole = tiny.weights(config(0.0), "stopped"), tiny.weights(config(0.0), "whole")
+        tiny.make_run(config(0.0), "stopped", lambda: next(steps) >= 2).train()
+    stopped, whole = tiny.train(config(0.0), "stopped"), tiny.train(config(0.0), "whole")
     for one_way, other_way in zip(stopped, whole, strict=True):
         assert all(torch.equal(tensor, other_way[name]) for name, tensor in one_way.items())
-    assert not set(tiny.run(config(0.0), "whole").keys) & set(tiny.run(config(0.5), "whole").keys)
+    assert not set(tiny.make_run(config(0.0), "whole").keys) & set(tiny.make_run(config(0.5), "whole").keys)
 
 
 def test_sources_that_cannot_be_mixed_are_refused() -> None:

@@ -82,13 +82,13 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
         {} if kind == "adamw" else {"momentum": 0.8},
     )
     chosen: dict[str, Any] = {} if kind == "adafactor" else {"optimizer": kind, "optimizer_options": options}
-    config = tiny.config(**chosen, checkpoint_seconds=1e-9, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6)
+    config = tiny.make_config(**chosen, checkpoint_seconds=1e-9, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6)
     ladder = {"ladder": config.model.ladder[:1] * 3}
     config = config.model_copy(update={"model": config.model.model_copy(update=ladder)})
     calls = iter(range(1000))
     with pytest.raises(Killed):
-        tiny.run(config, "run", lambda: next(calls) == 17 and kill()).train()
-    run = tiny.run(config, "run")
+        tiny.make_run(config, "run", lambda: next(calls) == 17 and kill()).train()
+    run = tiny.make_run(config, "run")
     run.train()
     noted = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)
     for name in NAMES:
@@ -143,8 +143,8 @@ def test_parts_have_names_in_every_architecture(architecture: str, tmp_path) -> 
     """Oracle: the ladder: two layers, each of whose parameters has its number, and an embedding table of tokens."""
     config = make_tiny_config("naive", architecture)
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    stage = tiny.run(config, "run").config.model.ladder[-1]
-    model = make_stage(config, 2, tiny.run(config, "run").stream).build(stage)
+    stage = tiny.make_run(config, "run").config.model.ladder[-1]
+    model = make_stage(config, 2, tiny.make_run(config, "run").stream).build(stage)
     names = set(model.part_names().values())
     assert len(names) == len(list(model.parameters()))
     assert {name.split(".")[1] for name in names if name.startswith("layers.")} == {"0", "1"}
@@ -168,10 +168,10 @@ def test_rates_by_name(tmp_path) -> None:
     weights, flops = [], []
     for rates in ({"embeddings.*": 0.0, "layers.*": 0.0}, {}, {"*.ln_1.*": 0.5, "layers.*": 1.0, "embeddings.*": 0.0}):
         tiny = TinyRuns("groups", lambda name, options: Groups(rates), tmp_path)  # noqa: B023
-        config = tiny.config()
+        config = tiny.make_config()
         budget = config.budget.model_copy(update={"amount": 1.0})
         config = config.model_copy(update={"budget": budget, "domains": config.domains[:1]})
-        run = tiny.run(config, "run")
+        run = tiny.make_run(config, "run")
         run.train()
         stage = run.store.stage_folder(run.keys[0])
         weights.append(load(stage / "model").state_dict())
@@ -200,7 +200,7 @@ def test_rates_that_mean_nothing_are_refused() -> None:
 def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
     """Oracle: the message says so."""
     with pytest.raises(ConfigError, match="phase 'adapt' trains nothing"):
-        TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).undisturbed()
+        TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).train_undisturbed()
 
 
 @pytest.mark.parametrize(

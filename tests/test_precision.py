@@ -67,14 +67,14 @@ def precisions(run: Run) -> list[str]:
 def test_a_run_goes_on_in_the_precision_that_it_began_with(began: str, tiny: TinyRuns, move) -> None:
     """Oracle: the weights of a run that asks for that precision outright, bit for bit; the rest of the first stage and
     all of the second are trained on a machine that would have chosen the other one."""
-    asked = tiny.run(tiny.config(precision=began), f"asked-{began}")
+    asked = tiny.make_run(tiny.make_config(precision=began), f"asked-{began}")
     asked.train(last_stage=1)
-    config, calls = tiny.config(precision="auto"), iter(range(100))
+    config, calls = tiny.make_config(precision="auto"), iter(range(100))
     move(began)
     with pytest.raises(Stopped):
-        tiny.run(config, began, lambda: next(calls) == 3).train()
+        tiny.make_run(config, began, lambda: next(calls) == 3).train()
     move(OTHER[began])
-    run = tiny.run(config, began)
+    run = tiny.make_run(config, began)
     run.train(last_stage=1)
     assert weights_of(run) == weights_of(asked) and precisions(run) == [began, began]
     [resumed] = lines_of(run, 0, "resumed")
@@ -85,12 +85,12 @@ def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(tiny: TinyRuns,
     """Oracle: what the records say of the stage that another run has trained, elsewhere; a first stage of its own is
     decided here."""
     move("fp32")
-    tiny.run(tiny.config(precision="auto"), "shared").train(last_stage=0)
+    tiny.make_run(tiny.make_config(precision="auto"), "shared").train(last_stage=0)
     move("bf16")
-    run = tiny.run(make_tiny_config("er", precision="auto"), "shared")
+    run = tiny.make_run(make_tiny_config("er", precision="auto"), "shared")
     run.train(last_stage=1)
     assert precisions(run) == ["fp32", "fp32"]
-    other = tiny.run(seeded(make_tiny_config("er", precision="auto"), 4), "shared")
+    other = tiny.make_run(seeded(make_tiny_config("er", precision="auto"), 4), "shared")
     other.train(last_stage=1)
     assert precisions(other) == ["bf16", "bf16"]
 
@@ -127,7 +127,7 @@ def test_what_is_kept_is_fp32_under_bf16(architecture: str, tiny: TinyRuns, monk
             given.add(output.dtype)
 
     monkeypatch.setattr(Stepper, "step", step)
-    tiny.run(tiny.config(architecture, precision="bf16"), f"kept-{architecture}").train(last_stage=1)
+    tiny.make_run(tiny.make_config(architecture, precision="bf16"), f"kept-{architecture}").train(last_stage=1)
     assert given == {torch.bfloat16}
     assert kept == {what: {torch.float32} for what in kept}
 
@@ -161,7 +161,8 @@ def test_a_gpu_without_bf16_computes_in_fp16(capability: tuple[int, int], expect
 
 
 def in_fp16(tiny: TinyRuns, name: str, asked_to_stop: Any = lambda: False) -> Run:
-    return tiny.run(tiny.config(precision="fp16", clip=0.5, micro_batch_size=5, evaluations=1), name, asked_to_stop)
+    config = tiny.make_config(precision="fp16", clip=0.5, micro_batch_size=5, evaluations=1)
+    return tiny.make_run(config, name, asked_to_stop)
 
 
 def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:

@@ -186,8 +186,8 @@ def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> N
     """Oracle: the rule for stages: who is asked to stop does, who waits for none leaves what another process has."""
     tiny = TinyRuns("naive", methods.build, tmp_path)
     with pytest.raises(Stopped):
-        tiny.run(tiny.config(), "stopped", lambda: True)
-    run = tiny.run(tiny.config(), "made")
+        tiny.make_run(tiny.make_config(), "stopped", lambda: True)
+    run = tiny.make_run(tiny.make_config(), "made")
     text = run.corpus.domains[1].folder
     assert text is not None
     shutil.rmtree(text)

@@ -69,11 +69,11 @@ def _run_short_of_memory(rank: int, port: int, folder: Path) -> None:
     conformance.be_one_of_two(rank, port)
     tiny = TinyRuns("naive", build, folder)
     with join() as world:
-        run = tiny.run(tiny.config(), "two", world=world)
+        run = tiny.make_run(tiny.make_config(), "two", world=world)
         with pytest.raises(ConfigError, match="4 rows .* stage 0: set training.micro_batch_size = 2"):
             run.train(last_stage=0)
         world.barrier()
-        run = tiny.run(tiny.config(micro_batch_size=2), "two", world=world)
+        run = tiny.make_run(tiny.make_config(micro_batch_size=2), "two", world=world)
         run.train(last_stage=0)
 
 
@@ -108,14 +108,14 @@ def test_a_pair_of_processes(tmp_path: Path) -> None:
     then.
     """
     tiny = TinyRuns("naive", build, tmp_path)
-    run = tiny.run(tiny.config(), "two")  # makes the text
+    run = tiny.make_run(tiny.make_config(), "two")  # makes the text
     ports = [get_free_port() for _ in range(3)]
     torch.multiprocessing.spawn(_do_all, (ports, tmp_path), nprocs=2)  # type: ignore
     assert [path.name for path in tmp_path.glob("acted-*")] == ["acted-0"]
     lines = read_lines(run.store.run_file(run.config))
     assert [line["kind"] for line in lines] == ["run", "failed"]
     assert "training.micro_batch_size = 2" in lines[-1]["error"]
-    cured = tiny.run(tiny.config(micro_batch_size=2), "two")
+    cured = tiny.make_run(tiny.make_config(micro_batch_size=2), "two")
     assert cured.store.is_stage_done(cured.keys[0])
 
 

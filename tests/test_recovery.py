@@ -103,7 +103,7 @@ def lines_of(run: Any, stage: int = 0) -> list[Any]:
 def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
     """Oracle: such steps leave weights that are finite, and a mean loss whose exponential is no number."""
     tiny = tiny_runs_of(Naive, folder)
-    run = tiny.run(tiny.config(learning_rate=100.0), "blown-up")
+    run = tiny.make_run(tiny.make_config(learning_rate=100.0), "blown-up")
     with pytest.raises(NonFiniteLoss, match=r"perplexity of \w+ is more than a number holds in stage 0.*clip"):
         run.train()
     assert not run.store.is_stage_done(run.keys[0])
@@ -113,7 +113,7 @@ def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
     """Oracle: the loss of every step is finite, so only a look at the weights can tell. The stage is not done, and the
     checkpoint is from before."""
     tiny = tiny_runs_of(Overflows, folder)
-    run = tiny.run(tiny.config(checkpoint_seconds=1e-9), "overflows")
+    run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "overflows")
     with pytest.raises(NonFiniteLoss, match=rf"weights are not finite .* stage 0 \(json\) after step {STEPS}.*clip"):
         run.train()
     assert not run.store.is_stage_done(run.keys[0])
@@ -126,15 +126,15 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
     """Oracle: the weights of a run that was asked for as many rows (2 of 8, halved twice) from the start, bit for bit,
     and up to rounding those of all rows at once. The record says so."""
     tiny = tiny_runs_of(Hungry, folder)
-    run = tiny.run(tiny.config(), "hungry")
+    run = tiny.make_run(tiny.make_config(), "hungry")
     run.train(last_stage=0)
     assert lines_of(run)[-1]["micro_batch_size"] == 2
     plain = tiny_runs_of(Plain, folder)
-    asked = plain.run(plain.config(micro_batch_size=2), "asked")
+    asked = plain.make_run(plain.make_config(micro_batch_size=2), "asked")
     asked.train(last_stage=0)
     assert lines_of(asked)[-1]["weights"] == lines_of(run)[-1]["weights"]
     assert "micro_batch_size" not in lines_of(asked)[-1]
-    whole = plain.run(plain.config(), "whole")
+    whole = plain.make_run(plain.make_config(), "whole")
     whole.train(last_stage=0)
     assert run.keys == whole.keys
     both = [last_line(each.store.stage_file(each.keys[0]), "evaluation") for each in (run, whole)]
@@ -145,7 +145,7 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
 def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
     """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has no word."""
     tiny = tiny_runs_of(TooLarge, folder)
-    run = tiny.run(tiny.config(), "no-row")
+    run = tiny.make_run(tiny.make_config(), "no-row")
     with pytest.raises(ConfigError, match=r"1 rows .* stage 0: take a smaller model"):
         run.train()
     failed = last_line(run.store.run_file(run.config), "failed")
@@ -157,11 +157,11 @@ def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> 
     any; here they are the same algorithms, so weights agree."""
     assert "deterministic" not in Training().model_dump() and Training(deterministic=True).model_dump()["deterministic"]
     tiny = tiny_runs_of(Strict, folder)
-    run = tiny.run(tiny.config(deterministic=True), "strict")
+    run = tiny.make_run(tiny.make_config(deterministic=True), "strict")
     run.train(last_stage=0)
     assert not torch.are_deterministic_algorithms_enabled()
     plain = tiny_runs_of(Plain, folder)
-    loose = plain.run(plain.config(), "whole")
+    loose = plain.make_run(plain.make_config(), "whole")
     loose.train(last_stage=0)
     assert loose.keys[0] != run.keys[0] and loose.config.id != run.config.id
     assert lines_of(loose)[-1]["weights"] == lines_of(run)[-1]["weights"]
@@ -173,9 +173,9 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
     Somebody on another machine takes the stage after its first record, and gives it back when this run comes to wait.
     """
     tiny = tiny_runs_of(Plain, folder)
-    alone = tiny.run(tiny.config(), "whole")
+    alone = tiny.make_run(tiny.make_config(), "whole")
     alone.train(last_stage=0)
-    run = tiny.run(tiny.config(), "taken")
+    run = tiny.make_run(tiny.make_config(), "taken")
     stage = run.store.stage_folder(run.keys[0])
     known: list[int] = []  # numbers of records when it was taken, and when it was given back
 
@@ -203,19 +203,19 @@ def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> N
 def test_a_failure_is_over_when_the_run_goes_on(folder: Path) -> None:
     """Oracle: what `status` and tables read: after a retry that was stopped there is no failure."""
     tiny = tiny_runs_of(Breaks, folder, file=str(folder / "broken"))
-    config = tiny.config()
+    config = tiny.make_config()
     (folder / "broken").touch()
     with pytest.raises(ValueError, match="broken"):
-        tiny.run(config, "breaks").train()
+        tiny.make_run(config, "breaks").train()
     [records] = load_runs(folder / "breaks", config.suite)
     assert records.failure and "broken" in records.failure.error
     (folder / "broken").unlink()
     calls = iter(range(100))
     with pytest.raises(Stopped):
-        tiny.run(config, "breaks", lambda: next(calls) == 3).train()
+        tiny.make_run(config, "breaks", lambda: next(calls) == 3).train()
     [records] = load_runs(folder / "breaks", config.suite)
     assert records.failure is None
-    run = tiny.run(config, "breaks")
+    run = tiny.make_run(config, "breaks")
     run.train(last_stage=0)
     [resumed] = [line for line in lines_of(run) if line["kind"] == "resumed"]
     assert resumed["charged"]["steps"] == 4

@@ -67,17 +67,17 @@ def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
     that are measured, and stages, are the stream's."""
     tiny = TinyRuns("er", methods.build, tmp_path)
     probe = Domain(name="general", packages=("unittest",))
-    without = tiny.config(batch_size=20).model_copy(update={"probes": (probe,)})
+    without = tiny.make_config(batch_size=20).model_copy(update={"probes": (probe,)})
     with_it = without.model_copy(update={"replay": Replay(text="general", share=0.5)})
     none = without.model_copy(update={"replay": Replay(text="general", share=0.0)})
     ends, keys = [], []
     for config in (without, with_it):
-        run = tiny.run(config, "runs")
+        run = tiny.make_run(config, "runs")
         run.train()
         keys.append(run.keys)
         ends.append([find_last(run.store.read_stage(key), EvaluationLine) for key in run.keys])
     assert not set(keys[0]) & set(keys[1]) and len(keys[1]) == 3
-    assert tiny.run(none, "runs").keys == keys[0]
+    assert tiny.make_run(none, "runs").keys == keys[0]
     for plain, mixed in zip(*ends, strict=True):
         assert plain.charged["tokens"] == mixed.charged["tokens"]
         assert list(mixed.perplexity) == ["json", "email", "logging", "general"]
@@ -90,7 +90,7 @@ def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
 @pytest.mark.parametrize(("share", "batch"), [(0.01, 20), (0.9, 20)])
 def test_a_share_that_a_batch_cannot_hold_is_refused(tmp_path, share: float, batch: int) -> None:
     """Oracle: a hundredth of twenty rows is none; a tenth of two rows is none of them, ER's memory."""
-    config = TinyRuns("er", methods.build, tmp_path).config(batch_size=batch)
+    config = TinyRuns("er", methods.build, tmp_path).make_config(batch_size=batch)
     config = config.model_copy(update={"replay": Replay(text="general", share=share)})
     with pytest.raises(ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none of them"):
         check_method(config, methods.build("er"))

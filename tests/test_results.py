@@ -78,7 +78,7 @@ def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") ->
 def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
     """Oracle: the hash of what is loaded from its folder, and of it alone: one bit of one number changes it."""
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    run = tiny.run(tiny.config(), "run")
+    run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
     folder = run.store.stage_folder(run.keys[0])
     [done] = [line for line in read_lines(folder / "records.jsonl") if line["kind"] == "done"]

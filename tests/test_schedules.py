@@ -78,7 +78,7 @@ def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, 
     """Oracle: the middles of 30 equal steps, a triangle over all of them or over each ten; two phases change nothing,
     and the method sees the same shares."""
     tiny = TinyRuns("over", lambda name, options: OverTheStream(over), tmp_path)
-    run = tiny.run(tiny.config(), "run")
+    run = tiny.make_run(tiny.make_config(), "run")
     run.train()
     middles = [(i % steps + 0.5) / steps for i in range(30)]
     assert learning_rates == pytest.approx([3e-3 * min(2 * share, 2 - 2 * share) for share in middles])
@@ -91,7 +91,7 @@ def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, 
 
 def test_stages_depend_on_the_stream_where_a_rate_does(tmp_path) -> None:
     """Oracle: the rule of stage keys: a stage is the same in a longer stream only if nothing tells it how long."""
-    config = TinyRuns("over", lambda name, options: OverTheStream(), tmp_path).config()
+    config = TinyRuns("over", lambda name, options: OverTheStream(), tmp_path).make_config()
     shorter = config.model_copy(update={"domains": config.domains[:2]})
     cases: tuple[tuple[Extent, bool], ...] = (("stream", False), ("stage", True))
     for over, same in cases:

@@ -52,7 +52,7 @@ def _train_until_stopped_twice(rank: int, port: int, folder: Path) -> None:
                 calls = count()
                 stop = lambda calls=calls, steps=steps: rank == 0 and next(calls) == steps  # noqa: E731
                 with pytest.raises(Stopped):
-                    tiny.run(tiny.config(architecture, shard=True, **training), "two", stop, world).train()
+                    tiny.make_run(tiny.make_config(architecture, shard=True, **training), "two", stop, world).train()
 
 
 def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
     try:
         expected, tinies = {}, {name: tiny_of(name, tmp_path) for name in TRIED}
         for name, (architecture, training) in TRIED.items():
-            run = tinies[name].run(tinies[name].config(architecture, **training), "one")
+            run = tinies[name].make_run(tinies[name].make_config(architecture, **training), "one")
             run.train()
             expected[name] = load_weights(run), perplexities(run)
         torch.multiprocessing.spawn(_train_until_stopped_twice, (get_free_port(), tmp_path), nprocs=2)  # type: ignore
         for name, (architecture, training) in TRIED.items():
-            run = tinies[name].run(tinies[name].config(architecture, shard=True, **training), "two")
+            run = tinies[name].make_run(tinies[name].make_config(architecture, shard=True, **training), "two")
             run.train()
             weights, measured = expected[name]
             for mine, theirs in zip(load_weights(run), weights, strict=True):
@@ -105,7 +105,7 @@ def test_a_block_computes_again_in_the_backward_pass() -> None:
 def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: what `precision = "auto"` may be, as fp16 is refused where it is asked for."""
     monkeypatch.setattr("benchmark.training.run.choose_precision", lambda wanted, device: "fp16")
-    run = tiny_of("naive", tmp_path).run(make_tiny_config("naive", shard=True), "run")
+    run = tiny_of("naive", tmp_path).make_run(make_tiny_config("naive", shard=True), "run")
     run.train()
     assert read_stage_lines(run.store.stage_file(run.keys[0]))[0]["provenance"]["precision"] == "fp32"
 

@@ -52,7 +52,7 @@ def runs(request, tiny) -> dict[str, Run]:
     made = {}
     for method in CHAINS if request.param == "gpt" else ("elle", "pnn"):
         config = config_of(method, request.param)
-        made[method] = tiny.run(config, "runs")
+        made[method] = tiny.make_run(config, "runs")
         made[method].train()
         for measure in (model_similarity.measure_similarity, model_similarity.measure_attention):
             measure(config, made[method].store)

@@ -43,9 +43,9 @@ def analytic_flops(config: RunConfig, vocabulary: int, rows: int) -> float:
 def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> None:
     """Oracle: the count by hand, within 1%, with fused (no dropout) and unfused attention."""
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    config = tiny.config(architecture)
+    config = tiny.make_config(architecture)
     config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": dropout})})
-    run = tiny.run(config, "run")
+    run = tiny.make_run(config, "run")
     stage = make_stage(config, 0, run.stream)
     model = stage.build(config.model.ladder[0])
     inputs = StageInputs(config, stage, run.stream, LifelongMethod(), model, ALONE)
@@ -79,8 +79,8 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
     """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds the first one's
     forward pass without its head, and at each level a D x D map with its weights' gradient."""
     tiny = TinyRuns(name, methods.build, tmp_path)
-    config = tiny.config("bert")
-    run = tiny.run(config, "run")
+    config = tiny.make_config("bert")
+    run = tiny.make_run(config, "run")
     naive = analytic_flops(config, run.corpus.vocabulary.text, config.training.batch_size)
     stages = speed.prepare_stages(config, methods.build, run.stream, ALONE)
     flops = []
@@ -110,8 +110,8 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
     """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit: the stop and the
     learning rate of each step are the same. All units are recorded under each; FLOPs by hand, to the last one."""
     tiny = TinyRuns("er", methods.build, tmp_path)
-    config = tiny.config()
-    steps = tiny.run(config, "steps")
+    config = tiny.make_config()
+    steps = tiny.make_run(config, "steps")
     steps.train(last_stage=1)
     costs = {
         "steps": 1,
@@ -124,7 +124,7 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
         budget["reference"] = str(tmp_path / "times.json")
         row = RowTimes("er", {}, list_settings(config), (StageTimes(0.0, {"adapt": 0.25}),) * 3)
         step_times.write(tmp_path / "times.json", [row], ALONE.describe_hardware())
-    run = tiny.run(with_budget(config, **budget), unit)
+    run = tiny.make_run(with_budget(config, **budget), unit)
     run.train(last_stage=1)
     for stage in range(2):
         charged = spent(run, stage)
@@ -142,9 +142,9 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
     tiny = TinyRuns("er", methods.build, tmp_path)
     times = (StageTimes(0.0, {"adapt": 2.0}), StageTimes(4.0, {"adapt": 1.0}), StageTimes(0.0, {"adapt": 1.0}))
     table = tmp_path / "times.json"
-    config = with_budget(tiny.config(), unit="reference", amount=10, reference=str(table))
+    config = with_budget(tiny.make_config(), unit="reference", amount=10, reference=str(table))
     step_times.write(table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware())
-    run = tiny.run(config, "run")
+    run = tiny.make_run(config, "run")
     run.train(last_stage=1)
     assert [spent(run, stage)["steps"] for stage in range(2)] == [5, 6]
     assert [spent(run, stage)["reference"] for stage in range(2)] == [10.0, 10.0]
@@ -159,7 +159,7 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     """Oracle: the message names the file, what is missing or differs, and the cure."""
     path = tmp_path / "times.json"
     config = with_budget(
-        TinyRuns("er", methods.build, tmp_path).config(), unit="reference", amount=1, reference=str(path)
+        TinyRuns("er", methods.build, tmp_path).make_config(), unit="reference", amount=1, reference=str(path)
     )
     with pytest.raises(ConfigError, match=r"times\.json is no table.*run_all\.py speed conformance --reference"):
         find_stage_times(config, 0)
@@ -178,9 +178,9 @@ def test_costs_of_a_suite(tmp_path) -> None:
     """Oracle: the FLOPs of the tests above. Of the times only what cannot depend on the machine: they are there for
     each phase of each stage, and rows that share a stage have the same."""
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    configs = [tiny.config().model_copy(update={"method": name, "row": name}) for name in ("naive", "agem", "ewc")]
+    configs = [tiny.make_config().model_copy(update={"method": name, "row": name}) for name in ("naive", "agem", "ewc")]
     said: list[str] = []
-    corpus = tiny.run(configs[0], "run").corpus
+    corpus = tiny.make_run(configs[0], "run").corpus
     costs, rows = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1, say=said.append)
     phases = [(cost.row, cost.stage, cost.phase) for cost in costs]
     assert phases[:6] == [(row, stage, "adapt") for row in ("naive", "agem") for stage in range(3)]

@@ -39,7 +39,7 @@ class CarriesOn(Remembers):
 def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], file: str, tmp_path: Path) -> None:
     """Oracle: the file, put back: with it the same run goes on; without it or with half of it nothing is trained."""
     tiny = TinyRuns("remembers", lambda name, options: method(), tmp_path)
-    run = tiny.run(tiny.config(), "run")
+    run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
     memory = run.store.stage_folder(run.keys[0]) / file
     content = memory.read_bytes()

@@ -91,7 +91,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
     """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are loaded back."""
     start = published(tmp_path / "start", kind)
     tiny = TinyRuns(method, methods.build, tmp_path)
-    run = tiny.run(config_of(method, start, ladder=LARGER), "store")
+    run = tiny.make_run(config_of(method, start, ladder=LARGER), "store")
     run.train()
     records = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
@@ -111,7 +111,7 @@ def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) ->
 
 def test_a_study_holds_what_the_untouched_model_measured(tmp_path: Path) -> None:
     """Oracle: what the run itself recorded of it."""
-    run = TinyRuns("naive", methods.build, tmp_path).run(
+    run = TinyRuns("naive", methods.build, tmp_path).make_run(
         config_of("naive", published(tmp_path / "start", "gpt")), "runs"
     )
     run.train()
@@ -125,7 +125,7 @@ def test_a_study_holds_what_the_untouched_model_measured(tmp_path: Path) -> None
 def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path) -> None:
     """Oracle: plain transformers on the same rows: `<|endoftext|>`, then the text."""
     start = published(tmp_path / "start", "gpt")
-    run = TinyRuns("naive", methods.build, tmp_path).run(config_of("naive", start), "store")
+    run = TinyRuns("naive", methods.build, tmp_path).make_run(config_of("naive", start), "store")
     network = AutoModelForCausalLM.from_pretrained(start).eval()
     end = network.config.eos_token_id
     text = torch.from_numpy(run.corpus.domains[0].valid.astype("int64"))
@@ -145,7 +145,7 @@ def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
     tiny = TinyRuns("naive", methods.build, tmp_path)
     here, there = (published(tmp_path / name, "gpt") for name in ("here", "there"))
     other = published(tmp_path / "other", "gpt", n_layer=2)
-    first, same, different = (tiny.run(config_of("naive", folder), "store") for folder in (here, there, other))
+    first, same, different = (tiny.make_run(config_of("naive", folder), "store") for folder in (here, there, other))
     assert first.keys == same.keys and first.config.id == same.config.id
     assert not set(first.keys) & set(different.keys) and first.config.id != different.config.id
 

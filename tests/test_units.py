@@ -127,6 +127,6 @@ def test_no_other_file_asks_for_a_unit_by_name() -> None:
 def test_a_phase_that_costs_nothing_is_refused(tmp_path) -> None:
     """Oracle: it would never end, since FLOPs are all that is counted; under steps it ends."""
     tiny = TinyRuns("idles", lambda name, options: Idles(), tmp_path)
-    config = tiny.config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
+    config = tiny.make_config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
     with pytest.raises(ConfigError, match="a step of phase 'idle' costs no flops, so the phase would never end"):
-        tiny.run(config, "run").train(last_stage=0)
+        tiny.make_run(config, "run").train(last_stage=0)

@@ -68,7 +68,7 @@ class TinyRuns:
     def make_method(self) -> LifelongMethod:
         return self.build(self.name, {})
 
-    def config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
+    def make_config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
         """A tiny run of the method: 8 rows a batch, or more where 8 cannot hold its share of memory."""
         for rows in (8, 20, 100):
             config = make_tiny_config(self.name, architecture, **{"batch_size": rows, **training})
@@ -77,7 +77,7 @@ class TinyRuns:
                 break
         return config
 
-    def run(
+    def make_run(
         self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False, world: World = ALONE
     ) -> Run:
         """A run in the folder `store`, which shares the tokenised text with all others."""
@@ -90,14 +90,14 @@ class TinyRuns:
         build = functools.partial(self.build, config.method, config.options)
         return Run(config, build, Store(root), world, asked_to_stop=asked_to_stop)
 
-    def weights(self, config: RunConfig, store: str) -> list[Weights]:
-        """Train if necessary; the weights after each stage."""
-        run = self.run(config, store)
+    def train(self, config: RunConfig, store: str) -> list[Weights]:
+        """Train a run, if that is not done yet. Returns the weights after each stage."""
+        run = self.make_run(config, store)
         run.train()
         return load_weights(run)
 
-    def undisturbed(self, architecture: str = "gpt") -> list[Weights]:
-        return self.weights(self.config(architecture), f"undisturbed-{architecture}")
+    def train_undisturbed(self, architecture: str = "gpt") -> list[Weights]:
+        return self.train(self.make_config(architecture), f"undisturbed-{architecture}")
 
 
 def load_weights(run: Run) -> list[Weights]:
@@ -175,7 +175,7 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
     A stage that trains has rows of its new domain. What phases use of `stage.outlook` stands in `signature`, or stages
     of one stream would pass for another's.
     """
-    config = tiny.config()
+    config = tiny.make_config()
     method = tiny.make_method()
     spent = 0.0
     for index in range(len(config.domains)):
@@ -211,9 +211,9 @@ def _has_new_rows(phase: Phase) -> bool:
 
 def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
     """At the end of each phase at most one step more is spent than the phases so far may take."""
-    config = tiny.config()
-    tiny.undisturbed()
-    run = tiny.run(config, "undisturbed-gpt")
+    config = tiny.make_config()
+    tiny.train_undisturbed()
+    run = tiny.make_run(config, "undisturbed-gpt")
     for key in run.keys:
         lines = run.store.read_stage(key)
         [start], [done] = records.select_kind(lines, StageLine), records.select_kind(lines, DoneLine)
@@ -230,28 +230,27 @@ def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
 def trains_the_same_twice(tiny: TinyRuns) -> None:
     """The same run in another folder ends with the same weights, bit for bit."""
     cure = "it draws numbers that nobody seeds, as numpy's and those of `random` are: take them from torch"
-    _assert_close(
-        tiny.undisturbed(), tiny.weights(tiny.config(), "again"), 0.0, "when the same run is trained again", cure
-    )
+    again = tiny.train(tiny.make_config(), "again")
+    _assert_close(tiny.train_undisturbed(), again, 0.0, "when the same run is trained again", cure)
 
 
 def trains_under_every_budget(tiny: TinyRuns) -> None:
     """Under seconds and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05)):
-        config = tiny.config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
+        config = tiny.make_config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
         cure = "a stage may end with any step; learner.elapsed says what share of it is over"
-        _assert_finite(tiny.weights(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}")
+        _assert_finite(tiny.train(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}")
 
 
 def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
     """Killed in each phase of each stage and started again, the weights end bit-identical."""
-    expected = tiny.undisturbed()
-    whole = tiny.run(tiny.config(), "undisturbed-gpt")
+    expected = tiny.train_undisturbed()
+    whole = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     done = [line for key in whole.keys for line in records.select_kind(whole.store.read_stage(key), DoneLine)]
     ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
-    config = tiny.config(checkpoint_seconds=1e-9)  # a checkpoint after every step
-    actual = train_through_kills(lambda stop: tiny.run(config, "killed", stop), kills)
+    config = tiny.make_config(checkpoint_seconds=1e-9)  # a checkpoint after every step
+    actual = train_through_kills(lambda stop: tiny.make_run(config, "killed", stop), kills)
     cure = "name in `state` what a step changes, and let start_stage make again what it does not"
     _assert_close(expected, actual, 0.0, "after kills", cure)
 
@@ -264,10 +263,10 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     """
     torch.set_default_dtype(torch.float64)
     try:
-        expected = [tiny.weights(tiny.config(), "double") for tiny in several]
+        expected = [tiny.train(tiny.make_config(), "double") for tiny in several]
     finally:
         torch.set_default_dtype(torch.float32)
-    runs = [tiny.run(tiny.config(), "two") for tiny in several]  # links the tokenised text
+    runs = [tiny.make_run(tiny.make_config(), "two") for tiny in several]  # links the tokenised text
     torch.multiprocessing.spawn(_train_as_one_of_two, (get_free_port(), several), nprocs=2)  # type: ignore
     cure = (
         "a process sees its own rows: add up over all with learner.world.add_up or .total, and let no sign, "
@@ -282,7 +281,7 @@ def _train_as_one_of_two(rank: int, port: int, several: Sequence[TinyRuns]) -> N
     torch.set_default_dtype(torch.float64)
     with join() as world:
         for tiny in several:
-            tiny.run(tiny.config(), "two", world=world).train()
+            tiny.make_run(tiny.make_config(), "two", world=world).train()
 
 
 def be_one_of_two(rank: int, port: int) -> None:
@@ -293,16 +292,16 @@ def be_one_of_two(rank: int, port: int) -> None:
 
 def compiled_equals_eager(tiny: TinyRuns) -> None:
     """The captured graph computes what the eager method computes, within 1e-5."""
-    compiled = tiny.weights(tiny.config(compile="aot_eager"), "compiled")
+    compiled = tiny.train(tiny.make_config(compile="aot_eager"), "compiled")
     cure = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
-    _assert_close(tiny.undisturbed(), compiled, 1e-5, "compiled", cure)
+    _assert_close(tiny.train_undisturbed(), compiled, 1e-5, "compiled", cure)
 
 
 def bf16_is_finite(tiny: TinyRuns) -> None:
     """Under bf16 autocast all weights and perplexities are finite."""
-    config = tiny.config(precision="bf16")
-    _assert_finite(tiny.weights(config, "bf16"), "under bf16 autocast")
-    run = tiny.run(config, "bf16")
+    config = tiny.make_config(precision="bf16")
+    _assert_finite(tiny.train(config, "bf16"), "under bf16 autocast")
+    run = tiny.make_run(config, "bf16")
     lines = [line for key in run.keys for line in records.select_kind(run.store.read_stage(key), EvaluationLine)]
     values = [value for line in lines for value in line.perplexity.values()]
     assert values and None not in values, "a perplexity is not finite"
@@ -313,13 +312,13 @@ def every_architecture_learns(tiny: TinyRuns) -> None:
     for name in list_architecture_names():
         if tiny.make_method().decoders_only and architectures.load(name).masked:
             continue
-        _assert_finite(tiny.undisturbed(name), f"in {name}")
+        _assert_finite(tiny.train_undisturbed(name), f"in {name}")
 
 
 def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
     """Loaded from its folder, each stage's model has the perplexities in the records."""
-    tiny.undisturbed()
-    run = tiny.run(tiny.config(), "undisturbed-gpt")
+    tiny.train_undisturbed()
+    run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     for key in run.keys:
         lines = records.select_kind(run.store.read_stage(key), EvaluationLine)
         evaluations = [line for line in lines if line.fraction == 1]
@@ -333,10 +332,10 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
 
 def is_naive_where_it_says(tiny: TinyRuns) -> None:
     """A method whose first stage has the key of Naive's trains there what Naive trains, and later more."""
-    config, mine = tiny.config(), tiny.undisturbed()
+    config, mine = tiny.make_config(), tiny.train_undisturbed()
     of_naive = config.model_copy(update={"method": "naive", "row": "naive"})
-    naive = tiny.weights(of_naive, "naive")
-    if tiny.run(config, "undisturbed-gpt").keys[0] == tiny.run(of_naive, "naive").keys[0]:
+    naive = tiny.train(of_naive, "naive")
+    if tiny.make_run(config, "undisturbed-gpt").keys[0] == tiny.make_run(of_naive, "naive").keys[0]:
         cure = "say in `signature` what the first stage does that Naive's does not"
         _assert_close(naive[:1], mine[:1], 0.0, "in the first stage", cure)
     if not tiny.make_method().may_be_naive:
@@ -356,10 +355,10 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     charged by the FLOPs of the first one of its phase. What only a generator, a compiled extension, a file or another
     process holds is not seen: methods are code that is read. `verify --stage` asks the same of a study's methods.
     """
-    config = tiny.config()
+    config = tiny.make_config()
     _refuse_work("building it", tiny.make_method)
     others = {*threading.enumerate(), *multiprocessing.active_children()}
-    for _, prepared in prepare_stages(config, tiny.build, tiny.run(config, "untrained").stream, ALONE):
+    for _, prepared in prepare_stages(config, tiny.build, tiny.make_run(config, "untrained").stream, ALONE):
         inputs, index = prepared.inputs, prepared.inputs.stage.index
         method, bare = inputs.method, plan_stage(config, index)
 

@@ -286,8 +286,8 @@ PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {  # with their lim
 def run_of_two_stages(
     tiny: TinyRuns, world: World, store: str, stop: Callable[[], bool] = lambda: False, **training: Any
 ) -> Run:
-    config = tiny.config(evaluations=1, **training)
-    return tiny.run(config.model_copy(update={"domains": config.domains[:2]}), store, stop, world)
+    config = tiny.make_config(evaluations=1, **training)
+    return tiny.make_run(config.model_copy(update={"domains": config.domains[:2]}), store, stop, world)
 
 
 def two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> list[Weights]:
@@ -314,7 +314,7 @@ def one_stage(place: Place, architecture: str) -> RunConfig:
 def trained(place: Place, config: RunConfig, store: str, last_stage: int | None = 0) -> Run:
     """A run on the place's device; with `last_stage` None only its text is prepared."""
     tiny = TinyRuns(config.method, methods.build, place.folder)
-    run = tiny.run(config, store, world=place.world)
+    run = tiny.make_run(config, store, world=place.world)
     if last_stage is not None:
         run.train(last_stage)
     return run
