@@ -89,7 +89,7 @@ def find_newest_domain(model: LanguageModel) -> int:
 
 
 def measure_perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
-    """That of a text as of a domain of the model. Raises ConfigError where it is no number."""
+    """The perplexity of a model on a text, read as one of this domain. Raises ConfigError where it is not finite."""
     alone = World(0, 1, choose_device())
     value = measure_loss(model.to(alone.device), stream, domain, alone).perplexity
     if not math.isfinite(value):
@@ -151,7 +151,7 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
-OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)  # no other is
+OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)  # files that are not copied
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
     "extended": "modules of a method beside its network: grow what `run_all.py export` makes of it, where it can",

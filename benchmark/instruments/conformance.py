@@ -54,7 +54,7 @@ STEPS = 10
 
 
 def find_place_in(name: str, error: Exception) -> str:
-    """Where in the file of the method of this name an error arose, in brackets; nothing where it arose elsewhere."""
+    """The line of the method's file in which an error arose, in brackets; nothing where it arose elsewhere."""
     lines = [call for call in traceback.extract_tb(error.__traceback__) if Path(call.filename).name == f"{name}.py"]
     return f" ({Path(*Path(lines[-1].filename).parts[-2:])}:{lines[-1].lineno})" if lines else ""
 
@@ -456,7 +456,7 @@ def _unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator
 
 
 def _read_contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]:
-    """What a method, its class and their file hold, each thing by its place, and their model."""
+    """All that a method, its class, their file and their model hold, as bytes, by its place."""
     kind = type(method)
     holders = {kind.__name__: method, f"class {kind.__name__}": kind, kind.__module__: sys.modules[kind.__module__]}
     held = {f"{place}.{name}": value for place, of in holders.items() for name, value in vars(of).items()}
@@ -465,7 +465,7 @@ def _read_contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]
 
 
 class _Content(pickle.Pickler):
-    """Writes what values hold: numbers of tensors, wherever they lie, no code, and nothing of what no pickle holds."""
+    """Writes what values hold: the numbers of tensors on any device, but no code, and nothing that no pickle holds."""
 
     @classmethod
     def of(cls, value: object) -> bytes:

@@ -166,7 +166,7 @@ def _find_free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
 
 
 def remove_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
-    """The text's tokenizer, of one that `with_prompts` made."""
+    """The tokenizer without the tokens that were added for prompts."""
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = [
         token

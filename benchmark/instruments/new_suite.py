@@ -141,7 +141,7 @@ def read_beginning(place: Path, name: str) -> Text:
 
 
 def _choose_text_field(files: Sequence[Path]) -> str:
-    """The field of the first record that is called `text`, or else holds the longest one; "a.b" is b of a's."""
+    """The field `text` of the first record, or else the one with the longest text; "a.b" is the field b of a."""
     rows = (pair for path in files if find_kind(path) != ".txt" for pair in read_rows(path, "text"))
     place, row = next(((place, row) for place, row in rows if not isinstance(row, bytes) or row.strip()), ("", None))
     record = parse_line(row, place, '{"text": ...}') if isinstance(row, bytes) else row
@@ -203,7 +203,7 @@ model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, init = "scal
 
 
 def choose_valid_share(texts: Sequence[Text]) -> float:
-    """The smallest share that holds out documents enough of each domain, with some to spare, as chance picks them.
+    """The smallest share that holds out enough documents of each domain, with some to spare: chance picks them.
 
     Raises DataError for a domain that has too few to train on some and keep others.
     """

@@ -64,7 +64,7 @@ def measure(
     build: Build,
     prepare_corpus: Callable[[RunConfig], Corpus],
     world: World,
-    pairs: int = 7,
+    pairs: int,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Cost], list[RowTimes]]:
     """The cost of each phase of each stage of each run, and the rows of a table of step times.

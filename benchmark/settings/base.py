@@ -31,9 +31,9 @@ Kind = TypeVar("Kind")
 
 
 def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
-    """What a user wrote, as settings or as a method: a number is no text, a switch no number, a list no table.
+    """Settings, or a method, made of what a user wrote. Types are strict: a number is no text, a switch no number.
 
-    Raises ConfigError, which says of each problem at this place where it is, what, and the choices.
+    Raises ConfigError, which says of each problem where it is, what it is, and which choices there are.
     """
     try:
         # JSON knows lists, which settings keep as tuples, and no dates, which no key takes

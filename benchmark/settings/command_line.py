@@ -31,7 +31,7 @@ def read_processes(text: str) -> int | str:
 
 
 def read_path(text: str) -> Path:
-    """The path that an option gives, in its home, which a shell leaves out after `--runs=`."""
+    """The path that an option gives. `~` is the home folder: after `--runs=` the shell leaves it as it is."""
     return Path(text).expanduser()
 
 
@@ -157,7 +157,7 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
 
 
 def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
-    """The error of a word that is no command, and is never run because of a slip."""
+    """The error message for a word that is no command. It says what may be meant; nothing is run by a slip."""
     near = difflib.get_close_matches(word, commands, n=1)
     meant = f"run {word}" if word in list_suite_names() or word.endswith(".toml") else near[0] if near else ""
     hint = f"did you mean {meant}?" if meant else "`python run_all.py --help` shows all"
@@ -165,7 +165,7 @@ def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
 
 
 def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
-    """What another command must be given to be about the same runs of a suite."""
+    """The arguments with which another command is about the same runs of a suite."""
     lists = [(f"--{name}", ",".join(map(str, getattr(options, name)))) for name in ("methods", "seeds")]
     given = [("--runs", str(options.runs)), *lists]
     given += [("--set", assignment) for assignment in options.set]

@@ -28,7 +28,7 @@ else:
     import tomli as tomllib
 
 SITE = ROOT / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
-# of a suite by each of its runs
+# what each run takes from its suite
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
     *("domains.train", "domains.valid", "probes.train", "probes.valid", "tasks.train", "tasks.dev", "tasks.test"),
@@ -41,7 +41,7 @@ BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # what woul
 
 
 def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Sequence[str] = ()) -> Suite:
-    """Read a suite, with `--set` overrides applied, which the words `called` of a command line stand for.
+    """Read a suite, and apply the overrides of `--set`. `called`: the words of a command line that stand for it.
 
     `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending. A suite may say
     `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the environment. Paths are
@@ -232,7 +232,7 @@ def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
 def _locate(value: Any, file: Path, key: str = "") -> Any:
     """The content of a suite file with its paths relative to the current folder.
 
-    A path that begins with `${NAME}` is as the environment has it, one of `--set` as the shell would take it.
+    A path that begins with `${NAME}` stays as the environment has it, and one of `--set` as the shell takes it.
     """
     if isinstance(value, dict):
         inside = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite

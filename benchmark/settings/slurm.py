@@ -66,7 +66,7 @@ class JobKind(Settings):
 
     @model_serializer
     def _list_given(self) -> dict[str, Any]:
-        """What somebody has given: a section that says what is the default means it."""
+        """The keys that somebody has given, those too whose value is the default."""
         return {key: value for key, value in self if key in self.model_fields_set}
 
 
@@ -129,7 +129,7 @@ class Slurm(JobKind):
         return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
 
     def of(self, kind: str) -> Slurm:
-        """These settings for one kind of job, as its section says, and where models are used as that of training does.
+        """The settings of one kind of job: what its section says, over `[slurm]`. Jobs with models follow training's.
 
         `score` and `measure` have one GPU, of the kind that training has, if their section does not name others.
         """

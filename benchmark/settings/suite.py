@@ -214,7 +214,7 @@ class Budget(Settings):
     @field_validator("reference")
     @classmethod
     def _check_reference(cls, reference: str | None, info: ValidationInfo) -> str | None:
-        """Another unit, as of `--set budget.unit=seconds`, has no use for the table of the suite's own."""
+        """The table; None for a unit that needs none, which `--set budget.unit=seconds` may have chosen."""
         if info.data.get("unit") not in UNITS or not UNITS[info.data["unit"]].by_table:
             return None
         if reference is None:
@@ -364,7 +364,7 @@ class RunConfig(Settings):
 
     @property
     def tokenizer_note(self) -> str:
-        """What has to be said of a tokenizer that is trained on domains which come later than the first, if any."""
+        """A warning where the tokenizer is trained on domains after the first one; else nothing."""
         first, *_ = names = [domain.name for domain in self.domains]
         later = [name for name in self.tokenizer.domains or names if name != first]
         if self.model.start or self.tokenizer.folder or not later:
@@ -386,14 +386,14 @@ class RunConfig(Settings):
         return describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
 
     def __copy__(self) -> RunConfig:
-        """What `model_copy` changes: it has another id."""
+        """A copy without the cached id: `model_copy` changes what that depends on."""
         copied = super().__copy__()
         copied.__dict__.pop("id", None)
         return copied
 
     @cached_property
     def id(self) -> str:
-        """Readable and unique: row, seed and a hash of everything else, but for where files lie on this machine."""
+        """Row, seed, and a hash of all else but where files lie on this machine."""
         files = {"train": True, "valid": True}
         texts = {"__all__": {"title": True, **files, "sources": {"__all__": files}}}
         leave_out: dict[str, Any] = {
@@ -440,7 +440,7 @@ LISTED = 12  # domains at most, each of which is told of
 
 
 def describe_passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]) -> str:
-    """How often runs read as many tokens in a stage as its domain has, and which share of each domain is memory."""
+    """Two sentences: how often a stage reads the tokens of its domain, and which share of each domain is memory."""
 
     def format_ranges(values: Mapping[str, Sequence[float]], form: str) -> str:
         if len(values) > LISTED:

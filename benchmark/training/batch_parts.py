@@ -9,7 +9,7 @@ from benchmark.settings.suite import RunConfig
 from benchmark.training.keys import plan_stage
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
-SOURCES = 10_000  # apart are the numbers of a phase's sources, by which their rows are drawn
+SOURCES = 10_000  # what lies between the numbers of two sources of a phase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Draw:
     fresh: int = 0
     replayed: int = 0  # of the suite's `replay`, which a method knows nothing of
     memory: int = 0
-    number: int = 0  # of the phase, plus SOURCES times the source's: apart are the random numbers that draw its rows
+    number: int = 0  # of the phase, plus SOURCES times the source's: each draws its rows by other random numbers
     weight: float = 1.0  # of its mean loss in the step's
 
     @property
@@ -69,10 +69,10 @@ def count_rows_of_share(share: float, batch_size: int, what: str) -> int:
 
 
 def check_method(config: RunConfig, method: LifelongMethod) -> None:
-    """Raises ConfigError, before anything is trained, for a share of memory that the run's batches cannot hold.
+    """Check, before anything is trained, that a run can give its method what it asks for.
 
-    So it does for a memory of less than a row, but none, for sources that a stage does not have, and for shards where
-    the method or its optimizer needs whole weights.
+    Raises ConfigError for a share of memory that the run's batches cannot hold, for a memory of less than a row, for
+    sources that a stage does not have, and for shards where the method or its optimizer needs whole weights.
     """
     optimizer = choose_optimizer(method, config.training)
     if config.training.shard and (method.holds_weights or optimizer.holds_weights):

@@ -76,7 +76,7 @@ class Clock:
         return self.charged["tokens"] / self.seconds if self.seconds else 0.0
 
     def has_passed_mark(self, before: float, marks: int) -> bool:
-        """Whether one of so many evenly spaced points lies behind a fraction from before; the stage's end is apart."""
+        """Whether one of `marks` evenly spaced points lies between `before` and now. The stage's end is none."""
         return int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9) and self.fraction < 1 - 1e-9
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class Clock:
         return int(gravest)
 
     def _read(self, look: bool = False) -> None:
-        """Add what has passed since the last reading. Of a stop the process has computed less than a tenth."""
+        """Add the time since the last reading. It counts as a stop if the process computed in less than a tenth."""
         assert self._started is not None, "the clock is paused"
         now, computed = time.perf_counter(), time.process_time()
         passed = now - self._started

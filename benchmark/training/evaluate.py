@@ -54,7 +54,7 @@ def evaluate(
 ) -> dict[str, dict[str, Any]]:
     """What an evaluation records of each domain, read with its own prompt or column, and of each probe.
 
-    `at_end` of a stage, which is what tables show, of each document too.
+    `at_end`: whether a stage ends here; then of each document too, for the tables.
     """
     texts = stream.evaluated
     losses = {text.name: measure_loss(model, stream, index, world, precision) for index, text in enumerate(texts)}
@@ -111,7 +111,7 @@ def measure_loss(model: LanguageModel, stream: Stream, domain: int, world: World
 def evaluate_missing(
     path: Path, load_model: Callable[[], LanguageModel], stream: Stream, world: World, precision: str
 ) -> None:
-    """Append to `path` the perplexity of a model on each text that no line of it tells of.
+    """Append to `path` the perplexity of a model on each text of which no line tells yet.
 
     The records of a stage that trained nothing lack nothing.
     """

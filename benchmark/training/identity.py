@@ -35,7 +35,7 @@ class Identity:
     sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
 
     def had_other_code(self, begun: StageLine | None) -> bool:
-        """Whether its method trained a stage when its code was another; of a stage whose method is not known: no."""
+        """Whether the run's method trained a stage with other code than now. No where the stage's method is unknown."""
         # archives have stages without `method` and `method_code`
         return begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
 
@@ -49,9 +49,9 @@ class Identities:
         self._here: dict[str, dict[str, set[str]]] = {}
 
     def of(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
-        """Whether records are of the run's text, its tokenizer and its method's version, as of its settings and seed.
+        """The identity of a run, and whether its records are of its text, tokenizer and method's version.
 
-        They are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive.
+        Records are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive.
         Raises NotHere for a text that is not here, and of which nothing is recorded.
         """
         method, corpus = self.build(config.method, config.options), self._find_corpus(config)
@@ -116,7 +116,7 @@ class Identities:
 
 
 def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> list[str]:
-    """A line for seeds that are trained and not among these runs, though all else of them is the same, if some are."""
+    """A line that names the seeds with which the same runs are trained, and which are not shown; or none."""
     store, shown = identities.store, {config.seed for config in configs}
     names = {path.stem for config in configs[:1] for path in store.run_file(config).parent.glob("*.jsonl")}
     seeds = {int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name} - shown

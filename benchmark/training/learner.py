@@ -138,9 +138,9 @@ class Learner:
         return torch.stack(losses).sum()
 
     def _unscale(self) -> None:
-        """Divide the gradients by what the loss was multiplied by, which is less from now on where one is not finite.
+        """Divide the gradients by the scale of the loss. Where one is not finite, all become 0, and the scale falls.
 
-        Whether one is not the device is asked for; it is the same in all processes, for so are the gradients.
+        Only the device knows that, so this waits for it. All processes find the same, for their gradients are the same.
         """
         before = self.scaler.get_scale()
         self.scaler.unscale_(torch.optim.SGD(self.parameters))  # GradScaler knows gradients by an optimizer, once each

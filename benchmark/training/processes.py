@@ -68,7 +68,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """One process writes files."""
+        """Whether this is the process that writes files."""
         return self.rank == 0
 
     def maximum(self, *values: float) -> list[float]:
@@ -89,18 +89,18 @@ class World:
             dist.all_reduce(tensor)
 
     def agree(self, value: T) -> T:
-        """What the first process says, on each."""
+        """The value of the first process, on all of them."""
         return self.gather(value)[0]
 
     def gather(self, value: T) -> list[T]:
-        """What each process says, on each, in the order of their ranks."""
+        """The values of all processes in the order of their ranks, on each of them."""
         said = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(said, value)
         return said
 
     def let_first(self, act: Callable[[], None]) -> None:
-        """The first process acts; all talk meanwhile, or their connection would time out. All raise what it does."""
+        """Let the first process act. All talk meanwhile, or their connection would time out. All raise its error."""
         if self.size == 1:
             return act()
         with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
@@ -171,7 +171,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scik
 
 
 def describe_provenance(world: World, precision: str) -> Provenance:
-    """What a stage that this process trains now is made with."""
+    """The code, the packages and the machine with which this process trains a stage."""
     hardware = world.describe_hardware()
     return Provenance(
         code=find_code_version(),

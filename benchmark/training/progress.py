@@ -47,7 +47,7 @@ class Heartbeat(msgspec.Struct):
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """What a run in progress said last; None if nothing, or a half: that of a machine that went down meanwhile."""
+    """What a run in progress said last. None where it said nothing, or its machine went down and left half a file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
     except (OSError, msgspec.DecodeError, ValueError):
@@ -95,6 +95,6 @@ class ProgressLine:
             self.say(text, is_news=False)
 
     def say(self, text: str, is_news: bool = True) -> None:
-        """Print a text; where a table is shown only one that is news to who watches it."""
+        """Print a text. Where a table shows the work under way, print it only if it is news."""
         if is_news or not self._watched:
             print(f"{self.name}  {text}", file=sys.stderr, flush=True)

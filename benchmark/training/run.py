@@ -55,8 +55,8 @@ def make_stream(config: RunConfig, corpus: Corpus) -> Stream:
 class Run:
     """Trains the missing stages of one run. `make_method` builds the method with its options (see `methods.build`).
 
-    A stage that another process trains, or text that it makes, is waited for, or, where the run `waits` for none, Taken
-    is raised. So is Stopped, of `Run` itself too, when asked to stop.
+    A run waits for stages that another process trains, and for text that it makes. Where the run `waits` for none, it
+    raises Taken. When asked to stop, it raises Stopped; so does `Run` itself.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Run:
         return model
 
     def _choose_precision(self) -> str:
-        """The arithmetic of all of the run: "auto" is what its first stage began with, on whatever machine.
+        """The precision of all of the run: "auto" is what its first stage began with, on whatever machine.
 
         It is read for each stage, under its lease: another run, on another machine, may have begun the first one.
         """
@@ -150,9 +150,9 @@ class Run:
         return self.world.agree(begun.provenance.precision if begun else here)
 
     def _train_stage(self, index: int) -> None:
-        """Train a stage, if nobody has; where it is taken over meanwhile, as if this process had died, wait for it.
+        """Train a stage, if nobody has. Where another process takes it over meanwhile, wait for that one.
 
-        Several processes would have to agree on that: theirs end then, with LeaseLost.
+        Several processes would have to agree on that: they end with LeaseLost.
         """
         key, world = self.keys[index], self.world
         folder = self.store.stage_folder(key)
@@ -176,9 +176,9 @@ class Run:
 
     @contextmanager
     def _acquired(self, path: Path, briefly: bool) -> Iterator[Lease]:
-        """Hold a lock, for which whoever else wants the same waits, and finds it done.
+        """Hold the lock of work that one process shall do: who waits for it finds the work done.
 
-        One that is had `briefly`, for a look or an evaluation by all who share what it guards, is always waited for.
+        A lock that is held `briefly`, for a look or an evaluation, is always waited for.
         Raises Stopped when asked to stop before, Taken where another has it and this run waits for none.
         """
         lease = Lease(path)
@@ -195,9 +195,9 @@ class Run:
             lease.release()
 
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
-        """Train a stage; where memory does not hold its rows at once, from its last checkpoint with half as many.
+        """Train a stage. Where memory does not hold its rows at once, go on from its checkpoint with half as many.
 
-        Several processes would have to agree on that: theirs fail, and say the cure.
+        Several processes would have to agree on that: they fail, and say the cure.
         """
         config, world = set_training(self.config, precision=self._choose_precision()), self.world
         while True:

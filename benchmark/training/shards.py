@@ -41,7 +41,7 @@ class Shards(nn.Module):
         whole.to("cpu")
 
     def forward(self, compute: Callable[[], Tensor]) -> Tensor:
-        """What a function of the model computes, while embeddings and head are here as a block is when it is called."""
+        """What `compute` returns. Embeddings and head are gathered meanwhile, as a block is when it is called."""
         return compute()
 
     def bring_back(self) -> None:

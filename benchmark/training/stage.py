@@ -182,7 +182,7 @@ class StageRun:
             raise self._make_error("the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}")
 
     def _check_weights(self) -> None:
-        """Look at what the last step did to the weights, which no loss has seen yet, before they are kept."""
+        """Raise NonFiniteLoss before weights are kept that are not finite: no loss has seen the last step's yet."""
         bad = [name for name, tensor in self.inputs.model.named_parameters() if not tensor.isfinite().all()]
         if bad:
             raise self._make_error(f"{len(bad)} weights are not finite ({bad[0]} the first)")

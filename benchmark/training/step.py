@@ -170,7 +170,7 @@ BEFORE = Elapsed()
 class Stepper:
     """Takes the steps of one phase, the `number`-th of its stage (from 0). `close` it when the phase is over.
 
-    `known` is what a phase that carries the optimizer on begins with. What it freezes learns again after `close`.
+    `known`: the moments with which a phase that carries the optimizer on begins. `close` frees what the phase froze.
     Raises ConfigError where the phase would train nothing.
     """
 
@@ -269,10 +269,10 @@ class Stepper:
         return flops
 
     def gather_moments(self) -> Moments:
-        """What the optimizer remembers, and of parameters that this phase froze what it had carried on."""
+        """The optimizer's moments, and of parameters that this phase froze those that it began with."""
         return {**self._known, **(self.optimizer.gather_moments() if self.optimizer else {})}
 
-    def whole(self, wanted: bool = True) -> AbstractContextManager[None]:
+    def whole(self, wanted: bool) -> AbstractContextManager[None]:
         """Inside the block, where it is wanted, `inputs.model` is as trained so far, and on the device."""
         return self.shards.whole() if self.shards and wanted else nullcontext()
 

@@ -63,7 +63,7 @@ def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, changed: int) -> Table:
-    """A table, which was last changed then: many runs ask for the same."""
+    """The table in a file, read once for many runs; `changed`: when the file was last written."""
     try:
         return msgspec.json.decode(path.read_text(encoding="utf-8"), type=Table)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -29,7 +29,7 @@ from benchmark.training.batch_parts import SOURCES, Draw, plan_draws
 from benchmark.training.learner import Batch
 from benchmark.training.method import Phase
 
-REPLAYED = 4  # apart are the numbers that order the replayed text
+REPLAYED = 4  # sets the random numbers apart that order the replayed text
 PROBES = 2**32  # where the numbers of their masks begin
 MASKED_SHARE = 0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
 
@@ -42,8 +42,8 @@ def count_predictions(length: int, masked: bool) -> int:
 class Stream:
     """The domains of a corpus as batches.
 
-    `places`: of the domains in the suite's list, where they have another order in the stream. By it a domain has the
-    same memory and the same masks in every order.
+    `places`: the place of each domain in the suite's list, where the stream has another order. Memory and masks of a
+    domain depend on it, and so are the same in every order.
 
     Raises ConfigError if a domain has too little text for one row.
     """
@@ -169,7 +169,7 @@ class Stream:
             yield self._to_batch(text, domains, 3000, self._choose_mask_number(domain), blocks)
 
     def _choose_mask_number(self, domain: int) -> int:
-        """What draws the masks of a validation text: for a probe nothing that depends on the stream."""
+        """The number by which the masks of a validation text are drawn. A probe's does not depend on the stream."""
         is_probe = domain >= len(self.corpus.domains)
         return PROBES + zlib.crc32(self.evaluated[domain].name.encode()) if is_probe else self._places[domain]
 
