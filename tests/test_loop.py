@@ -50,7 +50,7 @@ class FirstIsFurther(World):
 class SlowerOther(World):
     """Two processes, of which the other has always spent 5 s more."""
 
-    def maximum(self, *values: float) -> list[float]:
+    def find_maximum(self, *values: float) -> list[float]:
         return [values[0] + 5.0, *values[1:]]
 
 

@@ -30,7 +30,7 @@ TALKS = 5  # words that a connection needs to live, in the test below
 def _let_the_first_act(rank: int, port: int, folder: Path) -> None:
     conformance.be_one_of_two(rank, port)
     talked: list[float] = []
-    plain = World.maximum
+    plain = World.find_maximum
 
     def maximum(world: World, *values: float) -> list[float]:
         talked.extend(values)
@@ -44,7 +44,7 @@ def _let_the_first_act(rank: int, port: int, folder: Path) -> None:
     def fail() -> None:
         raise ConfigError("not this text")
 
-    with join() as world, patch.object(World, "maximum", maximum):
+    with join() as world, patch.object(World, "find_maximum", maximum):
         world.let_first(act)
         with pytest.raises(ConfigError, match="not this text"):
             world.let_first(fail)
@@ -72,7 +72,7 @@ def _run_short_of_memory(rank: int, port: int, folder: Path) -> None:
         run = tiny.make_run(tiny.make_config(), "two", world=world)
         with pytest.raises(ConfigError, match="4 rows .* stage 0: set training.micro_batch_size = 2"):
             run.train(last_stage=0)
-        world.barrier()
+        world.wait_for_all()
         run = tiny.make_run(tiny.make_config(micro_batch_size=2), "two", world=world)
         run.train(last_stage=0)
 

@@ -80,7 +80,7 @@ def test_a_stop_is_in_no_core_time(passes: Seconds) -> None:
 class OtherIsStopped(World):
     """Two processes, of which the other was stopped for 60 s, for which this one waited."""
 
-    def maximum(self, *values: float) -> list[float]:
+    def find_maximum(self, *values: float) -> list[float]:
         seconds, still, alarm = values
         return [seconds, max(still, 60.0), alarm]
 

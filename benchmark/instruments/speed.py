@@ -139,7 +139,7 @@ class MatrixProduct:
         began = time.perf_counter()
         torch.mm(self._factor, self._factor, out=self._out)
         self._world.synchronize()
-        return self._flops / self._world.maximum(time.perf_counter() - began)[0]
+        return self._flops / self._world.find_maximum(time.perf_counter() - began)[0]
 
 
 def _time_in_turns(
@@ -165,7 +165,7 @@ def _time_step(stepper: Stepper, step: int) -> float:
     began = time.perf_counter()
     stepper.step(step)
     world.synchronize()
-    return world.maximum(time.perf_counter() - began)[0]
+    return world.find_maximum(time.perf_counter() - began)[0]
 
 
 def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
@@ -191,7 +191,7 @@ def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World
         began = time.perf_counter()
         inputs.begin()
         world.synchronize()
-        set_up = world.maximum(time.perf_counter() - began)[0]
+        set_up = world.find_maximum(time.perf_counter() - began)[0]
         model, evaluated = inputs.model, inputs.evaluated
         yield key, Prepared(inputs, set_up, naive)
 

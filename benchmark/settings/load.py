@@ -258,12 +258,12 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
     if not isinstance(value, str):
         return value
 
-    def from_environment(match: re.Match[str]) -> str:
+    def read_variable(match: re.Match[str]) -> str:
         if match[1] not in os.environ:
             raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
         return os.environ[match[1]]
 
-    text = re.sub(r"\$\{(\w+)\}", from_environment, value)
+    text = re.sub(r"\$\{(\w+)\}", read_variable, value)
     if torn := BREAKS.search(text):
         raise ConfigError(f"{place}: {key}: {text[:40]!r} holds {torn[0]!r}: write one line of text without it")
     return text

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget, pick_for_stage
 from benchmark.settings.units import UNITS, Work
-from benchmark.training.processes import World, list_own_cores, name_machine
+from benchmark.training.processes import World, find_machine_name, list_own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
@@ -99,7 +99,7 @@ class Clock:
         if self._started is not None:
             self._read()
         # where one process is stopped, the others wait for it
-        slowest, still, gravest = self._world.maximum(self.seconds + self._pending, self._still, alarm)
+        slowest, still, gravest = self._world.find_maximum(self.seconds + self._pending, self._still, alarm)
         for name, unit in UNITS.items():
             self.charged[name] = slowest - still if unit.cost is None else self.charged[name] + unit.cost(work)
         self._pending = self._still = 0.0
@@ -136,7 +136,7 @@ class CoreUse:
 
 def measure_core_share(mine: CoreTime, world: World) -> CoreShare:
     """What the processes of the run had of their cores. All of them must call this at once."""
-    uses = world.gather(CoreUse(name_machine(), tuple(list_own_cores()), torch.get_num_threads(), mine))
+    uses = world.gather(CoreUse(find_machine_name(), tuple(list_own_cores()), torch.get_num_threads(), mine))
     places = {(use.machine, use.cores) for use in uses}
     shares = [measure_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
     can_tell = max(use.time.wall for use in uses) >= MEASURABLE

@@ -71,7 +71,7 @@ class World:
         """Whether this is the process that writes files."""
         return self.rank == 0
 
-    def maximum(self, *values: float) -> list[float]:
+    def find_maximum(self, *values: float) -> list[float]:
         """The largest of each value over all processes, the same on each."""
         if self.size == 1:
             return list(values)
@@ -105,13 +105,13 @@ class World:
             return act()
         with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
             done = thread.submit(act) if self.leads else None
-            while not any(self.maximum(done is not None and done.done())):
+            while not any(self.find_maximum(done is not None and done.done())):
                 time.sleep(LOOK)
         failure = done.exception() if done else None
         if error := self.agree(failure):
             raise failure or error
 
-    def barrier(self) -> None:
+    def wait_for_all(self) -> None:
         if self.size > 1:
             dist.barrier()
 
@@ -127,7 +127,7 @@ class World:
             instructions=torch.backends.cpu.get_cpu_capability(),
             cores=os.cpu_count(),
             threads=torch.get_num_threads(),
-            node=name_machine(),
+            node=find_machine_name(),
         )
 
 
@@ -136,7 +136,7 @@ def list_own_cores() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def name_machine() -> str:
+def find_machine_name() -> str:
     """The name of this machine."""
     return os.environ.get(NODE) or socket.gethostname()
 

@@ -127,7 +127,7 @@ class Run:
         with self._acquired(path.with_suffix(".lock"), briefly=True):
             model = partial(self._load_start_model, start)
             evaluate_missing(path, model, self.stream, self.world, self._choose_precision())
-            self.world.barrier()
+            self.world.wait_for_all()
 
     def _load_start_model(self, start: Start) -> LanguageModel:
         from benchmark.models.start_model import load_start  # which few runs need, and imports growth
@@ -160,12 +160,12 @@ class Run:
         try:
             with self._acquired(folder / "lock", briefly=self.store.is_stage_done(key)) as lease:
                 # The first process decides: on a network file system the others may see files late.
-                [todo] = world.maximum(world.leads and not self.store.is_stage_done(key))
+                [todo] = world.find_maximum(world.leads and not self.store.is_stage_done(key))
                 if todo:
                     self._compute(index, folder, lease)
                 elif world.leads:  # whoever was killed once the stage was done, and before it removed this
                     (folder / CHECKPOINT).unlink(missing_ok=True)
-                world.barrier()
+                world.wait_for_all()
                 model = partial(load, folder / "model")
                 evaluate_missing(self.store.stage_file(key), model, self.stream, world, self._choose_precision())
         except LeaseLost as error:

@@ -284,7 +284,7 @@ class StageRun:
             }
             self.lease.check()
             save(self.folder / CHECKPOINT, content)
-        self.world.barrier()
+        self.world.wait_for_all()
 
     def _restore(self, saved: dict[str, Any], phases: list[Phase]) -> None:
         self.position, self.clock.cores = Position(**saved["position"]), CoreTime(**saved["cores"])

@@ -32,7 +32,7 @@ from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import find_accelerators
 from benchmark.settings.slurm import find_section
-from benchmark.training.processes import NODE, Stopped, Taken, World, join, name_machine
+from benchmark.training.processes import NODE, Stopped, Taken, World, find_machine_name, join
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
 IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
@@ -74,7 +74,7 @@ class Task:
             with signals:
                 if self.gpus and not find_accelerators()[1]:
                     raise UserError(
-                        f"the job asked for GPUs, but torch finds none on {name_machine()}: look at driver and torch"
+                        f"the job asked for GPUs, but torch finds none on {find_machine_name()}: check driver and torch"
                     )
                 with join() as world:
                     self._work(Worker(world, signals, waits=False))
