@@ -357,9 +357,9 @@ def make_score_key(
 
 
 def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
-    """The key of each task's examples, where they are here; an archive has what they were: see Identities.
+    """The key of each task's examples that are on this machine; in an archive, of those that they were: see Identities.
 
-    "" where others were looked for here, but not these: then no score is believed to be of them.
+    It is "" where other examples were looked for here, but not these: then no score is believed to be of them.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
@@ -406,7 +406,7 @@ def select_tasks(suite: Suite, final: bool) -> tuple[Task, ...]:
 
 
 def list_scored_stages(suite: Suite, config: RunConfig) -> range:
-    """After which stages of a run its model is scored."""
+    """The stages of a run after which its model is scored."""
     count = len(config.domains)
     if suite.evaluate.tasks:
         return range(count)

@@ -34,7 +34,7 @@ def take_share(device: torch.device, share: float) -> None:
 
 
 def name_device(device: torch.device) -> str:
-    """What its driver calls it; the kind alone where the driver does not say."""
+    """The device's name as its driver says it; its kind alone where the driver says none."""
     if device.type == "cpu":
         return "CPU"
     name = getattr(torch.get_device_module(device), "get_device_name", None)
@@ -48,7 +48,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on the device, for which nobody waits: from pinned memory, since from other memory the copy would.
+    """The tensor on the device, without waiting for the copy: from pinned memory, as other copies are awaited.
 
     Apple's devices share main memory, and torch pins none for them.
     """
@@ -70,7 +70,7 @@ def seed_random_numbers(seed: int, device: torch.device) -> None:
 
 
 def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """Leave the random numbers to come, of the CPU and of this device, as they are before."""
+    """Let no random numbers that are drawn inside the block change those after it, of the CPU and of this device."""
     if device.type == "cpu":
         return torch.random.fork_rng(())
     return torch.random.fork_rng((device,), device_type=device.type)

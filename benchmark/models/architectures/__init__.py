@@ -222,9 +222,9 @@ class Architecture:
     def see(self, network: Any, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The position of each column, (1, T) or (B, T), and which columns it attends to, (B, 1, T, T).
 
-        None of these where there is nothing but what `masked` says, which has fast kernels; a decoder never sees what
-        is padded at the right. A network whose configuration says `document_mask` keeps apart the documents of tokens
-        that come without a mask.
+        The latter is None where each column attends to all, or in a decoder to all before it, which has fast kernels; a
+        decoder never sees what is padded at the right. A network whose configuration says `document_mask` keeps apart
+        the documents of tokens that come without a mask.
         """
         if mask is None and getattr(network.config, "document_mask", None):
             end, text = network.config.document_mask
@@ -243,7 +243,7 @@ class Architecture:
         return map_parts(self.find_modules(network), lambda part: part if isinstance(part, Place) else Place(part))
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
-        """What a network's decoder multiplies (..., D), of its last hidden states (..., D)."""
+        """The states (..., D) that a network's decoder multiplies, from its last hidden states (..., D)."""
         return hidden
 
     def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:

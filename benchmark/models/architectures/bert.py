@@ -51,7 +51,7 @@ class Bert(Architecture):
         return head.layer_norm(F.gelu(head.dense(hidden)))
 
     def find_network_modules(self, network: Any, head: Any, head_norm: Any, decoder: Any) -> Network[Any]:
-        """Where everything stands; the parts of the LM head differ between kinds of BERT."""
+        """The modules of a network; those of the LM head differ between kinds of BERT."""
         body = network.base_model
         tables = [getattr(body.embeddings, f"{kind}_embeddings") for kind in ("word", "position", "token_type")]
         layers = [self.find_layer_modules(layer) for layer in body.encoder.layer]

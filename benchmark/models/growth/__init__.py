@@ -96,7 +96,7 @@ def _make_width(
 
 
 def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
-    """What fits the LM head to the states that token ids (B, T) make enter it, where it gets extra units."""
+    """What fits the LM head's extra units to the states of token ids (B, T); None where it gets none."""
     if rows is None or find_places(network).head is None or hidden_size % network.config.hidden_size == 0:
         return None
     training = network.training
@@ -125,12 +125,12 @@ def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None
 
 
 def find_architecture(network: PreTrainedModel) -> Architecture:
-    """Raises ConfigError where it is none that is known."""
+    """The architecture of a network. Raises ConfigError for an unknown one."""
     return architectures.of(network.config.model_type)
 
 
 def find_places(network: PreTrainedModel) -> Network[Place]:
-    """Where everything stands. Raises ConfigError for a network with other parts than a known language model's."""
+    """Where the weights of a network are. Raises ConfigError where it has parts that no known language model has."""
     architecture = find_architecture(network)
     places = architecture.find_places(network)
     known = {id(parameter) for place in list_parts(places) for parameter in place.module.parameters()}

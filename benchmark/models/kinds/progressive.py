@@ -182,9 +182,9 @@ def by_domain(
 ) -> Tensor:
     """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows, put back in order.
 
-    Later ones are read as the newest. In training mode all rows are, as it alone learns: looking up the domains would
-    make the step wait for the device, and break the compiled graph. Rows that are all of one, as in validation, are
-    computed as they are.
+    Domains after `newest` are read as that one. In training mode all rows are, as it alone learns: looking up the
+    domains would make the step wait for the device, and break the compiled graph. Rows that are all of one domain, as
+    in validation, are computed as they are.
     """
     if model.training:
         return compute(newest, *inputs)
