@@ -76,7 +76,7 @@ def test_losses_are_weighed() -> None:
     expected = []
     for part in parts:
         model.zero_grad()
-        model.mean_loss(part.tokens, part.domains, part.positions, part.targets).backward()
+        model.compute_mean_loss(part.tokens, part.domains, part.positions, part.targets).backward()
         expected.append(toy.gradients(model))
     parts[0].weight, parts[1].weight = 2.0, 0.5
     learner = Learner(model, method.loss.__func__.__get__(method), Training(precision="fp32"), ALONE)  # type: ignore[arg-type, attr-defined]

@@ -94,7 +94,7 @@ def test_only_the_newest_and_what_is_shared_learn() -> None:
         row.data.zero_()
     model.routers[0][2].data -= 1e3
     tokens, positions = rows()
-    model.train().mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()
+    model.train().compute_mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()
     named = dict(model.named_parameters())
     frozen = {name for name, p in named.items() if not p.requires_grad}
     first = {f"network.model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")}
@@ -108,7 +108,7 @@ def test_a_step_costs_the_same_whatever_the_router_chooses() -> None:
     tokens, positions = rows()
     for logit in (-1e3, 1e3):
         model.routers[0][2].data.fill_(0.0)[0] = logit
-        step = lambda: model.mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()  # noqa: E731
+        step = lambda: model.compute_mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()  # noqa: E731
         costs.append(count_flops(step))
     assert costs[0] == costs[1] > 0
 

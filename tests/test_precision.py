@@ -178,7 +178,7 @@ def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
         optimizer.zero_grad()
         for batch in loader.get(step)[0]:
             with torch.autocast("cpu", dtype=torch.float16):
-                loss = model.mean_loss(batch.tokens, batch.domains, batch.positions, batch.targets)
+                loss = model.compute_mean_loss(batch.tokens, batch.domains, batch.positions, batch.targets)
             scaler.scale(loss * (len(batch.tokens) / batch.rows)).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)

@@ -96,7 +96,7 @@ def test_a_block_computes_again_in_the_backward_pass() -> None:
     shards.model.network.transformer.h[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     tokens, columns = torch.arange(4, 21).view(1, -1), torch.arange(16).view(1, -1)
     for each in (plain, shards.model):
-        each.eval().mean_loss(tokens, torch.zeros(1).long(), columns, tokens[:, 1:]).backward()
+        each.eval().compute_mean_loss(tokens, torch.zeros(1).long(), columns, tokens[:, 1:]).backward()
     assert len(calls) == 2
     for mine, theirs in zip(shards.model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)

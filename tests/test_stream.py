@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark.data.sampling import draw_uniform, random_bits, shuffle
+from benchmark.data.sampling import draw_bits, draw_uniform, shuffle
 from benchmark.data.tokenizer import BOS, MASK
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Data
@@ -38,14 +38,14 @@ def test_shuffled_is_a_permutation() -> None:
 def test_random_numbers_stay_the_same() -> None:
     """What was trained hangs on them. Oracle: what the first version gave, which took all counters for arrays; and that
     a number is an array of one, wherever it stands among the counters, negative or beyond 32 bits too."""
-    assert list(random_bits(3, 1, 0, 2, np.arange(2))) == [9280051629230105959, 13419328740998678981]
-    assert int(random_bits(7, 5000)) == 13925461807964534033
+    assert list(draw_bits(3, 1, 0, 2, np.arange(2))) == [9280051629230105959, 13419328740998678981]
+    assert int(draw_bits(7, 5000)) == 13925461807964534033
     assert list(shuffle(np.arange(6), 1000, 3, 1, 0, 2)) == [58, 753, 119, 836, 291, 188]
     assert list(draw_uniform(-1, 2**40, np.arange(2))) == [0.6071589704128798, 0.9567672253060227]
     rows = np.arange(5)
     for counters in ((4, -7, 2**40, rows), (4, rows, -7), (2**63 + 1, 5)):
         as_arrays = [np.array([counter]) if isinstance(counter, int) else counter for counter in counters]
-        assert (np.ravel(random_bits(*counters)) == random_bits(*as_arrays)).all()
+        assert (np.ravel(draw_bits(*counters)) == draw_bits(*as_arrays)).all()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ MOMENTS = 100  # of a stage, over which weights that change are averaged
 PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 
 
-def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
+def draw_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
     """Random bits, 64 for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
     numbers: list[Any] = list(takewhile(lambda counter: isinstance(counter, int), counters))
     mixed = STEP
@@ -43,8 +43,8 @@ def random_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
 
 
 def draw_uniform(*counters: ArrayLike) -> NDArray[np.float64]:
-    """Uniform in [0, 1), see `random_bits`."""
-    numbers: NDArray[np.float64] = (random_bits(*counters) >> np.uint64(11)) * 2.0**-53
+    """Uniform in [0, 1), see `draw_bits`."""
+    numbers: NDArray[np.float64] = (draw_bits(*counters) >> np.uint64(11)) * 2.0**-53
     return numbers
 
 
@@ -62,7 +62,7 @@ def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
         value = image[pending]
         left, right = value >> half, value & mask
         for round_ in range(4):
-            left, right = right, left ^ (random_bits(*key, round_, right) & mask)
+            left, right = right, left ^ (draw_bits(*key, round_, right) & mask)
         image[pending] = (left << half) | right
         pending = image >= np.uint64(size)
     return image.astype(np.int64)

@@ -100,7 +100,7 @@ class LanguageModel(nn.Module):
         """Logits (B, K, V_text) from last hidden states (B, T, D)."""
         return self.compute_logits(self._select_positions(positions, hidden))
 
-    def mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+    def compute_mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         """The mean cross-entropy (), in nats, of targets (B, K) in training; the other arguments are `forward`'s.
 
         Where there are many logits only a tenth of them are there at once.

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from msgspec import structs
 
-from benchmark.data.sampling import random_bits
+from benchmark.data.sampling import draw_bits
 from benchmark.settings.base import digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, pick_for_stage
@@ -40,7 +40,7 @@ def plan_stage(config: RunConfig, index: int) -> Stage:
         budget=amounts[index],
         unit=config.budget.unit,
         learning_rate=pick_for_stage(config.training.learning_rate, index),
-        seed=int(random_bits(config.seed, index, 5000)) >> 1,
+        seed=int(draw_bits(config.seed, index, 5000)) >> 1,
         build=_refuse,
         memory_rows=_refuse,
         previous=_refuse,

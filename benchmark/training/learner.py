@@ -115,7 +115,7 @@ class Learner:
 
     def language_model_loss(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of the targets, natural logarithm."""
-        return self.model.mean_loss(batch.tokens, batch.domains, batch.positions, batch.targets)
+        return self.model.compute_mean_loss(batch.tokens, batch.domains, batch.positions, batch.targets)
 
     def accumulate(self, batches: Sequence[Batch]) -> Tensor:
         """Set every `parameter.grad` to the gradient of the mean loss over all rows of all processes.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmark.data.sampling import random_bits
+from benchmark.data.sampling import draw_bits
 from benchmark.models import LanguageModel, build
 from benchmark.models.devices import evaluating, keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
@@ -128,7 +128,7 @@ class Loader:
 
     def draw_seed(self, step: int) -> int:
         """The seed of the random numbers that a step itself draws (dropout), different in each process."""
-        return int(random_bits(self._stream.seed, self._stage.index, self._index, step, self._world.rank) >> 1)
+        return int(draw_bits(self._stream.seed, self._stage.index, self._index, step, self._world.rank) >> 1)
 
     def get(self, step: int, over: float = 0.0) -> Step:
         ahead, self._ahead = self._ahead, None
@@ -154,7 +154,7 @@ class Loader:
     def _make_own_rows(self, draw: Draw, step: int) -> Tensor:
         """What the method makes for its source: the same in all processes."""
         generator = torch.Generator(self._world.device)
-        bits = random_bits(self._stream.seed, self._stage.index, draw.number, step)
+        bits = draw_bits(self._stream.seed, self._stage.index, draw.number, step)
         with torch.no_grad():
             shape = draw.rows, self._stream.length
             return self._method.make_rows(shape, generator.manual_seed(int(bits >> 1)))

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from benchmark.data.leaks import Found
-from benchmark.data.sampling import DomainBlocks, Integers, draw_in_epochs, draw_uniform, random_bits
+from benchmark.data.sampling import DomainBlocks, Integers, draw_bits, draw_in_epochs, draw_uniform
 from benchmark.data.tokenizer import Ids
 from benchmark.data.tokens import Corpus, DomainTokens
 from benchmark.settings.base import ConfigError, digest
@@ -225,8 +225,8 @@ class Stream:
         n = self.length
         tokens = np.concatenate([np.full((len(text), 1), self.corpus.special.bos), text], axis=1)
         if self.masked:
-            count, row_bits = count_predictions(n, self.masked), random_bits(*counters)
-            order = random_bits(row_bits[:, None], np.arange(n))
+            count, row_bits = count_predictions(n, self.masked), draw_bits(*counters)
+            order = draw_bits(row_bits[:, None], np.arange(n))
             if self._apart:  # what ends a document stays, so that the model can tell them apart
                 order[text == self.corpus.special.eos] = np.iinfo(order.dtype).max
             chosen = np.sort(np.argpartition(order, count - 1, axis=1)[:, :count], axis=1)

@@ -37,7 +37,7 @@ class Toy(nn.Module):
         logits: Tensor = self.output(self.dropout(torch.tanh(self.hidden(self.embedding(tokens)))))
         return logits
 
-    def mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+    def compute_mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(self(tokens, domains, positions).flatten(0, 1), targets.flatten())
 
 
