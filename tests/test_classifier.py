@@ -17,8 +17,8 @@ from benchmark.downstream.classifier import (
     average_embeddings,
     choose_prompt_domains,
     draw_wrong_domain,
+    encode_rows,
     fit_discriminator,
-    make_rows,
     truncate,
 )
 from benchmark.downstream.finetune import Trainer
@@ -48,13 +48,13 @@ def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
     bpe = tokenizer()
     single = TaskData(TASK, ("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
     ids = bpe.encode("and bee").ids
-    plain = make_rows(checkpoint, single, choose_prompt_domains(checkpoint, single, "none", 0))["train"]
+    plain = encode_rows(checkpoint, single, "none", 0)["train"]
     assert plain.tokens[0] == [BOS, *ids, EOS]
-    right = make_rows(checkpoint, single, choose_prompt_domains(checkpoint, single, "right", 0))["test"]
+    right = encode_rows(checkpoint, single, "right", 0)["test"]
     assert right.tokens[0] == [BOS, bpe.get_vocab_size() + 1, *ids, EOS]
     assert right.targets == [0, 1]
     paired = TaskData(TASK, ("l", "r"), *[(Example("and bee", "cat", 0, "-"), Example("cat", "and", 1, "-"))] * 3)
-    both = make_rows(checkpoint, paired, choose_prompt_domains(checkpoint, paired, "none", 0))["dev"]
+    both = encode_rows(checkpoint, paired, "none", 0)["dev"]
     assert both.tokens[0] == [BOS, *ids, EOS, *bpe.encode("cat").ids, EOS]
 
 
@@ -78,7 +78,7 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
     )
     for kind, folder in folders.items():
         checkpoint = SavedModel(folder)
-        rows = make_rows(checkpoint, long, choose_prompt_domains(checkpoint, long, "right", 0))["train"]
+        rows = encode_rows(checkpoint, long, "right", 0)["train"]
         assert [len(row) for row in rows.tokens] == [LENGTH, LENGTH], kind
 
 
@@ -101,7 +101,7 @@ def test_a_picked_prompt_is_the_discriminators_choice_for_each_row(folders):
     domains = choose_prompt_domains(checkpoint, data, "picked", 0)
     firsts = [tokenizer().encode(example.text).ids[0] for example in data.train]
     assert domains["train"] == [first % 3 for first in firsts]
-    rows = make_rows(checkpoint, data, domains)["train"]
+    rows = encode_rows(checkpoint, data, "picked", 0)["train"]
     assert [row[1] - checkpoint.config.text_vocabulary for row in rows.tokens] == domains["train"]
 
 
@@ -155,7 +155,7 @@ def head_by_hand(model, encoded):
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
     """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
     checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
-    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "right", 0))["test"]
+    rows = encode_rows(checkpoint, data, "right", 0)["test"]
     torch.manual_seed(1)
     model = checkpoint.load_classifier(data.labels, "two")
     trainer = Trainer(model, TASK, SETTINGS, 0)

@@ -17,7 +17,7 @@ from msgspec import structs
 from torch import nn
 
 from benchmark.downstream import finetune
-from benchmark.downstream.classifier import Rows, SavedModel, choose_prompt_domains, make_rows
+from benchmark.downstream.classifier import Rows, SavedModel, encode_rows
 from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
 from benchmark.downstream.tasks import IN_WINDOW, TaskData, record_baselines
 from benchmark.settings.tasks import SPLITS, Finetuning
@@ -52,7 +52,7 @@ def test_batches_hold_every_row_once_and_rows_of_like_length_together():
 def test_forward_passes_of_any_size_give_the_same_weights(folders):
     """Oracle: the gradient of a mean does not depend on how the sum is cut."""
     checkpoint, data = SavedModel(folders["bert"]), data_of(40, 8)
-    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "none", 0))
+    rows = encode_rows(checkpoint, data, "none", 0)
     weights = []
     for columns in (10_000, 40):
         torch.manual_seed(0)
@@ -100,7 +100,7 @@ def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training
 def test_the_learning_rate_warms_up_and_decays_over_all_epochs(folders, changes, rates):
     """Oracle: by hand. Three steps stand at a quarter, a half and three quarters of the way."""
     checkpoint, data = SavedModel(folders["gpt"]), data_of(48, 4)
-    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "none", 0))
+    rows = encode_rows(checkpoint, data, "none", 0)
     task = TASK.model_copy(update={"max_epochs": 1, **changes})
     trainer = Trainer(checkpoint.load_classifier(data.labels, "two"), task, SETTINGS, 0)
     seen = []
@@ -124,7 +124,7 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
     task = TASK.model_copy(update={"max_epochs": 2})
     checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True, task=task)
 
-    rows = make_rows(checkpoint, data, choose_prompt_domains(checkpoint, data, "right", 0))
+    rows = encode_rows(checkpoint, data, "right", 0)
 
     def weights(seed: int) -> dict[str, torch.Tensor]:
         trainer, *_ = finetune._fine_tune(checkpoint, data, rows, seed, SETTINGS)

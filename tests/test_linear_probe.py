@@ -64,7 +64,7 @@ def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, a
     for strength in (0.01, 0.1, 1.0, 10.0):
         model = LogisticRegression(C=strength, max_iter=300)
         model.fit(scaler.transform(features["train"]), data.list_targets("train"))
-        said = {split: model.predict(scaler.transform(features[split])) for split in ("dev", "test")}
+        said = {split: model.predict(scaler.transform(features[split])) for split in SPLITS[1:]}
         of = {split: accuracy_score(data.list_targets(split), classes) for split, classes in said.items()}
         tried.append((of["dev"], of["test"]))
     line = score_probe(SavedModel(folder), data, prompt, 64)

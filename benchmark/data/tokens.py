@@ -443,8 +443,7 @@ def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
 def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
     """The run's texts that are on this machine, by name, each with the keys that it is prepared under.
 
-    It has a key for each tokenizer that is here. A source of a mixed text is a text, too. One of the Hub is here if it
-    is prepared.
+    It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is here once prepared.
     """
     into, here = Place(store.data, makes=False), dict[str, set[str]]()
     try:

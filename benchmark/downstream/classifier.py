@@ -196,15 +196,15 @@ def average_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64
     return np.stack([table[[token for token in text if token != bos]].mean(0) for text in texts])
 
 
-def make_rows(checkpoint: SavedModel, data: TaskData, domains: dict[Split, list[int]]) -> dict[Split, Rows]:
-    """`<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
+def encode_rows(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int) -> dict[Split, Rows]:
+    """Rows `<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
     documents in pre-training."""
     splits: dict[Split, Rows] = {}
-    special = checkpoint.special
+    special, domains = checkpoint.special, choose_prompt_domains(checkpoint, data, prompt, seed)
     for split, texts in checkpoint.encode_texts(data).items():
         tokens = []
         for parts, domain in zip(texts, domains[split], strict=True):
-            prompt = [] if domain < 0 else [checkpoint.config.text_vocabulary + domain]
-            tokens.append([special.bos, *prompt, *(token for part in parts for token in [*part, special.eos])])
+            begin = [special.bos] if domain < 0 else [special.bos, checkpoint.config.text_vocabulary + domain]
+            tokens.append([*begin, *(token for part in parts for token in [*part, special.eos])])
         splits[split] = Rows(tokens, data.list_targets(split), special.pad)
     return splits

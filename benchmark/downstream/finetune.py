@@ -21,15 +21,7 @@ from torch import Tensor, nn
 
 from benchmark import records
 from benchmark.data.tokens import find_prepared_corpus, prepare_corpus
-from benchmark.downstream.classifier import (
-    Asked,
-    Pick,
-    Rows,
-    SavedModel,
-    choose_prompt_domains,
-    fit_discriminator,
-    make_rows,
-)
+from benchmark.downstream.classifier import Asked, Pick, Rows, SavedModel, encode_rows, fit_discriminator
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import (
     TaskData,
@@ -184,8 +176,7 @@ def score(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, set
     ConfigError, NotScored, and Stopped before the next step when asked to.
     """
     began, name = time.monotonic(), data.task.name
-    domains = choose_prompt_domains(checkpoint, data, prompt, seed)
-    rows = make_rows(checkpoint, data, domains)
+    rows = encode_rows(checkpoint, data, prompt, seed)
     longest = max(len(row) for split in rows.values() for row in split.tokens)
     columns = settings.forward_tokens
     while True:

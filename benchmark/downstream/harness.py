@@ -167,6 +167,5 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
         lines = [UnscoredLine(key=make_score_key(key, task, settings), task=task, **names) for task in tasks]
         return [(lines, partial(compute, tasks))] * bool(tasks)
 
-    if not record_missing(path, find_computations):
-        return f"nothing to evaluate after {place}"
-    return f"evaluated after {place}"
+    outcome = "evaluated" if record_missing(path, find_computations) else "nothing to evaluate"
+    return f"{outcome} after {place}"

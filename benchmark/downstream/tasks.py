@@ -19,15 +19,7 @@ from tokenizers import Tokenizer
 
 from benchmark import records
 from benchmark.data import corpus
-from benchmark.data.documents import (
-    TORN,
-    DataError,
-    NotHere,
-    fingerprint,
-    naming_source,
-    parse_line,
-    read_lines,
-)
+from benchmark.data.documents import TORN, DataError, NotHere, fingerprint, naming_source, parse_line, read_lines
 from benchmark.data.leaks import Found, find_leaks, list_learned
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
 from benchmark.data.tokens import Corpus

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from benchmark.models import architectures
 from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, list_parts
+from benchmark.models.devices import evaluating
 from benchmark.models.growth.exact import Exact, Fit, Padding, fit_head, silence_copies
 from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
 from benchmark.records import GrowthRecord
@@ -99,10 +100,9 @@ def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -
     """What fits the LM head's extra units to the states of token ids (B, T); None where it gets none."""
     if rows is None or find_places(network).head is None or hidden_size % network.config.hidden_size == 0:
         return None
-    training = network.training
     some = rows[: -(-_CALIBRATION_STATES // rows.shape[1])].to(network.device)
-    states = network.eval().base_model(some).last_hidden_state.flatten(0, 1)
-    network.train(training)
+    with evaluating(network):
+        states = network.base_model(some).last_hidden_state.flatten(0, 1)
     activation = find_architecture(network).find_activation(network)
     return partial(fit_head, states.double().cpu(), activation, read_epsilon(network))
 
