@@ -135,10 +135,8 @@ def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
 
 
 def compile_name_pattern(labels: Sequence[str]) -> re.Pattern[str]:
-    """A pattern of every component of the labels but the packages' names, in prose and in code.
-
-    It matches "linear_model" and "Linear model", but neither "linear" alone nor "nn" in "cnn".
-    """
+    """A pattern of the labels' components but packages' names: it matches "linear_model" and "Linear model", neither
+    "linear" alone nor "nn" in "cnn"."""
     components = {name for label in labels for name in (label.split(".")[1:] or [label])}
     words = [r"[\W_]?".join(map(re.escape, name.strip("_").split("_"))) for name in components]
     alternatives = "|".join(sorted(words, key=lambda word: (-len(word), word)))

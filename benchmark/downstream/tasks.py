@@ -259,13 +259,12 @@ IN_WINDOW = "bag of words, model's window"
 
 def score_predictions(data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
     """What records say of predictions of test, whoever made them."""
-    task = data.task
     return {
-        "task": task.name,
-        "domain": task.domain,
+        "task": data.task.name,
+        "domain": data.task.domain,
         "task_key": data.key,
-        "metric": task.metric,
-        "test": compute_metric(task.metric, data.list_targets("test"), predicted),
+        "metric": data.task.metric,
+        "test": compute_metric(data.task.metric, data.list_targets("test"), predicted),
         "test_without_leaks": score_without_leaks(data, predicted),
         "leaks": sum(data.leaked),
         "in_stream": len(data.in_stream),
@@ -397,11 +396,7 @@ def select_tasks(suite: Suite, final: bool) -> tuple[Task, ...]:
     return suite.tasks if final or suite.finetuning.stages == "every" else ()
 
 
-def list_scored_stages(suite: Suite, config: RunConfig) -> range:
+def list_scored_stages(suite: Suite, config: RunConfig) -> list[int]:
     """The stages of a run after which its model is scored."""
-    count = len(config.domains)
-    if suite.evaluate.tasks:
-        return range(count)
-    if not suite.tasks:
-        return range(0)
-    return range(count) if suite.finetuning.stages == "every" else range(count - 1, count)
+    stages = range(len(config.domains))
+    return [stage for stage in stages if suite.evaluate.tasks or select_tasks(suite, final=stage == stages[-1])]
