@@ -45,13 +45,12 @@ def set_start_model(config: RunConfig) -> RunConfig:
             f"data.sequence_length is {config.data.sequence_length}: make rows shorter"
         )
     first = Size(layers=known.num_hidden_layers, hidden_size=known.hidden_size)
-    ladder = _make_ladder(first, find_width_step(known), model, len(config.domains))
     resolved = {
         "architecture": next(
             name for name in list_architecture_names() if known.model_type in architectures.load(name).model_types
         ),
         "head_size": known.hidden_size // known.num_attention_heads,
-        "ladder": ladder,
+        "ladder": _make_ladder(first, find_width_step(known), model, len(config.domains)),
     }
     return config.model_copy(
         update={
