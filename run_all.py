@@ -55,7 +55,7 @@ def say(lines: Iterable[str]) -> int:
     return 0
 
 
-def survey_of(options: argparse.Namespace, runs: Path | None = None) -> Survey:
+def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey:
     import methods
     import paper_tables
     from benchmark.jobs.state import Survey
@@ -65,7 +65,7 @@ def survey_of(options: argparse.Namespace, runs: Path | None = None) -> Survey:
     return Survey(suite, configs, methods.build, Store(runs or options.runs), paper_tables.list_measures(suite))
 
 
-def records_of(runs: Path) -> AbstractContextManager[Path]:
+def open_runs(runs: Path) -> AbstractContextManager[Path]:
     """The folder of `--runs`; where it is a study's, its archives unpacked."""
     from benchmark.jobs.study import RECORDS, open_records
 
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import describe
     from benchmark.jobs.waves import Tables, execute, make_plan
 
-    survey, tables = survey_of(options), Tables(paper_tables.write_report, options.out)
+    survey, tables = make_survey(options), Tables(paper_tables.write_report, options.out)
     if options.dry_run:
         return say(describe(make_plan(survey, tables, options), executors.find(options.executor)))
     return execute(survey, tables, options)
@@ -103,7 +103,7 @@ def report(options: argparse.Namespace) -> int:
     import paper_tables
 
     suites = [read_suite(options, name) for name in options.suites]
-    with records_of(options.runs) as runs:
+    with open_runs(options.runs) as runs:
         paper_tables.write_report(suites, runs, options.out, options.view)
     return 0
 
@@ -111,12 +111,12 @@ def report(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import show
 
-    with records_of(options.runs) as runs:
-        return show(survey_of(options, runs), options.watch)
+    with open_runs(options.runs) as runs:
+        return show(make_survey(options, runs), options.watch)
 
 
 def cancel(options: argparse.Namespace) -> int:
-    survey = survey_of(options)
+    survey = make_survey(options)
     suite, store = survey.suite, survey.store
     ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store)]
     again = f"`python run_all.py run {suite.called}` goes on from their checkpoints"
@@ -126,7 +126,7 @@ def cancel(options: argparse.Namespace) -> int:
 def speed(options: argparse.Namespace) -> int:
     from benchmark.instruments.speed import print_speed
 
-    survey = survey_of(options)
+    survey = make_survey(options)
     return print_speed(survey.configs, survey.build, survey.store, options.pairs, options.reference)
 
 

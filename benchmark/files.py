@@ -51,7 +51,7 @@ def naming(path: Path) -> Iterator[None]:
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into, which replaces `path` once the block has ended without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = _temporary_path(path)
+    beside = _choose_temporary_path(path)
     try:
         with naming(path):
             with beside.open("xb") as file:
@@ -75,7 +75,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
     Where it ends with one, what was written stays for `take_over` if it holds BEGUN.
     """
-    beside = _temporary_path(folder)
+    beside = _choose_temporary_path(folder)
     beside.mkdir(parents=True)
     try:
         with naming(folder):
@@ -87,7 +87,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                 path.chmod(mode)
             sync(path)
         if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
-            old = _temporary_path(folder)
+            old = _choose_temporary_path(folder)
             os.replace(folder, old)
             os.replace(beside, folder)
             shutil.rmtree(old, ignore_errors=True)  # the new one is in place, and `sweep` removes the rest
@@ -114,7 +114,7 @@ def take_over(folder: Path, unfinished: Path) -> None:
         shutil.rmtree(path)
 
 
-def _temporary_path(path: Path) -> Path:
+def _choose_temporary_path(path: Path) -> Path:
     """Where to write what will be `path`."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
@@ -138,11 +138,11 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sha256(files: Sequence[Path]) -> str:
+def hash_files(files: Sequence[Path]) -> str:
     """A hash of files and their names."""
     total = hashlib.sha256()
     for path in files:
-        _add(total, path)
+        _add_content(total, path)
         total.update(path.name.encode())
     return total.hexdigest()
 
@@ -151,7 +151,7 @@ def write_checksums(folder: Path) -> None:
     """Write down what the files in `folder` are now, at any depth."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ)
     sums = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": hash_of(path)} for path in files
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": hash_file(path)} for path in files
     }
     write_json(folder / CHECKSUMS, sums, indent=1)
 
@@ -174,7 +174,7 @@ def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) 
         size = file.stat().st_size
         if size != expected["bytes"]:
             raise DamagedFile(f"{file} has {size:,} bytes instead of {expected['bytes']:,}: {cure}")
-        if name not in sizes_alone and hash_of(file) != expected["sha256"]:
+        if name not in sizes_alone and hash_file(file) != expected["sha256"]:
             raise DamagedFile(f"{file} is damaged (its checksum is another): {cure}")
 
 
@@ -187,7 +187,7 @@ def read_json(path: Path, cure: str) -> dict[str, Any]:
     return content
 
 
-def hash_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """A hash of a file's content, which a process reads once."""
     status = path.stat()
     return _hash_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
@@ -196,11 +196,11 @@ def hash_of(path: Path) -> str:
 @functools.lru_cache(maxsize=4096)
 def _hash_once(path: Path, *looks: int) -> str:
     total = hashlib.sha256()
-    _add(total, path)
+    _add_content(total, path)
     return total.hexdigest()
 
 
-def _add(total: Any, path: Path) -> None:
+def _add_content(total: Any, path: Path) -> None:
     with path.open("rb") as file:
         while part := file.read(2**22):
             total.update(part)

@@ -69,24 +69,24 @@ class Lease:
 
     def try_acquire(self) -> bool:
         """Take it, if nobody who lives has it."""
-        before = self._numbers()
+        before = self._list_numbers()
         number = max(before) + 1
         if not self._is_free(number - 1):
             return False
         try:
-            with naming(self._file(number)), self._file(number).open("x") as file:
+            with naming(self._name_file(number)), self._name_file(number).open("x") as file:
                 file.write(identify_self())
         except FileExistsError:
             return False
         except OSError:
-            self._file(number).unlink(missing_ok=True)  # nobody could tell whose it is
+            self._name_file(number).unlink(missing_ok=True)  # nobody could tell whose it is
             raise
-        if max(self._numbers()) != number:  # this process was slow, and has created an old number anew
-            self._file(number).unlink(missing_ok=True)
+        if max(self._list_numbers()) != number:  # this process was slow, and has created an old number anew
+            self._name_file(number).unlink(missing_ok=True)
             return False
         for old in before:
             with contextlib.suppress(OSError):  # in /tmp another user's stays
-                self._file(old).unlink()
+                self._name_file(old).unlink()
         self.number, self._ends = number, threading.Event()
         threading.Thread(target=self._give_signs, args=(number, self._ends), name="lease", daemon=True).start()
         return True
@@ -108,7 +108,7 @@ class Lease:
         """Make it nobody's, unless it is another's by now."""
         self._ends.set()
         if self.number:
-            own = self._file(self.number)
+            own = self._name_file(self.number)
             with contextlib.suppress(FileNotFoundError), naming(own), own.open("r+") as file:
                 file.write(NOBODY)
                 file.truncate()
@@ -123,29 +123,29 @@ class Lease:
 
     def check(self) -> None:
         """Raises LeaseLost if it is another's by now: to be called before anything is written."""
-        if max(self._numbers()) != self.number:
-            raise LeaseLost(f"{self.path}: {self.owner()} took it from this process, which gave no sign of life")
+        if max(self._list_numbers()) != self.number:
+            raise LeaseLost(f"{self.path}: {self.name_owner()} took it from this process, which gave no sign of life")
 
-    def owner(self) -> str:
+    def name_owner(self) -> str:
         """The process that has it, or had it last, in words."""
-        fields = self._read(max(self._numbers()))[1].split()
+        fields = self._read(max(self._list_numbers()))[1].split()
         return f"process {fields[1]} on {fields[3]}" if len(fields) >= 4 else "another process"
 
     def read_job(self) -> str:
         """The job of whoever has it, or had it last; empty where that is none."""
-        return "".join(self._read(max(self._numbers()))[1].split()[4:])
+        return "".join(self._read(max(self._list_numbers()))[1].split()[4:])
 
     def is_taken(self) -> bool:
         """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
-        sign, content = self._read(max(self._numbers()))
+        sign, content = self._read(max(self._list_numbers()))
         dead = _is_dead(content)
         said_who = len(content.split()) >= 4  # else its owner ended before
         return said_who and time.time() - sign < EXPIRES if dead is None else not dead
 
-    def _file(self, number: int) -> Path:
+    def _name_file(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
 
-    def _numbers(self) -> list[int]:
+    def _list_numbers(self) -> list[int]:
         """The numbers of its files, and 0, which is that of none."""
         suffixes = [path.suffix[1:] for path in self.path.parent.glob("*") if path.stem == self.path.name]
         return [0, *(int(suffix) for suffix in suffixes if suffix.isdigit())]
@@ -153,7 +153,8 @@ class Lease:
     def _read(self, number: int) -> tuple[float, str]:
         """When an owner gave its last sign, and who it is; nobody has a file that goes meanwhile."""
         try:
-            with self._file(number).open(errors="replace") as file:  # which asks a network file system for its times
+            # to open it asks a network file system for its times
+            with self._name_file(number).open(errors="replace") as file:
                 return os.fstat(file.fileno()).st_mtime, file.read()
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
@@ -176,7 +177,7 @@ class Lease:
         """Give signs of life until it is given back."""
         while not ends.wait(BEAT):
             with contextlib.suppress(OSError):  # one that is lost has no file any more
-                os.utime(self._file(number))
+                os.utime(self._name_file(number))
 
 
 def _is_dead(content: str) -> bool | None:

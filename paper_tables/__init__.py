@@ -91,7 +91,7 @@ class ModelMeasure:
 
     kind: type[records.Line]
 
-    def done(self, store: Store, stage: str) -> bool:
+    def is_done(self, store: Store, stage: str) -> bool:
         """Whether the model of a stage is measured."""
         return bool(records.select_kind(records.read(store.measures_file(stage), records.MEASURES), self.kind))
 

@@ -114,7 +114,7 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     kept = {path.relative_to(tmp_path / "runs").as_posix(): path.read_bytes() for path in files if path.stem != "1-0"}
     (folder / "records").mkdir(parents=True)
-    study._write(folder / "records" / "tiny-s0.tar.gz", kept)
+    study._write_archive(folder / "records" / "tiny-s0.tar.gz", kept)
     assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
     assert (

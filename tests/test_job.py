@@ -166,13 +166,13 @@ def test_a_job_goes_behind_the_one_that_has_what_it_needs(monkeypatch) -> None:
 def test_cores_of_a_job(monkeypatch) -> None:
     """Oracle: by hand: of eight cores that it may run on two are the job's: nothing is pinned but on
     a whole node."""
-    monkeypatch.setattr(job, "physical_cores", lambda: [(core,) for core in range(8)])
+    monkeypatch.setattr(job, "list_physical_cores", lambda: [(core,) for core in range(8)])
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
     steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
     seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
-    slots = Task((steps,), False, False, side_by_side=2)._slots()
+    slots = Task((steps,), False, False, side_by_side=2)._make_slots()
     assert [(slot.cores, slot.threads) for slot in slots] == [((), 1)] * 2
-    assert [slot.cores for slot in Task((seconds,), False, True, side_by_side=2)._slots()] == [
+    assert [slot.cores for slot in Task((seconds,), False, True, side_by_side=2)._make_slots()] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),
     ]

@@ -134,7 +134,7 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> Non
     assert plain.slurm is None and asks.slurm and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
     assert (asks.id, asks.describe()) == (plain.id, plain.describe())
     survey = tiny.survey()
-    assert survey.keys(asks) == survey.keys(plain)
+    assert survey.plan_keys(asks) == survey.plan_keys(plain)
 
 
 @pytest.mark.parametrize(

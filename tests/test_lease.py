@@ -58,9 +58,9 @@ def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as other:
         assert other.stdout and other.stdout.readline()
         mine = Lease(tmp_path / "lock")
-        assert not mine.try_acquire() and mine.is_taken() and mine.owner().startswith(f"process {other.pid} on ")
+        assert not mine.try_acquire() and mine.is_taken() and mine.name_owner().startswith(f"process {other.pid} on ")
         other.kill()
-    assert not mine.is_taken() and mine.try_acquire() and mine.owner().startswith(ME)
+    assert not mine.is_taken() and mine.try_acquire() and mine.name_owner().startswith(ME)
     mine.release()
     assert not mine.is_taken()
 
@@ -110,9 +110,9 @@ def test_who_died_before_it_said_who_it_is_does_not_keep_it(content: bytes, tmp_
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lease = Lease(tmp_path / "lock")
     for _ in range(int(EXPIRES) + 1):
-        assert not lease.try_acquire() and lease.owner() == "another process"
+        assert not lease.try_acquire() and lease.name_owner() == "another process"
         now[0] += 1.0
-    assert lease.try_acquire() and lease.owner().startswith(ME)
+    assert lease.try_acquire() and lease.name_owner().startswith(ME)
     lease.release()
 
 
@@ -127,7 +127,7 @@ def test_a_lock_that_is_removed_meanwhile_is_somebody_elses(tmp_path: Path, monk
     with monkeypatch.context() as there:
         there.setattr(os, "fstat", fail)
         assert not mine.try_acquire() and not mine.is_taken()
-    assert mine.try_acquire() and mine.owner().startswith(ME)
+    assert mine.try_acquire() and mine.name_owner().startswith(ME)
     mine.release()
 
 

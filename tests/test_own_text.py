@@ -15,7 +15,7 @@ from benchmark.data.tokens import prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
 from benchmark.instruments.new_suite import RUNGS, Text, choose_valid_share, write_suite
-from benchmark.jobs.preparation import warn_of_tests_in_stream, warnings
+from benchmark.jobs.preparation import warn_of_tests_in_stream, warn_of_text
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Tokenizer
@@ -184,7 +184,7 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     tasks = [TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)]
     corpus = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
-    said = [*warnings(corpus, config, tmp_path / "data")]
+    said = [*warn_of_text(corpus, config, tmp_path / "data")]
     said += warn_of_tests_in_stream(corpus, config, tasks, tmp_path / "data")
     assert said[0].startswith("a: 30 of 60 validation documents stand in its training text")
     assert said[1].startswith("a: 12 of 60 validation documents stand in the training text of b")
@@ -206,7 +206,7 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     domains += [Domain(name="c", train=(str(write_text(tmp_path / "c.jsonl", sentences(3))),), valid=(str(held),))]
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
-    said = list(warnings(corpus, config, tmp_path / "data"))
+    said = list(warn_of_text(corpus, config, tmp_path / "data"))
     assert said[0].startswith("c: only 9 documents for validation") and len(said) == 3
     assert said[1].startswith("c: 8 of 9 validation documents stand in the training text of b")  # one is too short
     assert said[2].startswith("The tokenizer is trained on b, c too")

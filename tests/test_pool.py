@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_info
 import methods
 from benchmark.jobs import pool
 from benchmark.jobs.executors import local
-from benchmark.jobs.pool import do_unit, slots_for
+from benchmark.jobs.pool import do_unit, share_machine
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.models import devices
@@ -48,7 +48,7 @@ def tiny(tmp_path) -> SuiteFolder:
 def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
     """Oracle: a partition of eight physical cores of two threads, whatever does not divide left out."""
     cores = [(core, core + 8) for core in range(8)]
-    slots = pool.equal_slots(count, cores, 0)
+    slots = pool.make_slots(count, cores, 0)
     taken = [core for slot in slots for core in slot.cores]
     assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in slots}) == 1
     assert [slot.threads for slot in slots] == [8 // count] * count
@@ -62,12 +62,12 @@ def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
         (tmp_path / f"cpu{core}" / "topology" / "thread_siblings_list").write_text(siblings)
     monkeypatch.setattr(pool, "TOPOLOGY", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
-    assert pool.physical_cores() == [(0, 2), (1, 3)]
+    assert pool.list_physical_cores() == [(0, 2), (1, 3)]
 
 
 def machine(monkeypatch, cores: int, memory: float) -> None:
-    monkeypatch.setattr(pool, "physical_cores", lambda: [(core,) for core in range(cores)])
-    monkeypatch.setattr(pool, "memory", lambda: memory)
+    monkeypatch.setattr(pool, "list_physical_cores", lambda: [(core,) for core in range(cores)])
+    monkeypatch.setattr(pool, "read_memory_size", lambda: memory)
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cpu", 0))
 
 
@@ -76,8 +76,8 @@ def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
     runs = tiny.configs()
     for cores, memory, expected in ((8, 1e12, 3), (2, 1e12, 2), (8, 2.5 * pool.PROCESS, 2), (8, 1e6, 0)):
         machine(monkeypatch, cores, memory)
-        assert len(slots_for(runs, None)) == expected
-        assert len(slots_for(runs, 2)) == 2, "what is asked for counts more"
+        assert len(share_machine(runs, None)) == expected
+        assert len(share_machine(runs, 2)) == 2, "what is asked for counts more"
 
 
 @dataclass
@@ -99,8 +99,8 @@ def install(monkeypatch):
     """Makes two devices of some kind those of this machine, with eight cores and main memory in plenty."""
 
     def put(module: object) -> None:
-        monkeypatch.setattr(pool, "physical_cores", lambda: [(core,) for core in range(8)])
-        monkeypatch.setattr(pool, "memory", lambda: 1e12)
+        monkeypatch.setattr(pool, "list_physical_cores", lambda: [(core,) for core in range(8)])
+        monkeypatch.setattr(pool, "read_memory_size", lambda: 1e12)
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
         monkeypatch.setattr(torch.accelerator, "set_device_index", getattr(module, "choose", None))
@@ -113,8 +113,8 @@ def test_runs_on_gpus_are_one_a_device_unless_more_are_asked_for(tiny: SuiteFold
     """Oracle: by hand: two devices have a run each; five runs have a third of one each."""
     install(Accelerators())
     runs = 4 * tiny.configs()
-    assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, None)] == [(0, 1.0), (1, 1.0)]
-    assert [(slot.gpu, slot.gpu_share) for slot in slots_for(runs, 5)] == [(n % 2, 1 / 3) for n in range(5)]
+    assert [(slot.gpu, slot.gpu_share) for slot in share_machine(runs, None)] == [(0, 1.0), (1, 1.0)]
+    assert [(slot.gpu, slot.gpu_share) for slot in share_machine(runs, 5)] == [(n % 2, 1 / 3) for n in range(5)]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def test_each_process_takes_its_device_and_its_share(count: int, tiny: SuiteFold
     install(there)
     monkeypatch.setenv("LOCAL_RANK", "7")
     order = []
-    for slot in pool.equal_slots(count, [(core,) for core in range(8)], 2):
+    for slot in pool.make_slots(count, [(core,) for core in range(8)], 2):
         unit = Nothing(tiny.runs, tiny.configs()[0], "key")
         try:
             with pytest.raises(SystemExit) as ended:
@@ -162,7 +162,7 @@ class NoteThreads(Unit):
 def test_the_last_unit_begins_first_with_threads_of_its_slot_alone(tiny: SuiteFolder) -> None:
     """Oracle: threadpoolctl's count in each process, of a slot of one core, whatever the machine has."""
     units = [NoteThreads(tiny.runs, tiny.configs()[0], key) for key in "abc"]
-    assert pool.work_through(units, pool.equal_slots(1, [(0,)], 0), lambda: False) == []
+    assert pool.work_through(units, pool.make_slots(1, [(0,)], 0), lambda: False) == []
     assert (tiny.runs / "notes").read_text() == "c 1\nb 1\na 1\n"
 
 
@@ -173,10 +173,10 @@ def test_under_seconds_only_when_asked_and_apart(tiny: SuiteFolder, monkeypatch)
         for config in tiny.configs()
     ]
     machine(monkeypatch, cores=2, memory=1e12)
-    assert slots_for(timed, None) == []
-    assert [slot.cores for slot in slots_for(timed, 2)] == [(0,), (1,)]
+    assert share_machine(timed, None) == []
+    assert [slot.cores for slot in share_machine(timed, 2)] == [(0,), (1,)]
     with pytest.raises(ConfigError, match="for 2: give at most 2"):
-        slots_for(timed, 3)
+        share_machine(timed, 3)
 
 
 def test_several_processes_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, capsys) -> None:

@@ -135,7 +135,7 @@ def test_processes_are_started_and_end_together(what: str, status: int, tmp_path
     """Oracle: by hand: each has a rank; where one fails the other, which would wait for ever, is ended, and the exit
     status is that one's, 128 and the signal where one killed it."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(local, "physical_cores", lambda: [(core,) for core in range(7)])
+    monkeypatch.setattr(local, "list_physical_cores", lambda: [(core,) for core in range(7)])
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + "assert os.environ['OMP_NUM_THREADS'] == '3'\n" * (what == "ends"))
     (tmp_path / "ranks").mkdir()

@@ -198,6 +198,6 @@ def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
     [run] = load_runs(tmp_path, "s")
     done = records.find_last(run.stages[0], records.DoneLine)
     assert done and done.weights == "last"
-    assert study._result(path, path.read_bytes()) == "weights last"
+    assert study._describe_result(path, path.read_bytes()) == "weights last"
     after = dataclasses.replace(run, stages=[*run.stages, run.stages[0]])
     assert [step for step, _, _ in list_points(after)] == [spent["steps"], 2 * spent["steps"]]

@@ -65,14 +65,14 @@ def check(study: Path) -> list[str]:
 
 def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") -> None:
     """Change the lines of all stages, or runs, in the archive."""
-    members = studies._members(study / ARCHIVE)
+    members = studies._read_archive(study / ARCHIVE)
     for name, content in members.items():
         if name.startswith(kind):
             lines = [json.loads(line) for line in content.splitlines()]
             for line in lines:
                 change(line)
             members[name] = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    studies._write(study / ARCHIVE, members)
+    studies._write_archive(study / ARCHIVE, members)
 
 
 def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
@@ -191,7 +191,7 @@ def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, 
 
     def collected() -> list[str]:
         studies.collect(*suite, runs, study, methods.build)
-        return studies._members(study / ARCHIVE)[name].decode().splitlines()
+        return studies._read_archive(study / ARCHIVE)[name].decode().splitlines()
 
     scores.parent.mkdir(exist_ok=True)
     scores.write_text("first\n")
@@ -200,15 +200,15 @@ def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, 
     assert collected() == ["first", "later"]
     scores.write_text("of another machine\nlater\n")
     assert collected() == ["first", "later", "of another machine"]
-    members = studies._members(study / ARCHIVE)
+    members = studies._read_archive(study / ARCHIVE)
     [line] = [name for name in members if name.startswith("suites/tiny/naive")]
     members[line] = members[line].replace(key.encode(), b"000000000000")
-    studies._write(study / ARCHIVE, members)
+    studies._write_archive(study / ARCHIVE, members)
     with pytest.raises(
         ResultsError, match=f"came to stages .*{key}, the study holds a record with stages .*, 000000000000: "
     ):
         collected()
-    assert studies._members(study / ARCHIVE) == members
+    assert studies._read_archive(study / ARCHIVE) == members
 
 
 def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Path, tmp_path: Path) -> None:
@@ -251,11 +251,11 @@ def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
         (study / f"{name}.toml").write_text((study / "tiny.toml").read_text())
         suite = load_suite(str(study / f"{name}.toml"))
         shutil.copytree(runs / "suites" / "tiny", runs / "suites" / name)
-        members = studies._members(study / ARCHIVE)
+        members = studies._read_archive(study / ARCHIVE)
         studies.collect(suite, methods.runs(suite), runs, study, methods.build)
         store = studies.unpack(study, tmp_path / name)
         [later] = select_kind(store.read_stage(stage.parent.name), LaterLine)
-        assert later.perplexity == 7.0 and studies._members(study / ARCHIVE) == members
+        assert later.perplexity == 7.0 and studies._read_archive(study / ARCHIVE) == members
         (study / "records" / f"{name}-s0.tar.gz").unlink()
 
 
@@ -350,7 +350,7 @@ def test_a_suite_without_records_has_no_report(study: Path) -> None:
 
 def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path) -> None:
     """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
-    studies._write(study / ARCHIVE, {"suites/a\0" + "b" * 100: b"x"})
+    studies._write_archive(study / ARCHIVE, {"suites/a\0" + "b" * 100: b"x"})
     with pytest.raises(ResultsError, match="tar.gz: embedded null byte; such an archive is not ours: restore"):
         check(study)
 

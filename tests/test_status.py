@@ -13,7 +13,7 @@ import methods
 from benchmark import records
 from benchmark.downstream.tasks import make_score_key
 from benchmark.jobs.state import RunState, StageState, Survey, read_scores
-from benchmark.jobs.status import _describe_run, lines_of, measure_progress, next_step, show, sweep_line
+from benchmark.jobs.status import _describe_run, describe_suite, describe_sweep, measure_progress, name_next_step, show
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.identity import Identities, name_further_seeds
@@ -52,7 +52,7 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     two = stage(40.0, 60.0)
     every = states(Naive=("done", 0.0, [short, two]), ER=("running", 0.5, [short]), ELLE=("todo", 0.0, []))
     assert measure_progress(every) == pytest.approx((2.5 / 5, 15 * 2 + 40 * 2))
-    assert sweep_line(every) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
+    assert describe_sweep(every) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
     slower = stage(40.0, 120.0)
     every = states(
         Naive=("done", 0.0, [short, two]),
@@ -92,20 +92,20 @@ def survey(tmp_path) -> Survey:
     survey = Survey(suite, methods.runs(suite), methods.build, Store(tmp_path / "runs"))
     stages = [(stage(12.3, 1.0),), ()]
     known = [
-        RunState(run, "running", planned=tuple(survey.keys(run)), stages=done)
+        RunState(run, "running", planned=tuple(survey.plan_keys(run)), stages=done)
         for run, done in zip(survey.configs, stages, strict=True)
     ]
-    survey.states, survey.examples = lambda: known, {}  # type: ignore[method-assign]
+    survey.read_states, survey.examples = lambda: known, {}  # type: ignore[method-assign]
     return survey
 
 
 def test_watch_says_what_is_under_way_until_all_is_over(survey: Survey, monkeypatch, capsys) -> None:
     """Oracle: by hand: two looks of the run that runs, each on an empty screen, then all runs and what is next."""
-    [begun, later], empty = survey.states(), "\033[H\033[2J"
+    [begun, later], empty = survey.read_states(), "\033[H\033[2J"
     later = replace(later, state="todo")
     over = [replace(begun, state="done"), replace(later, state="done")]
     looks = [[begun, later], [begun, later], over, over]
-    survey.states = lambda: looks.pop(0)  # type: ignore[method-assign]
+    survey.read_states = lambda: looks.pop(0)  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert show(survey, True, lambda seconds: None) == 0
     before, first, last = capsys.readouterr().out.split(empty)
@@ -118,11 +118,11 @@ def test_watch_says_what_is_under_way_until_all_is_over(survey: Survey, monkeypa
 def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> None:
     """Oracle: by hand: of four runs of a row two are done, with a mean AP of 20, and two failed for the same reason;
     nothing to say of one that was never begun."""
-    [first, other] = survey.states()
+    [first, other] = survey.read_states()
     runs = [replace(first, state="done", stages=(stage(ap, 1.0),)) for ap in (15.0, 25.0)]
     runs += [replace(first, state="failed", detail="out of luck", stages=())] * 2
     runs += [replace(other, state="todo", stages=())]
-    text = lines_of(survey, runs)
+    text = describe_suite(survey, runs)
     assert [line.split() for line in text[1:4]] == [
         ["row", "done", "failed", "todo", "ap"],
         ["Naive", "2", "2", "20.0"],
@@ -145,8 +145,8 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
 )
 def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], does: str) -> None:
     """Oracle: the rule: `run` leaves out what failed, unless --retry-failed asks for it."""
-    runs = [replace(run, state=kind, prepared=True) for run, kind in zip(survey.states(), kinds, strict=True)]
-    assert does in next_step(survey, runs)
+    runs = [replace(run, state=kind, prepared=True) for run, kind in zip(survey.read_states(), kinds, strict=True)]
+    assert does in name_next_step(survey, runs)
 
 
 def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:

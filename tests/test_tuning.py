@@ -29,7 +29,7 @@ def check(run: RunConfig) -> None:
 
 def search(suite: Suite, count: int = 5, check: tuning.Check = check) -> Suite:
     spaces = {name: methods.find(name).space for name in methods.names()}
-    return tuning.search(suite, methods.rows(suite), spaces, count, check)
+    return tuning.make_search(suite, methods.rows(suite), spaces, count, check)
 
 
 def test_all_rows_get_as_many_on_the_first_domains() -> None:

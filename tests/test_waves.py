@@ -49,7 +49,7 @@ def execute(plan):
 
 
 EXECUTOR = Executor(lambda plan: [f"  toy: {unit.name}" for wave in plan.waves for unit in wave.units], execute,
-                    gpus=lambda suite, run: 3.0)
+                    count_gpus=lambda suite, run: 3.0)
 '''
 
 
@@ -109,9 +109,9 @@ def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
 def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: the plan: no other file of the project is touched."""
     (tiny.folder / "toy.py").write_text(TOY)
-    inside = executors.names()
+    inside = executors.list_names()
     monkeypatch.setattr(executors, "__path__", [*executors.__path__, str(tiny.folder)])
-    assert executors.names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
+    assert executors.list_names() == sorted([*inside, "toy"]) and {"local", "slurm"} <= set(inside)
     assert tiny.call("run", "--dry-run", "--executor", "toy", "--set", "budget.unit=seconds") == 0
     told = capsys.readouterr().out
     assert "  toy: tiny:stages-wood-of-naive-s0\n  toy: tiny:train-naive-s0\n" in told

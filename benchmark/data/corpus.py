@@ -33,7 +33,7 @@ from benchmark.data.documents import (
     read_file,
     walk_folder,
 )
-from benchmark.files import hash_of, whole_file
+from benchmark.files import hash_file, whole_file
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain, HubDataset
 
@@ -124,7 +124,7 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         return note.read_text(encoding="utf-8")
     if not (makes or notes.exists()):
         return looks
-    content = digest([made, [(name, hash_of(path)) for name, path in files]])
+    content = digest([made, [(name, hash_file(path)) for name, path in files]])
     if makes:
         with whole_file(note) as file:
             file.write(content.encode())

@@ -146,7 +146,7 @@ class Place:
             raise Unprepared
         folder.parent.mkdir(parents=True, exist_ok=True)
         lease = Lease(folder.with_name(f"{folder.name}.lock"))
-        say = lambda: self.report(f"waiting for {lease.owner()}, which prepares {folder}")  # noqa: E731
+        say = lambda: self.report(f"waiting for {lease.name_owner()}, which prepares {folder}")  # noqa: E731
         lease.acquire(say, lambda: self.poll(True))
         try:
             if not folder.exists():

@@ -45,17 +45,17 @@ class Slot:
     gpu_share: float = 1.0
 
 
-def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
-    """Divide the machine into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
+def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
+    """Share the machine out into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
 
     None where runs train one after the other, as they do under a budget of wall time unless `parallel` says more.
     Raises ConfigError where so many cannot have physical cores, and GPUs, of their own, and must.
     """
     from benchmark.models.devices import find_accelerators
 
-    timed, cores, (_, gpus) = any(map(is_timed, runs)), physical_cores(), find_accelerators()
+    timed, cores, (_, gpus) = any(map(is_timed, runs)), list_physical_cores(), find_accelerators()
     apart = min(len(cores), gpus or len(cores))
-    fitting = 1 if timed else min(apart, int(memory() / PROCESS))
+    fitting = 1 if timed else min(apart, int(read_memory_size() / PROCESS))
     count = min(fitting if parallel is None else parallel, len(runs))
     if count <= 1:
         return []
@@ -64,10 +64,10 @@ def slots_for(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
             f"--parallel {count}: under a budget in seconds each run needs physical cores, and GPUs if there are some, "
             f"of its own: this machine has them for {apart}: give at most {apart}, or use another budget.unit"
         )
-    return equal_slots(count, cores, gpus)
+    return make_slots(count, cores, gpus)
 
 
-def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:
+def make_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:
     """Equal slots: what does not divide is left idle."""
     each, share = len(cores) // count, 1 / -(-count // gpus) if gpus else 1.0
     slots = []
@@ -79,7 +79,7 @@ def equal_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list
     return slots
 
 
-def physical_cores() -> list[tuple[int, ...]]:
+def list_physical_cores() -> list[tuple[int, ...]]:
     """The cores that this process may use; logical ones that share a physical one are together."""
     groups: dict[str, list[int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
@@ -88,7 +88,7 @@ def physical_cores() -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def memory() -> int:
+def read_memory_size() -> int:
     """The bytes of this machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -31,7 +31,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                 + (f"; left out: {skipped}" if skipped else "")
             )
         yield from filter(None, [config.describe_expected_passes([domain.info["tokens"] for domain in corpus.domains])])
-        problems += warnings(corpus, config, store.data)
+        problems += warn_of_text(corpus, config, store.data)
         corpora.append((corpus, config))
     for folder in {config.start.folder for config in configs if config.start}:
         load_network(folder)  # wrong weights are said now, not by the jobs that train
@@ -51,7 +51,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     )
 
 
-def warnings(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
+def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
     """What makes numbers on this text say less than they seem to. `folder` keeps the copies found."""
     leaks = find_validation_leaks(corpus, config.learned, folder)
     for domain in (*corpus.domains, *corpus.probes):

@@ -101,35 +101,35 @@ class Survey:
         for row, config in of_rows.items():
             check_method(config, self._methods[row])
 
-    def states(self) -> list[RunState]:
+    def read_states(self) -> list[RunState]:
         """The state of each run now."""
         self._read_stage = cache(partial(read_stage, self.store))  # runs that share one ask once
         self._read_scores = cache(
             lambda key, stage, final: read_scores(self.store, self.suite, key, stage, final, self.examples)
         )
         asked = executors.of(self.suite, self.store)
-        self.jobs = [job for executor in asked for job in executor.jobs(self.suite, self.store)]
+        self.jobs = [job for executor in asked for job in executor.list_jobs(self.suite, self.store)]
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
         identities, self.examples = Identities(self.store, self.build), find_example_keys(self.suite, self.store)
-        return [self._state(config, identities.of(config)) for config in self.configs]
+        return [self._read_state(config, identities.of(config)) for config in self.configs]
 
-    def keys(self, config: RunConfig) -> list[str]:
+    def plan_keys(self, config: RunConfig) -> list[str]:
         """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
-        texts = _planned_texts(config.learned, config.tokenizer, config.data)
+        texts = _hash_planned_texts(config.learned, config.tokenizer, config.data)
         return make_stage_keys(config, self._methods[config.row, str(config.options)], texts)
 
-    def _state(self, config: RunConfig, identity: Identity) -> RunState:
+    def _read_state(self, config: RunConfig, identity: Identity) -> RunState:
         names = tuple(domain.name for domain in config.domains)
         stages = tuple(self._read_stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
         job, other = self._job_of.get(f"train-{config.id}"), sum(identity.had_other_code(each.begun) for each in stages)
-        known = (tuple(self.keys(config)), tuple(identity.keys), stages, identity.prepared, identity.sizes)
+        known = (tuple(self.plan_keys(config)), tuple(identity.keys), stages, identity.prepared, identity.sizes)
         run = RunState(config, "todo", identity.why, *known, job=job, other_code=other)
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and records.select_kind(identity.lines, records.EndedLine)
-        run = dataclasses.replace(run, state="done") if is_done else self._unfinished(run, identity.lines)
-        return dataclasses.replace(run, scored=self._scored(run))
+        run = dataclasses.replace(run, state="done") if is_done else self._read_unfinished(run, identity.lines)
+        return dataclasses.replace(run, scored=self._read_scored(run))
 
-    def _unfinished(self, run: RunState, lines: Sequence[records.LineOfRun]) -> RunState:
+    def _read_unfinished(self, run: RunState, lines: Sequence[records.LineOfRun]) -> RunState:
         job, failed = run.job, lines[-1] if lines and isinstance(lines[-1], records.FailedLine) else None
         so_far = f"{len(run.finished)} of {len(run.config.domains)} stages done"
         if failed and not (job and job.submitted > failed.time):
@@ -149,7 +149,7 @@ class Survey:
             return dataclasses.replace(run, state=job.state, detail=_join(job.detail, shown), fraction=fraction)
         return dataclasses.replace(run, state="interrupted", detail=so_far) if lines else run
 
-    def _scored(self, run: RunState) -> tuple[Scored, ...]:
+    def _read_scored(self, run: RunState) -> tuple[Scored, ...]:
         """The scores of each model of a run that the suite's tasks are for."""
         last_stage, models = len(run.config.domains) - 1, []
         for stage in list_scored_stages(self.suite, run.config):
@@ -212,7 +212,7 @@ MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid
 
 
 @lru_cache(maxsize=1000)  # the runs of a row share their settings
-def _planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
+def _hash_planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
     made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json", include=MAKES_TOKENS)}
     return [digest([domain.model_dump(mode="json"), made]) for domain in domains]
 

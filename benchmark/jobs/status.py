@@ -29,12 +29,12 @@ def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = t
 
     Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0.
     """
-    while is_under_way(survey, states := survey.states()) and watch:
+    while is_under_way(survey, states := survey.read_states()) and watch:
         if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
-        print("\n".join(lines_of(survey, states)), flush=True)
+        print("\n".join(describe_suite(survey, states)), flush=True)
         sleep(ASKED if survey.jobs else HERE)
-    print("\n".join([*lines_of(survey, states), next_step(survey, states)]), flush=True)
+    print("\n".join([*describe_suite(survey, states), name_next_step(survey, states)]), flush=True)
     if _has_failed(survey, states):
         return FAILED
     words = {state.state for state in states} | {job.state for job in survey.jobs}
@@ -61,7 +61,7 @@ def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     return [job for job in over if job.kind == "report" or missing & {*job.units}]
 
 
-def next_step(survey: Survey, states: Sequence[RunState]) -> str:
+def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
     called = survey.suite.called
     if is_under_way(survey, states):
@@ -77,9 +77,9 @@ def next_step(survey: Survey, states: Sequence[RunState]) -> str:
     return f"next: `python run_all.py run {called}`{alike} does the rest{also}"
 
 
-def lines_of(survey: Survey, states: Sequence[RunState]) -> list[str]:
+def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """How far the suite is: a line for each row, each run that is not done, and other jobs; some share one."""
-    head = f"{survey.suite.name}: {survey.suite.title}: {sweep_line(states)}"
+    head = f"{survey.suite.name}: {survey.suite.title}: {describe_sweep(states)}"
     runs = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
     others = [job for job in survey.jobs if job.kind != "train" and job.is_under_way] + find_lost_jobs(survey, states)
     rows = [TITLES, *map(_describe_run, runs)]
@@ -156,7 +156,7 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     ]
 
 
-def sweep_line(states: Sequence[RunState]) -> str:
+def describe_sweep(states: Sequence[RunState]) -> str:
     """Runs by state, the share of their stages that is trained, scores, and the time left by what ran."""
     counts = Counter(state.state for state in states)
     runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
@@ -210,12 +210,12 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
         notes.append("How often domains are read, and the memory's share of them, is known once text is prepared.")
     does_more = "next: the same command without --dry-run does that, then renders the report"
     return [
-        f"{plan.suite.name}: {plan.suite.title}: {sweep_line(plan.states)}",
+        f"{plan.suite.name}: {plan.suite.title}: {describe_sweep(plan.states)}",
         *summarise(plan.states),
         *does,
         f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}",
         *filter(None, dict.fromkeys(notes)),
-        does_more if plan.wanted or does else next_step(plan.survey, plan.states),
+        does_more if plan.wanted or does else name_next_step(plan.survey, plan.states),
     ]
 
 
@@ -226,5 +226,5 @@ def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
         if state.config.budget.unit == unit:
             of_stages = list(zip(state.planned, _list_budgets(state.config), strict=True))
             stages |= {key: (amount, state.config) for key, amount in of_stages[len(state.finished) :]}
-    gpu_seconds = sum(amount * executor.gpus(plan.suite, config) for amount, config in stages.values())
+    gpu_seconds = sum(amount * executor.count_gpus(plan.suite, config) for amount, config in stages.values())
     return UNITS[unit].format(sum(amount for amount, _ in stages.values()), gpu_seconds)

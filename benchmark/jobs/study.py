@@ -53,21 +53,21 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
     examples = {task: key for task, key in here.items() if key}
     for seed in sorted({config.seed for config in configs}):
         archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
-        held = _members(archive) if archive.exists() else {}
+        held = _read_archive(archive) if archive.exists() else {}
         members = dict(held)
         for config in configs:
             if config.seed == seed and records.select_kind(identities.of(config).lines, records.EndedLine):
-                for path in _files(config, store):
+                for path in _list_files(config, store):
                     name = path.relative_to(store.root).as_posix()
-                    members[name] = _append(archive, path, members.get(name, b""))
+                    members[name] = _merge_file(archive, path, members.get(name, b""))
         if members and examples:
             name = store.examples_file(suite.name).relative_to(store.root).as_posix()
             members[name] = json.dumps(examples, sort_keys=True).encode()
         if members != held:
-            _write(archive, members)
+            _write_archive(archive, members)
 
 
-def _files(config: RunConfig, store: Store) -> Iterator[Path]:
+def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
     """All that is recorded of a finished run here."""
     run = records.find_last(store.read_run(config), records.RunLine)
     keys = [key for key in (run.stages if run else []) if store.is_stage_done(key)]
@@ -82,23 +82,23 @@ def _files(config: RunConfig, store: Store) -> Iterator[Path]:
     return (path for path in places if path.exists())
 
 
-def _append(archive: Path, path: Path, held: bytes) -> bytes:
+def _merge_file(archive: Path, path: Path, held: bytes) -> bytes:
     """What an archive holds of a file, with what came later. Raises ResultsError where that is of another stage or run.
 
     Of a run the archive's stays, and of a stage that was trained again elsewhere to the same weights.
     """
     content = path.read_bytes()
-    was, now = (_result(path, part) for part in (held or content, content))
+    was, now = (_describe_result(path, part) for part in (held or content, content))
     if was != now:
         raise ResultsError(
             f"{path}: came to {now}, the study holds a record with {was}: remove one of the two, this file or "
             f"{archive}, and collect again"
         )
     is_run = path.parent.parent.name == "suites"
-    return held if is_run and held and not content.startswith(held) else _join(path, held, content)
+    return held if is_run and held and not content.startswith(held) else _join_lines(path, held, content)
 
 
-def _join(path: Path, held: bytes, content: bytes) -> bytes:
+def _join_lines(path: Path, held: bytes, content: bytes) -> bytes:
     """Lines that are held, and those of the content that are not; of a stage, what was measured of it later."""
     known = set(held.splitlines())
     lines = [line for line in content.splitlines(keepends=True) if line.rstrip() not in known]
@@ -107,7 +107,7 @@ def _join(path: Path, held: bytes, content: bytes) -> bytes:
     return held + b"".join(lines)
 
 
-def _result(path: Path, content: bytes) -> str:
+def _describe_result(path: Path, content: bytes) -> str:
     """What a stage or a run came to, by what its file holds; nothing of other files, which only grow."""
     if path.name == records.STAGE_FILE:
         done = records.find_last(records.parse(content, records.STAGE, path), records.DoneLine)
@@ -122,12 +122,12 @@ def unpack(folder: Path, into: Path) -> Store:
     """The records of a study as a folder of `--runs`. Raises ResultsError for an archive that cannot be read."""
     members: dict[str, bytes] = {}
     for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
-        for name, content in _members(archive).items():
+        for name, content in _read_archive(archive).items():
             # suites that share models share their files, to which each adds what it measures
             both = [members.get(name, b""), content] if name.endswith(".jsonl") else [b"", content]
             if Path(name).name == records.STAGE_FILE:  # of one that was trained twice the last archive's counts
                 both.reverse()
-            members[name] = _join(Path(name), *both)
+            members[name] = _join_lines(Path(name), *both)
     for name, content in members.items():
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         (into / name).write_bytes(content)
@@ -160,7 +160,7 @@ def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
     """Render the report of each of the study's suites that has records, and say what these hold."""
     with tempfile.TemporaryDirectory() as scratch:
         store = unpack(folder, Path(scratch))
-        _render(suites, store, folder / REPORT, write_report)
+        _render_reports(suites, store, folder / REPORT, write_report)
         for suite, configs in suites:
             count = len(load_runs(store.root, suite.name))
             rendered = f", rendered to {folder / REPORT / suite.name}" if count else ""
@@ -190,8 +190,8 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
                     raise ResultsError(f"{suite.name}: {run.id}: {why}")
             yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget"
         out = Path(scratch) / REPORT
-        _render(suites, store, out, write_report)
-        compared = _compare(folder / REPORT, out)
+        _render_reports(suites, store, out, write_report)
+        compared = _compare_reports(folder / REPORT, out)
         yield f"report: {compared} tables rendered again from the records are the same"
 
 
@@ -322,7 +322,7 @@ def describe_machine(stage: records.StageLine) -> str:
     return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
 
 
-def _compare(committed: Path, rendered: Path) -> int:
+def _compare_reports(committed: Path, rendered: Path) -> int:
     """Raises ResultsError for the first table that differs; returns how many there are."""
     ours, theirs = (
         {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.suffix in RENDERED}
@@ -336,7 +336,7 @@ def _compare(committed: Path, rendered: Path) -> int:
     return len(ours)
 
 
-def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport) -> None:
+def _render_reports(suites: Suites, store: Store, out: Path, write_report: RenderReport) -> None:
     with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
         for suite, configs in suites:
             if not (runs := load_runs(store.root, suite.name)):
@@ -347,7 +347,7 @@ def _render(suites: Suites, store: Store, out: Path, write_report: RenderReport)
             (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
 
 
-def _members(archive: Path) -> dict[str, bytes]:
+def _read_archive(archive: Path) -> dict[str, bytes]:
     """The content of each file in an archive, by name. Raises ResultsError for one that is damaged, or not ours."""
     try:
         plain = gzip.decompress(archive.read_bytes())  # as a whole, which is held against its checksum
@@ -358,7 +358,7 @@ def _members(archive: Path) -> dict[str, bytes]:
         raise ResultsError(f"{archive}: {error}; such an archive is not ours: restore it from a copy") from None
 
 
-def _write(archive: Path, members: dict[str, bytes]) -> None:
+def _write_archive(archive: Path, members: dict[str, bytes]) -> None:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         for name, content in sorted(members.items()):

@@ -52,7 +52,7 @@ def tune(
     again = f"`python run_all.py tune {suite.called}` picks the best"
     if not trials.exists():
         fits = lambda run: check_method(run, build(run.method, run.options))  # noqa: E731
-        searching = search(suite, rows, spaces, count, fits)
+        searching = make_search(suite, rows, spaces, count, fits)
         _write(trials, searching, f"{count} configurations of each row of {suite.name}, written by `run_all.py tune`")
         yield f"wrote {trials}, a suite of {len(searching.rows)} trials; remove it to search anew"
         yield f"next: `python run_all.py run {trials}` trains them, here or with --executor; then {again}"
@@ -71,21 +71,21 @@ def tune(
     yield f"wrote {tuned}; next: `python run_all.py run {tuned}` trains with what was chosen"
 
 
-def search(suite: Suite, rows: Sequence[Row], spaces: Mapping[str, Space], count: int, check: Check) -> Suite:
+def make_search(suite: Suite, rows: Sequence[Row], spaces: Mapping[str, Space], count: int, check: Check) -> Suite:
     """The suite of `count` trials for each row, with the first seed: a row a trial, on the first domains."""
     if not 1 <= count <= len(RATES):
         raise ConfigError(f"--configurations {count}: give 1 to {len(RATES)}; a method without options has no more")
     trials = []
     for row in rows:
         [run] = expand(suite, [row], suite.seeds[:1])
-        for number, trial in enumerate(_configurations(suite, row, run, spaces[row.method], count, check)):
-            changes = {key: _first(value) if key in OF_STAGES else value for key, value in trial.set.items()}
+        for number, trial in enumerate(_sample_trials(suite, row, run, spaces[row.method], count, check)):
+            changes = {key: _take_first(value) if key in OF_STAGES else value for key, value in trial.set.items()}
             trials.append(trial.model_copy(update={"name": f"{row.name} {number}", "set": changes}))
     content = suite.model_dump()
     for path in OF_STAGES:
         section, _, key = path.rpartition(".")
         place = content[section] if section else content
-        place[key] = _first(place[key])
+        place[key] = _take_first(place[key])
     names = [domain["name"] for domain in content["domains"]]
     content["tokenizer"]["domains"] = [name for name in content["tokenizer"]["domains"] if name in names]
     content |= {"name": f"{suite.name}-tune", "title": f"Tuning {suite.name}", "seeds": suite.seeds[:1]}
@@ -95,13 +95,13 @@ def search(suite: Suite, rows: Sequence[Row], spaces: Mapping[str, Space], count
     return Suite.model_validate(content)
 
 
-def _configurations(suite: Suite, row: Row, run: RunConfig, space: Space, count: int, check: Check) -> list[Row]:
+def _sample_trials(suite: Suite, row: Row, run: RunConfig, space: Space, count: int, check: Check) -> list[Row]:
     """The row's own configuration, and a random sample of all others, the same at each call."""
     names = sorted(space)
     others: list[Row] = []
     for rate, *values in itertools.product(RATES, *(space[name] for name in names)):
         options = {**row.options, **dict(zip(names, values, strict=True))}
-        scaled = {RATE: _scale(run.training.learning_rate, rate)} if rate != 1 else {}
+        scaled = {RATE: _scale_rate(run.training.learning_rate, rate)} if rate != 1 else {}
         trial = row.model_copy(update={"options": options, "set": {**row.set, **scaled}})
         [tried] = expand(suite, [trial], suite.seeds[:1])
         if tried != run:
@@ -118,7 +118,7 @@ def _configurations(suite: Suite, row: Row, run: RunConfig, space: Space, count:
 def judge(survey: Survey) -> dict[str, float]:
     """The average perplexity (AP) over the domains of each trial that has ended, by its name; infinite if it failed."""
     perplexities = {}
-    for run in survey.states():
+    for run in survey.read_states():
         if run.state in ("done", "failed"):
             ap = run.stages[-1].ap if run.state == "done" else None
             perplexities[run.config.row] = math.inf if ap is None else ap
@@ -136,7 +136,7 @@ def pick(suite: Suite, rows: Sequence[Row], searching: Suite, perplexities: Mapp
                 f"no configuration of row {row.name!r} in {searching.name}.toml could be trained: `run_all.py run "
                 f"{searching.name}.toml --retry-failed` tries again; or leave the row out with --methods"
             )
-        rate = {RATE: _rate_of(suite, row, best)} if RATE in best.set else {}
+        rate = {RATE: _find_rate(suite, row, best)} if RATE in best.set else {}
         chosen.append(row.model_copy(update={"options": best.options, "set": {**row.set, **rate}}))
     count = len(searching.rows) // len(rows)
     amounts = [pick_for_stage(searching.budget.amount, stage) for stage in range(len(searching.domains))]
@@ -145,19 +145,19 @@ def pick(suite: Suite, rows: Sequence[Row], searching: Suite, perplexities: Mapp
     return suite.model_copy(update=changes)
 
 
-def _rate_of(suite: Suite, row: Row, best: Row) -> PerStage:
+def _find_rate(suite: Suite, row: Row, best: Row) -> PerStage:
     """The row's learning rate in every stage, times the factor of the best trial, which has the first stages alone."""
     [run] = expand(suite, [row], suite.seeds[:1])
     own, tried = run.training.learning_rate, best.set[RATE]
     first = tried[0] if isinstance(tried, (list, tuple)) else tried
-    return _scale(own, first / pick_for_stage(own, 0))
+    return _scale_rate(own, first / pick_for_stage(own, 0))
 
 
-def _first(value: Any) -> Any:
+def _take_first(value: Any) -> Any:
     return value[:DOMAINS] if isinstance(value, (list, tuple)) else value
 
 
-def _scale(value: PerStage, factor: float) -> PerStage:
+def _scale_rate(value: PerStage, factor: float) -> PerStage:
     return tuple(rate * factor for rate in value) if isinstance(value, tuple) else value * factor
 
 
@@ -166,16 +166,16 @@ def _write(path: Path, suite: Suite, comment: str) -> None:
     lines = [f"# {comment}"]
     for key, value in content.items():
         if key == "rows":
-            lines += ["rows = [", *(f"  {_toml(row)}," for row in value), "]"]
+            lines += ["rows = [", *(f"  {_to_toml(row)}," for row in value), "]"]
         else:
-            lines.append(f"{key} = {_toml(value)}")
+            lines.append(f"{key} = {_to_toml(value)}")
     with whole_file(path) as file:
         file.write("\n".join([*lines, ""]).encode())
 
 
-def _toml(value: Any) -> str:
+def _to_toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_to_toml(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(_to_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

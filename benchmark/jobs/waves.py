@@ -86,8 +86,9 @@ class Plan:
     @property
     def waves(self) -> list[Wave]:
         """All that is missing but the report, in waves; none of them is empty."""
-        first, last = Wave("prepare", self._prepare()), (Wave("score", self._score()), Wave("measure", self._measure()))
-        return [wave for wave in (first, *self._train(), *last) if wave.units]
+        texts, training = Wave("prepare", self._plan_texts()), self._plan_training()
+        scores, measures = Wave("score", self._plan_scores()), Wave("measure", self._plan_measures())
+        return [wave for wave in (texts, *training, scores, measures) if wave.units]
 
     @property
     def report(self) -> Wave:
@@ -97,7 +98,7 @@ class Plan:
         own = (self.suite, configs, self.tables.render, self.tables.out.absolute())
         return Wave("report", [Report(self.runs, configs[0], "all", *own)])
 
-    def _prepare(self) -> list[Unit]:
+    def _plan_texts(self) -> list[Unit]:
         """One for each text that is not tokenised, and one for the tasks where their baselines are missing."""
         configs: dict[str, RunConfig] = {}
         for state in self.wanted:
@@ -110,7 +111,7 @@ class Plan:
             units.append(PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite, label="tasks"))
         return units
 
-    def _train(self) -> list[Wave]:
+    def _plan_training(self) -> list[Wave]:
         """Waves of stages that several runs share, what others go on from first, and then all runs.
 
         Of stages that the same runs share only the last has a unit, which trains those before it.
@@ -130,7 +131,7 @@ class Plan:
         runs = [Train(self.runs, state.config, state.config.id, self.survey.build) for state in self.wanted]
         return [*(Wave("stages", list(wave.values())) for wave in waves), Wave("train", runs)]
 
-    def _score(self) -> list[Score]:
+    def _plan_scores(self) -> list[Score]:
         """One for each model that is to be scored and has been or will be trained, shared ones once."""
         units: dict[str, Score] = {}
         for state in self.states:
@@ -143,12 +144,12 @@ class Plan:
                     units.setdefault(key, Score(self.runs, state.config, key, self.suite, stage, label=label))
         return list(units.values())
 
-    def _measure(self) -> list[Unit]:
+    def _plan_measures(self) -> list[Unit]:
         """One for the models of each run that has been or will be trained."""
         units: dict[str, Unit] = {}
         for state in self.states if self.survey.measures else []:
             trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
-            missing = not all(measure.done(store, key) for measure in self.survey.measures for key in trained)
+            missing = not all(measure.is_done(store, key) for measure in self.survey.measures for key in trained)
             if missing if state.state in ("done", "failed") and trained else state not in self.left_out:
                 key = state.planned[-1]
                 units.setdefault(key, MeasureModels(self.runs, state.config, key, self.survey.measures))
@@ -158,8 +159,8 @@ class Plan:
 def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Plan:
     """What `run` with these options does. Raises ConfigError for what could not be done after training."""
     asked = (options.retry_failed, options.parallel, options.processes, options.program)
-    plan = Plan(survey, survey.states(), tables, *asked)
-    if plan.suite.evaluate.tasks and plan._score():
+    plan = Plan(survey, survey.read_states(), tables, *asked)
+    if plan.suite.evaluate.tasks and plan._plan_scores():
         check_before_training(survey.configs)
     return plan
 

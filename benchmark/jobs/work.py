@@ -39,7 +39,7 @@ class Measure(Protocol):
 
     def __call__(self, config: RunConfig, store: Store) -> None: ...
 
-    def done(self, store: Store, stage: str) -> bool:
+    def is_done(self, store: Store, stage: str) -> bool:
         """Whether the model of a stage is measured."""
         ...
 

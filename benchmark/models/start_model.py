@@ -16,7 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from transformers import AutoConfig
 
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.files import CHECKSUMS, sha256
+from benchmark.files import CHECKSUMS, hash_files
 from benchmark.models import architectures
 from benchmark.models.growth import find_width_step
 from benchmark.models.transformer import LanguageModel, load_network, naming_damage, read_configuration
@@ -132,4 +132,4 @@ def _hash_content(folder: Path) -> str:
     if folder.parent.name == "snapshots":
         return folder.name
     files = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / CHECKSUMS}
-    return sha256(sorted(files))[:12]
+    return hash_files(sorted(files))[:12]

@@ -185,7 +185,7 @@ class Run:
 
         def say() -> None:
             if not briefly:
-                print(f"waits for {path.parent}: {lease.owner()} has it", file=sys.stderr)
+                print(f"waits for {path.parent}: {lease.name_owner()} has it", file=sys.stderr)
 
         poll = make_poll(self.asked_to_stop, self.waits or briefly)
         self.world.let_first(partial(lease.acquire, say, partial(poll, True)))

@@ -201,7 +201,7 @@ class Watch:
                     save(stage, stepper)
 
         executor: Any = local
-        executor.physical_cores = lambda: [(0,)]  # models are scored in this process then, where it is seen
+        executor.list_physical_cores = lambda: [(0,)]  # models are scored in this process then, where it is seen
         models.whole_folder, inputs.begin = written, begun
         steppers.warm_up, steppers.step, stages._save = warmed_up, stepped, saved
 

@@ -206,17 +206,17 @@ class SuiteFolder:
         suite = load_suite(str(self.file), overrides)
         configs = [config for config in self.configs() if rows is None or config.row in rows]
         survey = Survey(suite, configs, methods.build, Store(self.runs), paper_tables.list_measures(suite))
-        return Plan(survey, survey.states(), Tables(paper_tables.write_report, self.folder / "report"))
+        return Plan(survey, survey.read_states(), Tables(paper_tables.write_report, self.folder / "report"))
 
     def survey(self) -> Survey:
         return Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))
 
     def states(self) -> dict[str, RunState]:
         """The state of each row."""
-        return {state.config.row: state for state in self.survey().states()}
+        return {state.config.row: state for state in self.survey().read_states()}
 
     def jobs(self) -> list[Job]:
-        return slurm.jobs(load_suite(str(self.file)), Store(self.runs))
+        return slurm.list_jobs(load_suite(str(self.file)), Store(self.runs))
 
     def waves(self) -> list[dict[str, Any]]:
         """What was submitted, an array a line."""

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmark.jobs.executors import Job, slurm
-from benchmark.jobs.pool import physical_cores
+from benchmark.jobs.pool import list_physical_cores
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from tests.support.slurm_cluster import SlurmCluster
@@ -29,7 +29,7 @@ SHORT = {
     "slurm.partition": "preemptible",
     "slurm.report.mail_type": "END",
     "slurm.runs_per_job": 100,
-    "slurm.ntasks_per_node": min(2, len(physical_cores())),
+    "slurm.ntasks_per_node": min(2, len(list_physical_cores())),
 }
 
 
@@ -47,7 +47,7 @@ def say(*lines: str) -> None:
 
 def job() -> Job | None:
     """The job that trains, once one of its runs says how far it is."""
-    jobs = slurm.jobs(load_suite("demo"), Store(RUNS)) if RUNS.exists() else []
+    jobs = slurm.list_jobs(load_suite("demo"), Store(RUNS)) if RUNS.exists() else []
     trains = [job for job in jobs if job.kind == "train" and job.state == "running"]
     return trains[0] if trains and any("tokens/s" in line for line in run_all("status")) else None
 

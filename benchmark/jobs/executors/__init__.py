@@ -47,39 +47,39 @@ class Job:
 class Executor:
     """Does the waves of a plan, or sees to it that they are done; two calls at once do no unit twice at a time.
 
-    `jobs` tells those of a suite, the last of each unit; it is asked where `notes` of the suite, a folder, is there.
+    `list_jobs` tells those of a suite, the last of each unit. It is asked where the folder `find_notes` is there.
     """
 
     describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
     execute: Callable[[Plan], int]  # returns an exit status
-    gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
-    jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
+    count_gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
+    list_jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
     cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []  # ends all; returns their ids
     # what `doctor` prints: lines that begin with `ok`, or with `wrong` and name a cure
     examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[str]] = lambda suite, runs, folder: ()
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """The names of all executors, in alphabetical order."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def find(name: str) -> Executor:
     """The record in `executors/NAME`. Raises UserError where there is none."""
-    if name not in names():
-        raise UserError(f"no executor {name!r}: there are {', '.join(names())}")
+    if name not in list_names():
+        raise UserError(f"no executor {name!r}: there are {', '.join(list_names())}")
     executor: Executor = importlib.import_module(f"{__name__}.{name}").EXECUTOR
     return executor
 
 
-def notes(suite: Suite, store: Store) -> Path:
+def find_notes(suite: Suite, store: Store) -> Path:
     """The folder of what executors note of a suite's jobs, each in a folder with its name."""
     return store.root.absolute() / "suites" / suite.name / "jobs"
 
 
 def of(suite: Suite, store: Store) -> list[Executor]:
     """The executors that have noted jobs of a suite: whoever asks for states does not know where its jobs are."""
-    return [find(folder.name) for folder in sorted(notes(suite, store).glob("*"))]
+    return [find(folder.name) for folder in sorted(find_notes(suite, store).glob("*"))]
 
 
 def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
@@ -88,7 +88,7 @@ def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
     Returns an exit status: 1 where something is wrong. Nothing of it stays.
     """
     wrong = False
-    for name in names():
+    for name in list_names():
         for line in find(name).examine(suite, configs, runs):
             print(line, flush=True)
             wrong |= line.startswith("wrong")

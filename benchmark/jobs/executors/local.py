@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.jobs.executors import Executor
-from benchmark.jobs.pool import Slot, StopSignals, do_unit, equal_slots, physical_cores, slots_for, work_through
-from benchmark.jobs.status import FAILED, UNKNOWN, sweep_line
+from benchmark.jobs.pool import Slot, StopSignals, do_unit, list_physical_cores, make_slots, share_machine, work_through
+from benchmark.jobs.status import FAILED, UNKNOWN, describe_sweep
 from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Unit, Worker
 from benchmark.locks import Lease
@@ -58,7 +58,7 @@ def execute(plan: Plan) -> int:
         )
     if count > together:
         return launch(count, plan.program)
-    slots = slots_for(wanted, plan.parallel) if count == 1 else []
+    slots = share_machine(wanted, plan.parallel) if count == 1 else []
     if leads:
         print(_describe_start(plan), file=sys.stderr)
         if wanted and (idle := find_accelerators()[1] - max(together, len(slots))) > 0:
@@ -82,15 +82,15 @@ def execute(plan: Plan) -> int:
                         failed += do_units(units, slots, worker, show)
             for wave in waves if leads else ():
                 if wave.kind not in ("prepare", *TRAINS):  # small steps, which two threads do not make faster
-                    count = 1 if find_accelerators()[1] else min(len(cores := physical_cores()), len(wave.units))
-                    single = equal_slots(count, cores, 0) if count > 1 else []
+                    count = 1 if find_accelerators()[1] else min(len(cores := list_physical_cores()), len(wave.units))
+                    single = make_slots(count, cores, 0) if count > 1 else []
                     failed += do_units(wave.units, single, worker, show)
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
         [report] = plan.report.units
         report(worker)
-    return _status(plan, failed)
+    return _tell_failures(plan, failed)
 
 
 def count_processes(asked: int | Literal["all"]) -> int:
@@ -115,7 +115,7 @@ def launch(count: int, program: Sequence[str]) -> int:
     from torch.distributed.run import parse_args, run
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(physical_cores()) // count)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(list_physical_cores()) // count)))
     try:
         run(parse_args(["--standalone", "--local-addr=localhost", f"--nproc-per-node={count}", *program]))
     except ChildFailedError as error:
@@ -153,14 +153,14 @@ def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show:
 def _describe_start(plan: Plan) -> str:
     """What this call is going to do, and where."""
     if not plan.wanted:
-        return f"{plan.suite.name}: nothing to train in {plan.runs}: {sweep_line(plan.states)}"
+        return f"{plan.suite.name}: nothing to train in {plan.runs}: {describe_sweep(plan.states)}"
     return (
         f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and checkpoints go to "
         f"{plan.runs}; Ctrl-C stops after a checkpoint, and the same command goes on"
     )
 
 
-def _status(plan: Plan, failed: Sequence[Unit]) -> int:
+def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
     """Say what failed. Returns an exit status."""
     if failed or plan.left_out:
         print(
@@ -181,7 +181,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
     kind, number = find_accelerators()
     count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
-    cores = len(physical_cores())
+    cores = len(list_physical_cores())
     yield (f"ok     Python {platform.python_version()}, torch {torch.__version__}, {count}, physical cores: {cores}")
     try:
         runs.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
 
 
 def find_notes(suite: Suite, store: Store) -> Path:
-    return executors.notes(suite, store) / "slurm"
+    return executors.find_notes(suite, store) / "slurm"
 
 
 def find_request(run: RunConfig, suite: Suite) -> Slurm:
@@ -75,14 +75,14 @@ def find_request(run: RunConfig, suite: Suite) -> Slurm:
     return run.slurm or suite.slurm
 
 
-def gpus(suite: Suite, run: RunConfig) -> float:
+def count_gpus(suite: Suite, run: RunConfig) -> float:
     return find_request(run, suite).of("train").gpus_of_a_run
 
 
 def describe(plan: Plan) -> list[str]:
     """How many units `execute` would submit in how many jobs, and what these ask for."""
-    check(plan)
-    under_way = _find_units_under_way(jobs(plan.suite, plan.survey.store))
+    check_plan(plan)
+    under_way = _find_units_under_way(list_jobs(plan.suite, plan.survey.store))
     waves = drop_units(plan.waves, under_way)
     if not waves:
         return []
@@ -97,7 +97,7 @@ def describe(plan: Plan) -> list[str]:
     return lines + [f"  {len(under_way)} units are under way already"] * bool(under_way)
 
 
-def check(plan: Plan) -> None:
+def check_plan(plan: Plan) -> None:
     """Raises ConfigError for what cannot be submitted."""
     if plan.parallel is not None or plan.processes is not None:
         raise ConfigError(
@@ -115,7 +115,7 @@ def check(plan: Plan) -> None:
 
 def execute(plan: Plan) -> int:
     """Submit missing work, and print its ids. When two calls come at once the second finds the first's jobs."""
-    check(plan)
+    check_plan(plan)
     submission = Submission(plan)
     try:
         left = submission.submit()
@@ -164,13 +164,13 @@ class Submission:
         """Submit what is missing and not under way. Returns how many units are left, as Slurm takes no more."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lease(self.folder / "lock"):
-            known = jobs(self.plan.suite, self.plan.survey.store, patient=False)
+            known = list_jobs(self.plan.suite, self.plan.survey.store, patient=False)
             waves = drop_units(self.plan.waves, _find_units_under_way(known))
             if not (waves or self._lacks_report(known)):
                 return 0
             self._logs = self.folder / getpass.getuser()
             _make_own(self._logs)
-            self._code = snapshot(self.plan.runs / "code")
+            self._code = copy_code(self.plan.runs / "code")
             left, before = 0, list[str]()
             for wave in [*waves, self.plan.report]:
                 earlier = [job for job in known if job.is_under_way and ORDER.index(job.kind) < ORDER.index(wave.kind)]
@@ -251,7 +251,7 @@ def _make_own(folder: Path) -> None:
         )
 
 
-def snapshot(folder: Path) -> Path:
+def copy_code(folder: Path) -> Path:
     """A copy of the code as it is now, for jobs that start later, or start again."""
     from benchmark.training.processes import COMMIT_FILE, find_code_version, find_commit
 
@@ -268,7 +268,7 @@ def snapshot(folder: Path) -> Path:
     return copy
 
 
-def jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
+def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     """The last job of each unit that has not done it; unknown, where it is `patient`, while Slurm does not answer.
 
     Raises SlurmError where it is not.
@@ -319,7 +319,7 @@ def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
 
 def cancel(suite: Suite, store: Store) -> list[str]:
     """End all jobs of the suite that this user has submitted; their ids. Raises SlurmError where Slurm is silent."""
-    known = [job for job in jobs(suite, store, patient=False) if job.is_under_way]
+    known = [job for job in list_jobs(suite, store, patient=False) if job.is_under_way]
     mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
     commands.cancel(dict.fromkeys(id.partition("_")[0] for id in mine))
     return mine
@@ -363,4 +363,4 @@ def _check_node(asked: Slurm, units: set[str], folder: Path) -> str:
     return f"wrong  {said}: look at its driver, and at torch's build for it" if lacks else f"ok     {said}"
 
 
-EXECUTOR = Executor(describe, execute, gpus, jobs, cancel, examine)
+EXECUTOR = Executor(describe, execute, count_gpus, list_jobs, cancel, examine)

@@ -27,7 +27,7 @@ from benchmark.errors import UserError
 from benchmark.files import write_json
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
-from benchmark.jobs.pool import Slot, StopSignals, equal_slots, physical_cores, work_through
+from benchmark.jobs.pool import Slot, StopSignals, list_physical_cores, make_slots, work_through
 from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import find_accelerators
@@ -92,7 +92,7 @@ class Task:
         """Do the units. Raises Behind where all that is left waits for other jobs."""
         if self.side_by_side:
             leave = partial(_leave_to_owners, world=worker.world)
-            work_through(self.units, self._slots(), worker.asked_to_stop, leave)
+            work_through(self.units, self._make_slots(), worker.asked_to_stop, leave)
             return
         [unit] = self.units
         try:
@@ -101,14 +101,14 @@ class Task:
             _leave_to_owners(self.units, worker.world)
             unit(dataclasses.replace(worker, waits=True))
 
-    def _slots(self) -> list[Slot]:
+    def _make_slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.
 
         They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
         A whole node has none.
         """
-        count, cores, (_, gpus) = self.side_by_side, physical_cores(), find_accelerators()
-        slots, given = equal_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
+        count, cores, (_, gpus) = self.side_by_side, list_physical_cores(), find_accelerators()
+        slots, given = make_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
         if given and sum(map(len, cores)) > given and self.exclusive is not True:
             slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
         return slots
