@@ -11,16 +11,13 @@ import contextlib
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from benchmark import records
 from benchmark.files import BEGUN
 from benchmark.locks import Lease, LeaseLost
-from benchmark.records import FailedLine
 from benchmark.settings.suite import RunConfig, Suite, Suites
 from benchmark.store import Store
 from benchmark.training.method import Build
@@ -151,7 +148,7 @@ class Train(Unit):
     def __call__(self, worker: Worker) -> None:
         from benchmark.training.processes import Stopped, Taken
         from benchmark.training.progress import ProgressLine
-        from benchmark.training.run import Run
+        from benchmark.training.run import Run, record_failure
 
         config, store, world, run = self.config, self.store, worker.world, None
         name = f"{config.suite}: {config.row}, seed {config.seed}"
@@ -169,9 +166,8 @@ class Train(Unit):
             raise
         except Exception as error:
             if not run and leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
-                failed = FailedLine(stage=0, error=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
                 with contextlib.suppress(OSError):  # of a full disk, say: the error raised says more
-                    records.append(store.run_file(config), failed)
+                    record_failure(config, store, 0, error)
             say(f"failed: {error}")
             raise
         say("done" if self.last_stage is None else "shared stages done", is_news=False)

@@ -242,9 +242,14 @@ class Run:
         with Lease(file.with_suffix(".lock")) if self.world.size > 1 else nullcontext():
             if isinstance(self.store.read_run(self.config)[-1], FailedLine):  # this call began with a line of its own
                 return
-            text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
-            self._record(FailedLine(stage=stage, error=text, traceback=trace))
+            record_failure(self.config, self.store, stage, error)
 
     def _record(self, line: LineOfRun) -> None:
-        if self.world.leads or isinstance(line, FailedLine):
+        if self.world.leads:
             records.append(self.store.run_file(self.config), line)
+
+
+def record_failure(config: RunConfig, store: Store, stage: int, error: Exception) -> None:
+    """Record why a run ended before its time."""
+    text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+    records.append(store.run_file(config), FailedLine(stage=stage, error=text, traceback=trace))
