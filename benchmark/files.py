@@ -100,9 +100,9 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def take_over(folder: Path, unfinished: Path) -> None:
-    """Copy what another writer of `folder` has left with BEGUN, and remove what any has left; nobody else writes it.
+    """Copy what another writer of `folder` left with BEGUN, then remove what all others left; nobody else writes it.
 
-    It is copied, for a writer that was only silent may wake up.
+    It is copied, not moved: a writer that was only silent may wake up.
     """
     left = [path for path in folder.parent.glob(f".{folder.name}.{'[0-9a-f]' * 32}") if path != unfinished]
     if begun := [path for path in left if (path / BEGUN).exists()]:
@@ -126,7 +126,7 @@ def sweep(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """A crash of the machine must not leave an empty file under the final name, nor lose the name."""
+    """Put a path on the disk: a crash must not leave an empty file under the final name, nor lose the name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with naming(path):
@@ -157,9 +157,9 @@ def write_checksums(folder: Path) -> None:
 
 
 def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
-    """Hold the files in `folder` against what `write_checksums` wrote down; of `sizes_alone` no more than the size.
+    """Compare the files in `folder` with what `write_checksums` wrote down; those in `sizes_alone` by size only.
 
-    Of a folder without checksums, of other people's software, nothing is said. Raises DamagedFile.
+    A folder without checksums passes: other people's software writes none. Raises DamagedFile.
     """
     path = folder / CHECKSUMS
     if not path.exists():

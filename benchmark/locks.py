@@ -46,7 +46,7 @@ def identify_self() -> str:
 
 @functools.cache
 def identify_kernel() -> str:
-    """What tells machines apart, and containers with numbers of processes of their own."""
+    """A name of this machine, or of this container if its processes have numbers of their own."""
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{os.readlink('/proc/self/ns/pid')}"
 
 
@@ -122,12 +122,12 @@ class Lease:
         self.release()
 
     def check(self) -> None:
-        """Raises LeaseLost if it is another's by now: to be called before anything is written."""
+        """Raise LeaseLost if it is another's by now. Call this before anything is written."""
         if max(self._list_numbers()) != self.number:
             raise LeaseLost(f"{self.path}: {self.name_owner()} took it from this process, which gave no sign of life")
 
     def name_owner(self) -> str:
-        """The process that has it, or had it last, in words."""
+        """The process that has it or had it last, in words."""
         fields = self._read(max(self._list_numbers()))[1].split()
         return f"process {fields[1]} on {fields[3]}" if len(fields) >= 4 else "another process"
 
@@ -136,7 +136,7 @@ class Lease:
         return "".join(self._read(max(self._list_numbers()))[1].split()[4:])
 
     def is_taken(self) -> bool:
-        """Whether anybody seems to have it, for those who only want to say so: here clocks are compared."""
+        """Whether somebody seems to have it. This is for messages alone, for it compares the clocks of machines."""
         sign, content = self._read(max(self._list_numbers()))
         dead = _is_dead(content)
         said_who = len(content.split()) >= 4  # else its owner ended before
@@ -146,12 +146,12 @@ class Lease:
         return self.path.with_name(f"{self.path.name}.{number}")
 
     def _list_numbers(self) -> list[int]:
-        """The numbers of its files, and 0, which is that of none."""
+        """The numbers of its files, and 0 for no file."""
         suffixes = [path.suffix[1:] for path in self.path.parent.glob("*") if path.stem == self.path.name]
         return [0, *(int(suffix) for suffix in suffixes if suffix.isdigit())]
 
     def _read(self, number: int) -> tuple[float, str]:
-        """When an owner gave its last sign, and who it is; nobody has a file that goes meanwhile."""
+        """When an owner gave its last sign of life, and its text. A file that goes meanwhile is nobody's."""
         try:
             # to open it asks a network file system for its times
             with self._name_file(number).open(errors="replace") as file:

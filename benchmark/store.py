@@ -39,7 +39,7 @@ class Store:
 
     @property
     def archive_mark(self) -> Path:
-        """A file that says that these are a study's records, which are believed: their text is not to be here."""
+        """The file that marks records of a study: they are believed, though their text is not here."""
         return self.root / "archive"
 
     @property
@@ -65,7 +65,7 @@ class Store:
         return self.root / "scores" / f"{key}.jsonl"
 
     def examples_file(self, suite: str) -> Path:
-        """In an archive, by name of each of a suite's tasks the key of its examples."""
+        """The keys of a suite's examples in an archive, by the names of its tasks."""
         return self.root / "suites" / suite / "examples.json"
 
     def measures_file(self, key: str) -> Path:
@@ -254,7 +254,7 @@ def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
 
 
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
-    """A shared stage as a run sees it: measured on its own texts alone, in the end on those that came later too."""
+    """A shared stage's lines with measures of the run's own texts alone; at its end also of those that came later."""
     later, begun = select_kind(stage, records.LaterLine), find_last(stage, records.StageLine)
     if begun is None or (begun.texts == run.texts and not later):
         return stage

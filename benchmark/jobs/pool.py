@@ -48,8 +48,8 @@ class Slot:
 def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
     """Share the machine out into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
 
-    None where runs train one after the other, as they do under a budget of wall time unless `parallel` says more.
-    Raises ConfigError where so many cannot have physical cores, and GPUs, of their own, and must.
+    There are no slots where runs train one after the other, as under a budget of wall time unless `parallel` says more.
+    Raises ConfigError where runs must have physical cores and GPUs of their own, and there are not so many.
     """
     from benchmark.models.devices import find_accelerators
 
@@ -135,8 +135,8 @@ def work_through(
 
     Suites name the rows of larger models last: begun first, none of them is alone at the end while a core is idle.
     What another process has is left until nothing else is to do, then `when_idle` is told, and it is tried every ten
-    seconds; `show` is told which are under way. Returns what failed. Raises Stopped, after checkpoints, when asked to
-    stop, or where one was told so by a signal of its own, and what `when_idle` raises.
+    seconds; `show` is told which are under way. Returns the units that failed. Raises Stopped, after checkpoints, when
+    asked to stop or where a unit's own process was; and what `when_idle` raises.
     """
     from benchmark.training.processes import Stopped
 

@@ -83,9 +83,10 @@ def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
 
 
 def _merge_file(archive: Path, path: Path, held: bytes) -> bytes:
-    """What an archive holds of a file, with what came later. Raises ResultsError where that is of another stage or run.
+    """What an archive is to hold of a file: what it has, and the lines that came later.
 
-    Of a run the archive's stays, and of a stage that was trained again elsewhere to the same weights.
+    A run's file that was written anew is left as the archive has it, and so is that of a stage which was trained again
+    to the same weights. Raises ResultsError where the file is of another stage or run.
     """
     content = path.read_bytes()
     was, now = (_describe_result(path, part) for part in (held or content, content))
@@ -99,7 +100,7 @@ def _merge_file(archive: Path, path: Path, held: bytes) -> bytes:
 
 
 def _join_lines(path: Path, held: bytes, content: bytes) -> bytes:
-    """Lines that are held, and those of the content that are not; of a stage, what was measured of it later."""
+    """The lines that are held, then those of the content that are new; of a stage only what was measured later."""
     known = set(held.splitlines())
     lines = [line for line in content.splitlines(keepends=True) if line.rstrip() not in known]
     if held and path.name == records.STAGE_FILE:
@@ -108,7 +109,7 @@ def _join_lines(path: Path, held: bytes, content: bytes) -> bytes:
 
 
 def _describe_result(path: Path, content: bytes) -> str:
-    """What a stage or a run came to, by what its file holds; nothing of other files, which only grow."""
+    """The weights that a stage's file records, or the stages of a run's; empty for other files, which only grow."""
     if path.name == records.STAGE_FILE:
         done = records.find_last(records.parse(content, records.STAGE, path), records.DoneLine)
         return f"weights {done.weights if done else None}"
@@ -266,7 +267,7 @@ def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
 
 
 def _check_measured(there: Mapping[str, float | None], here: Mapping[str, float | None]) -> int:
-    """How many perplexities are recorded as they are measured again. Raises ResultsError for another."""
+    """The number of perplexities that both have. Raises ResultsError for one that is another when measured again."""
     places = there.keys() & here.keys()
     for place in sorted(places):
         was, now = there[place] or math.inf, here[place] or math.inf

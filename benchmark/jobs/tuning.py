@@ -146,7 +146,7 @@ def pick(suite: Suite, rows: Sequence[Row], searching: Suite, perplexities: Mapp
 
 
 def _find_rate(suite: Suite, row: Row, best: Row) -> PerStage:
-    """The row's learning rate in every stage, times the factor of the best trial, which has the first stages alone."""
+    """The row's learning rate in every stage, by the factor that the best trial has in its first stage."""
     [run] = expand(suite, [row], suite.seeds[:1])
     own, tried = run.training.learning_rate, best.set[RATE]
     first = tried[0] if isinstance(tried, (list, tuple)) else tried

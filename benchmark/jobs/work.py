@@ -52,9 +52,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Unit:
-    """Work on a run, or once for several of which it is the first.
+    """Work on a run, or on several at once, of which `config` is the first.
 
-    One that `polls` asks now and then whether it is to stop, and raises Stopped; the others may be ended at any time.
+    A unit that `polls` asks now and then whether it is to stop, and raises Stopped. Others may be ended at any time.
     """
 
     runs: Path
@@ -82,7 +82,7 @@ class Unit:
         return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
     def has_kept_since(self, mark: Path) -> bool:
-        """Whether, since a file was written, more was kept of its work: a step, a score, a domain or a part of one."""
+        """Whether more of its work was kept since `mark` was written: a step, a score, a domain or a part of one."""
         store, since = self.store, mark.stat().st_mtime_ns
         texts = os.walk(store.data) if self.kind in ("prepare", *TRAINS) else ()  # others make none
         paths = [Path(folder, name) for folder, _, names in texts for name in names]

@@ -269,9 +269,9 @@ def copy_code(folder: Path) -> Path:
 
 
 def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
-    """The last job of each unit that has not done it; unknown, where it is `patient`, while Slurm does not answer.
+    """The last job of each unit whose work it has not done.
 
-    Raises SlurmError where it is not.
+    While Slurm does not answer their state is unknown; where this is not `patient` SlurmError is raised instead.
     """
     folder, waves = find_notes(suite, store), dict[str, dict[str, Any]]()
     last: dict[str, str] = {}  # the job of each unit
@@ -318,7 +318,7 @@ def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
 
 
 def cancel(suite: Suite, store: Store) -> list[str]:
-    """End all jobs of the suite that this user has submitted; their ids. Raises SlurmError where Slurm is silent."""
+    """End all jobs of the suite that this user submitted; returns their ids. Raises SlurmError as `list_jobs` does."""
     known = [job for job in list_jobs(suite, store, patient=False) if job.is_under_way]
     mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
     commands.cancel(dict.fromkeys(id.partition("_")[0] for id in mine))
