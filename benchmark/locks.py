@@ -38,12 +38,6 @@ class LeaseLost(UserError):
     """Somebody else has what this process was silent about for too long."""
 
 
-def identify_self() -> str:
-    """The text of a lock: boot and process namespace, process id, its start time, host, job."""
-    pid = os.getpid()
-    return f"{identify_kernel()} {pid} {read_start_time(pid)} {socket.gethostname()} {os.environ.get(JOB, '')}"
-
-
 @functools.cache
 def identify_kernel() -> str:
     """A name of this machine, or of this container if its processes have numbers of their own."""
@@ -73,9 +67,10 @@ class Lease:
         number = max(before) + 1
         if not self._is_free(number - 1):
             return False
+        pid, host, job = os.getpid(), socket.gethostname(), os.environ.get(JOB, "")
         try:
             with naming(self._name_file(number)), self._name_file(number).open("x") as file:
-                file.write(identify_self())
+                file.write(f"{identify_kernel()} {pid} {read_start_time(pid)} {host} {job}")
         except FileExistsError:
             return False
         except OSError:

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from benchmark.jobs.state import is_timed
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
+from benchmark.settings.units import UNITS
 from benchmark.training.progress import WATCHED
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -53,7 +53,9 @@ def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]
     """
     from benchmark.models.devices import find_accelerators
 
-    timed, cores, (_, gpus) = any(map(is_timed, runs)), list_physical_cores(), find_accelerators()
+    # something beside a run would shorten a wall time
+    timed = any(UNITS[run.budget.unit].is_wall_time for run in runs)
+    cores, (_, gpus) = list_physical_cores(), find_accelerators()
     apart = min(len(cores), gpus or len(cores))
     fitting = 1 if timed else min(apart, int(read_memory_size() / PROCESS))
     count = min(fitting if parallel is None else parallel, len(runs))

@@ -23,7 +23,6 @@ from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
 from benchmark.settings.texts import Domain
-from benchmark.settings.units import UNITS
 from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
 from benchmark.training.identity import Identities, Identity
@@ -114,7 +113,7 @@ class Survey:
         return [self._read_state(config, identities.of(config)) for config in self.configs]
 
     def plan_keys(self, config: RunConfig) -> list[str]:
-        """Stage keys that can be known before the text is tokenised: they agree where the real ones do."""
+        """Stage keys that are known before the text is tokenised; two of them are equal where the real ones are."""
         texts = _hash_planned_texts(config.learned, config.tokenizer, config.data)
         return make_stage_keys(config, self._methods[config.row, str(config.options)], texts)
 
@@ -201,11 +200,6 @@ def _has_prompts(store: Store, key: str) -> bool:
     """Whether a stage ended with a model that has domain prompts."""
     path = store.stage_folder(key) / "model" / "config.json"
     return path.exists() and bool(json.loads(path.read_bytes()).get("prompts"))
-
-
-def is_timed(config: RunConfig) -> bool:
-    """Whether a run's budget is a wall time, which something beside it would shorten."""
-    return UNITS[config.budget.unit].is_wall_time
 
 
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid_tokens"}  # of the settings of data
