@@ -340,7 +340,7 @@ def test_scores_are_chosen_by_their_key() -> None:
 def test_examples_with_other_settings_are_not_those_that_were_scored(tmp_path: Path, monkeypatch) -> None:
     """Oracle: by hand. A task of the Hub whose split is another, beside one that was read."""
     rows = [Example(f"text {number}", None, number % 2, "") for number in range(8)]
-    monkeypatch.setattr("benchmark.downstream.tasks._hub", lambda *given: rows)
+    monkeypatch.setattr("benchmark.downstream.tasks._read_hub", lambda *given: rows)
     task = {"name": "toy", "domain": "python", "dataset": {"path": "toy/toy"}}
     first, other = (load_suite("demo", {"tasks": [task | {"dataset": {"path": "toy/toy", "test": of}}]}) for of in "ab")
     store = Store(tmp_path)
@@ -354,7 +354,7 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
     file = tmp_path / "set" / "rows.txt"
     file.parent.mkdir()
     monkeypatch.setattr(
-        "benchmark.downstream.tasks._hub",
+        "benchmark.downstream.tasks._read_hub",
         lambda *given: [Example(line, None, line[-1], "") for line in file.read_text().splitlines()],
     )
     task = {"name": "toy", "domain": "python", "dataset": {"path": str(file.parent)}}

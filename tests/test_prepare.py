@@ -160,7 +160,7 @@ def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monk
         patch.setattr(tokens, "train_bpe", Mock(side_effect=Stopped))
         prepare(domains, SMALL, DATA, tmp_path / "data")
     with monkeypatch.context() as patch:
-        patch.setattr(tokens, "_sample", Mock(side_effect=AssertionError))
+        patch.setattr(tokens, "_sample_texts", Mock(side_effect=AssertionError))
         assert_same(prepare(domains, SMALL, DATA, tmp_path / "data"), undisturbed)
 
 

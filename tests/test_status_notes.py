@@ -16,7 +16,7 @@ def tiny(tmp_path, texts) -> SuiteFolder:
     return SuiteFolder(tmp_path, texts).write('{ method = "naive" }', '{ method = "er" }')
 
 
-@pytest.mark.parametrize("place", ["Run.__init__", "Run._precision"])
+@pytest.mark.parametrize("place", ["Run.__init__", "Run._choose_precision"])
 def test_what_fails_before_a_first_stage_is_told_and_tried_again(
     tiny: SuiteFolder, monkeypatch, capsys, place: str
 ) -> None:
