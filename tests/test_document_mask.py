@@ -73,9 +73,9 @@ def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: P
     run = tiny.make_run(config, "run")
     run.train()
     model = load(run.store.stage_folder(run.keys[-1]) / "model")
-    one, other = (torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6))
-    assert torch.equal(logits(model, one)[-1], logits(model, other)[-1])
-    assert not torch.equal(logits(model, one)[1], logits(model, other)[1])
+    first, second = (torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6))
+    assert torch.equal(logits(model, first)[-1], logits(model, second)[-1])
+    assert not torch.equal(logits(model, first)[1], logits(model, second)[1])
     assert make_stage_keys(config, methods.build(method), ["a", "b"]) != make_stage_keys(
         tiny.make_config(architecture), methods.build(method), ["a", "b"]
     )

@@ -249,9 +249,9 @@ def test_without_scripts_tables_and_pictures_are_there(report, browser):
     study = Study("demo", load_runs(report.parent / "runs", "demo"))
     ends = study.ends[(study.ends["stage"] == 4) & (study.ends["row"] == "ER")]["ap"]
     assert format_number(ends.mean(), 2) in browser.run("document.querySelector('table.sorts').innerText")
-    sizes = "[...document.images].map(one => one.naturalWidth > 400 && one.getBoundingClientRect().width > 200)"
+    sizes = "[...document.images].map(image => image.naturalWidth > 400 && image.getBoundingClientRect().width > 200)"
     assert browser.run(sizes) == [True, True]
-    shown = "[...document.querySelectorAll('{}')].filter(one => one.checkVisibility()).length"
+    shown = "[...document.querySelectorAll('{}')].filter(part => part.checkVisibility()).length"
     assert browser.run(shown.format("button, select, input, #explore")) == 0
     assert browser.run(shown.format("details > summary")) > 0 and browser.run(shown.format("details > pre")) == 0
     browser.run("document.querySelector('details[data-settings] summary').focus()")
@@ -283,7 +283,7 @@ def test_a_browser_draws_all_figures_without_complaint(report, browser, width, s
     assert [url for url in browser.asked if url.startswith("file")] == [report.as_uri()]
     browser.print_media()
     assert browser.run(BACKGROUND) == "rgb(255, 255, 255)"
-    hidden = "[...document.querySelectorAll('nav, #explore select')].every(one => !one.getClientRects().length)"
+    hidden = "[...document.querySelectorAll('nav, #explore select')].every(part => !part.getClientRects().length)"
     assert browser.run(hidden)
 
 
@@ -299,7 +299,7 @@ def test_curves_follow_the_keyboard(report, browser):
     browser.press("Tab", 3)
     browser.press(" ")  # and the last one
     browser.wait(f"{points} === {2 * 5 * 4}")
-    axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(one => one.textContent).join()"
+    axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(text => text.textContent).join()"
     assert browser.run(axes) == "Train wall time (s, linear),AP (log)"
     for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
         browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
@@ -316,7 +316,7 @@ def test_the_chart_names_domains_and_rows(tmp_path, browser):
     synthetic.report("demo", study.runs, ["main_pretraining"], tmp_path)
     browser.open(tmp_path / "index.html")
     browser.wait(DRAWN)
-    texts = "[...document.querySelectorAll('#explore-chart .layer_{}_marks text')].map(one => one.{})"
+    texts = "[...document.querySelectorAll('#explore-chart .layer_{}_marks text')].map(text => text.{})"
     assert browser.run(texts.format(1, "textContent")) == ["WB", "Ns", "Rev", "Bio", "CS"]
     ended = study.ends[study.ends["stage"] == 4].groupby("row")["ap"].mean().sort_values(ascending=False)
     drawn = [f"{row} {format_number(end, 2)}" for row, end in ended.items()]
@@ -325,7 +325,7 @@ def test_the_chart_names_domains_and_rows(tmp_path, browser):
     assert all(low - high > 12 for high, low in itertools.pairwise(tops))
     assert browser.run("document.querySelectorAll('#figures, [href=\"#figures\"]').length") == 0
     browser.run("document.querySelector('[name=row]').click()")
-    browser.wait(f"!{texts.format(6, 'textContent')}.some(one => one.startsWith('Naive'))")
+    browser.wait(f"!{texts.format(6, 'textContent')}.some(text => text.startsWith('Naive'))")
     assert not browser.said
 
 
@@ -337,7 +337,7 @@ def test_a_phone_names_domains_whole_and_nine_rows(tmp_path, browser):
     study = synthetic.study(tmp_path, rows=rows, domains=domains, seeds=1)
     synthetic.report("demo", study.runs, ["main_pretraining"], tmp_path)
     boxes = (
-        "[...document.querySelectorAll('#explore-chart .layer_1_marks text')].map(one => one.getBoundingClientRect())"
+        "[...document.querySelectorAll('#explore-chart .layer_1_marks text')].map(text => text.getBoundingClientRect())"
         ".map(box => [box.left, box.right, box.height])"
     )
     shown = []
@@ -356,13 +356,13 @@ def test_tables_sort(report, browser):
     browser.open(report)
     browser.wait(DRAWN)
     names = (
-        "[...document.querySelectorAll('table.sorts')[0].querySelectorAll('tr[data-row]')].map(one => one.dataset.row)"
+        "[...document.querySelectorAll('table.sorts')[0].querySelectorAll('tr[data-row]')].map(row => row.dataset.row)"
     )
     before = browser.run(names)
     assert before == ["Naive", "ER", "ELLE", NASTY]
     browser.run("document.querySelectorAll('table.sorts')[0].querySelectorAll('th button')[2].focus()")
     browser.press("Enter")
-    values = names.replace("one.dataset.row", "+one.cells[2].dataset.value")
+    values = names.replace("row.dataset.row", "+row.cells[2].dataset.value")
     assert browser.run(values) == sorted(browser.run(values)) and browser.run(names) != before
     browser.press("Enter")
     assert browser.run(values) == sorted(browser.run(values), reverse=True)

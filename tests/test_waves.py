@@ -277,10 +277,10 @@ def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm
     slurm.end([id for id in slurm.jobs if id != job], DONE)
     slurm.restarts[job] = 1
     slurm.end([job], "KeyError: 'x'")
-    log = Path(next(found.log for found in tiny.jobs() if found.id == job))
+    log = Path(next(listed.log for listed in tiny.jobs() if listed.id == job))
     log.write_text(log.read_text().replace("epoch", f"{CANCELLED} DUE TO PREEMPTION ***", 1))
-    [found] = tiny.jobs()
-    assert (found.state, found.detail, found.restarts) == ("failed", "its job failed: KeyError: 'x'", 1)
+    [failed] = tiny.jobs()
+    assert (failed.state, failed.detail, failed.restarts) == ("failed", "its job failed: KeyError: 'x'", 1)
     before = len(tiny.waves())
     more = ("--methods", "er", "--retry-failed")
     assert tiny.submit(*more) == 0 and tiny.submit(*more) == 0
@@ -322,9 +322,9 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     slurm.end(["100_0", "100_1", "101"], DONE)
     slurm.end([er, "103_0", "103_1"])
     slurm.end([naive], "UserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
-    log = Path(next(found.log for found in tiny.jobs() if found.id == naive))
+    log = Path(next(listed.log for listed in tiny.jobs() if listed.id == naive))
     for score in ("103_0", "103_1"):
-        Path(next(found.log for found in tiny.jobs() if found.id == score)).unlink()
+        Path(next(listed.log for listed in tiny.jobs() if listed.id == score)).unlink()
     capsys.readouterr()
     assert tiny.call("status") == 1
     told = capsys.readouterr().out
