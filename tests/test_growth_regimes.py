@@ -20,7 +20,7 @@ from tests.support.record_lines import DONE, STAGE, evaluation
 
 paper_tables.load("growth_regimes", Path(__file__).parents[1] / "results" / "when_growing_pays")
 regimes: Any = sys.modules["growth_regimes"]
-cells, fit, predicted, MapPoint = regimes.cells, regimes.fit, regimes.predicted, regimes.MapPoint
+find_cells, fit, predict, MapPoint = regimes.find_cells, regimes.fit, regimes.predict, regimes.MapPoint
 CONTENDERS = ("er", "elle", "er_large")
 PARAMETERS = {16: 1000, 32: 4000, 64: 16_000}
 
@@ -61,7 +61,7 @@ def run(
 
 def test_a_cell_lies_where_its_tokens_parameters_and_flops_put_it():
     """Oracle: the definitions, by hand: 5,000 tokens over 1,000 parameters; 4,000 over the root of 2e6/120."""
-    (cell,) = cells(Study("s", [run("er", 20.0), run("elle", 10.0)]), CONTENDERS)
+    (cell,) = find_cells(Study("s", [run("er", 20.0), run("elle", 10.0)]), CONTENDERS)
     assert cell.tokens_per_parameter == 5.0
     assert cell.relative_size == pytest.approx(4000 / math.sqrt(2e6 / 120))
     assert cell.log_ratio == pytest.approx(math.log(0.5))
@@ -75,7 +75,9 @@ def test_a_cell_is_decided_by_scipys_paired_t_test_on_the_seeds_that_both_have()
         er = [20.0 * factor for factor in noise]
         elle = [value * factor * other for value, other in zip(er, reversed(noise), strict=True)]
         runs = [run("er", value, seed) for seed, value in enumerate([*er, 1.0])]
-        (cell,) = cells(Study("s", runs + [run("elle", value, seed) for seed, value in enumerate(elle)]), CONTENDERS)
+        (cell,) = find_cells(
+            Study("s", runs + [run("elle", value, seed) for seed, value in enumerate(elle)]), CONTENDERS
+        )
         p = stats.ttest_rel(np.log(elle), np.log(er)).pvalue
         assert cell.seeds == 6 and cell.decided == (p < 0.05) == (factor == 0.8)
 
@@ -85,6 +87,6 @@ def test_the_fit_finds_a_plane_again_and_predicts_places_that_it_has_not_seen():
     plane = (0.3, -0.2, 0.5)
     places = [MapPoint("", x, y, 0.3 - 0.2 * math.log(x) + 0.5 * math.log(y)) for x in (10, 100) for y in (0.2, 3.0)]
     assert fit(places[:3]) == pytest.approx(plane)
-    assert predicted(fit(places[:3]), places[3]) == pytest.approx(places[3].log_ratio)
-    assert fit(places[:2]) is None and math.isnan(predicted(None, places[3]))
+    assert predict(fit(places[:3]), places[3]) == pytest.approx(places[3].log_ratio)
+    assert fit(places[:2]) is None and math.isnan(predict(None, places[3]))
     assert fit([*places, MapPoint("diverged", 50, 1.0, math.inf)]) == pytest.approx(plane)

@@ -73,9 +73,9 @@ def test_the_share_of_the_time_that_exact_growth_needs() -> None:
     script = runpy.run_path(str(CLAIMS))
     wanted, slopes, rows = [0.55, 0.65, 0.9, 0.5], [0.3, 0.5, 0.2, 0.4], [*script["EXACT"].values(), "ELLE"]
     aps = [[46 * share**-a for share in (0.5, 0.7, 1.0, at)] for at, a in zip([*wanted[:3], 0.4], slopes, strict=True)]
-    shares = [script["share_needed"]([0.5, 0.7, 1.0], ap[:3], ap[3]) for ap in aps]
+    shares = [script["estimate_share"]([0.5, 0.7, 1.0], ap[:3], ap[3]) for ap in aps]
     assert shares == pytest.approx(wanted)
-    assert script["share_needed"]([0.5, 1.0], [60.0, 50.0], 49.0) == float("inf")
+    assert script["estimate_share"]([0.5, 1.0], [60.0, 50.0], 49.0) == float("inf")
     ap = pd.DataFrame(aps, columns=rows)
     test = stats.ttest_1samp(np.log(wanted), 0.0).confidence_interval(0.95)
     expected = f"with at most {np.exp(test.high):.0%} of its time (upper end of the 95% interval, 4 seeds); "

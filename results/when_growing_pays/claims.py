@@ -47,7 +47,7 @@ EXACT = {0.5: "ELLE (exact), 50%", 0.7: "ELLE (exact), 70%", 1.0: "ELLE (exact)"
 LARGEST_SHARE = 0.7  # of which the plan says that exact growth needs no more
 
 
-def sign_flips(values: np.ndarray) -> float:
+def compute_sign_flip_p(values: np.ndarray) -> float:
     """The two-sided p-value of "the mean is 0" for values (n,) that are symmetric around it, whatever their shape.
 
     The share of all 2^n ways to flip their signs whose mean is as far from 0 as theirs. No noise is assumed, so it is
@@ -62,25 +62,25 @@ def sign_flips(values: np.ndarray) -> float:
     return float((np.abs(sums) >= least).mean())
 
 
-def final_ap(suite: str, runs: Path) -> pd.DataFrame:
+def read_final_ap(suite: str, runs: Path) -> pd.DataFrame:
     """AP after the last domain, a line a seed, a column a row: the suite's own, and those of suites beside it."""
-    found: dict[str, pd.Series] = {}
+    of_rows: dict[str, pd.Series] = {}
     for name in (suite, *BESIDE.get(suite, ())):
         ends = run_all.open_study(str(HERE / f"{name}.toml"), str(runs)).evaluations.query("is_end and stage == 4")
         for row, aps in ends.pivot(index="seed", columns="row", values="ap").items():
-            found.setdefault(str(row), aps)
-    ap: pd.DataFrame = pd.DataFrame(found)
+            of_rows.setdefault(str(row), aps)
+    ap: pd.DataFrame = pd.DataFrame(of_rows)
     return ap
 
 
 def read(suite: str, ap: pd.DataFrame) -> list[str]:
     """A row of a Markdown table for each claim of a suite: the first is said to end below the second."""
     ap = ap.reindex(columns=list({row: 0 for claim in CLAIMS[suite] for row in claim}))  # some may not have run
-    ratios = [np.log((ap[one] / ap[other]).dropna().to_numpy()) for one, other in CLAIMS[suite]]
+    ratios = [np.log((ap[row] / ap[other]).dropna().to_numpy()) for row, other in CLAIMS[suite]]
     sides = [compute_one_sided_p(ratio[:, None]) for ratio in ratios]
     p = correct_by_holm(np.array([2 * min(above[0], below[0]) for above, below in sides]))
     rows, needed = [], count_fewest_seeds(2 * len(p))
-    for (one, other), ratio, corrected in zip(CLAIMS[suite], ratios, p, strict=True):
+    for (row, other), ratio, corrected in zip(CLAIMS[suite], ratios, p, strict=True):
         effect, verdict = "not run yet", ""
         if len(ratio) > 1:
             mean, low, high = np.expm1([ratio.mean(), *compute_interval(ratio)])
@@ -89,12 +89,12 @@ def read(suite: str, ap: pd.DataFrame) -> list[str]:
             few = f"; with so few seeds nothing is (from {needed})" if len(ratio) < needed else ""
             verdict = decided if corrected <= ERRORS else f"undecided{few}"
         where = ", other orders" if suite == "orders" else ""
-        numbers = f"{len(ratio)} | {corrected:.2g} | {sign_flips(ratio):.2g}"
-        rows.append(f"| {one} below {other}{where} | {effect} | {numbers} | {verdict} |")
+        numbers = f"{len(ratio)} | {corrected:.2g} | {compute_sign_flip_p(ratio):.2g}"
+        rows.append(f"| {row} below {other}{where} | {effect} | {numbers} | {verdict} |")
     return rows
 
 
-def share_needed(shares: Sequence[float], ap: Sequence[float], other: float) -> float:
+def estimate_share(shares: Sequence[float], ap: Sequence[float], other: float) -> float:
     """The least of these shares of the time, or between them, with which a row comes to another's AP.
 
     Log AP is linear in the log of the time between the shares. The first one where AP is there already, infinite where
@@ -116,7 +116,7 @@ def estimate(ap: pd.DataFrame) -> str:
     seeds = ap.reindex(columns=[*EXACT.values(), "ELLE"]).dropna()
     if len(seeds) < 2:
         return ""
-    logs = np.log([share_needed([*EXACT], row[:-1], row[-1]) for row in seeds.to_numpy()])
+    logs = np.log([estimate_share([*EXACT], row[:-1], row[-1]) for row in seeds.to_numpy()])
     high = math.exp(
         compute_interval(logs)[1]
     )  # no mean and no lower end: a seed that is there with the least share needs less
@@ -129,7 +129,7 @@ def estimate(ap: pd.DataFrame) -> str:
 
 def main() -> None:
     with open_records(str(HERE)) as records:
-        run = {suite: final_ap(suite, records) for suite in CLAIMS if (records / "suites" / suite).is_dir()}
+        run = {suite: read_final_ap(suite, records) for suite in CLAIMS if (records / "suites" / suite).is_dir()}
     heads = "Claim", "AP, change (95% interval)", "Seeds", "p", "p, sign flips (2/2^seeds at least)", "Verdict"
     print("| " + " | ".join(heads) + " |\n| :-- | --: | --: | --: | --: | :-- |")
     print("\n".join(row for suite, ap in run.items() for row in read(suite, ap)))

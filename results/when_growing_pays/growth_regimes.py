@@ -70,45 +70,48 @@ class RegimesFigure(FigureExhibit):
     points: tuple[MapPoint, ...] = ()
 
     def render(self, study: Study) -> dict[str, bytes]:
-        return {**super().render(study), "csv": _csv(_with_flops(cells(study, [*self.contenders])), [*self.contenders])}
+        return {
+            **super().render(study),
+            "csv": _write_csv(_select_with_flops(find_cells(study, [*self.contenders])), [*self.contenders]),
+        }
 
     def _draw(self, study: Study) -> Figure:
-        every = cells(study, [*self.contenders])
-        found = _with_flops(every)
+        every = find_cells(study, [*self.contenders])
+        cells = _select_with_flops(every)
         figure, [[left, right]] = make_panels(1, 2, PANEL[0] + 0.8, PANEL[1] + 0.6)
         for axis in (left, right):
             axis.set_xlabel("Tokens a parameter of the first model (log)")
         left.set_ylabel("Final size / compute-optimal size (log)")
         right.tick_params(labelleft=False)  # the same as the left one's
-        if not found:
+        if not cells:
             write_in_empty_panel(
                 left, "no pair of ELLE and ER has counted FLOPs" if every else "no finished pair of ELLE and ER yet"
             )
             return finish(figure)
-        self._draw_ratios(left, found)
-        self._draw_best(right, found)
+        self._draw_ratios(left, cells)
+        self._draw_best(right, cells)
         ends = (
             f"{cell.tokens_per_parameter:.0f} and {cell.relative_size:.2g}: {math.expm1(cell.log_ratio):+.0%}, "
             f"lowest {self.contenders[cell.best]}"
-            for cell in found
+            for cell in cells
         )
         figure.set_label(f"By tokens a parameter and relative size, ELLE's AP over ER's: {'; '.join(ends)}.")
         rows = [run.row for run in study.runs if run.line.method in self.contenders]
-        return finish(figure, self._about(found, len(every)), describe_texts(study, study.suites, rows))
+        return finish(figure, self._describe(cells, len(every)), describe_texts(study, study.suites, rows))
 
-    def _about(self, found: Sequence[MapCell], every: int) -> str:
-        fewer = sum(len(cell.ap) < len(self.contenders) for cell in found)
+    def _describe(self, cells: Sequence[MapCell], every: int) -> str:
+        fewer = sum(len(cell.ap) < len(self.contenders) for cell in cells)
         return (
             "Left: final AP of ELLE over ER's, hatched: not decided at 5%; dashed: where a fitted plane is 0. "
             "Right: the lowest AP of the ways that get one domain after the other, open: not told from the second "
             "lowest at 5%; at each, the parameters of the last model."
-            + (f" Not all ways have run in {fewer} of {len(found)} cells." if fewer else "")
-            + (f" Without FLOPs, and left out: {every - len(found)}." if len(found) < every else "")
+            + (f" Not all ways have run in {fewer} of {len(cells)} cells." if fewer else "")
+            + (f" Without FLOPs, and left out: {every - len(cells)}." if len(cells) < every else "")
         )
 
-    def _draw_ratios(self, axis: Axes, found: Sequence[MapCell]) -> None:
-        every = [*found, *self.points]
-        _limits(axis, every)
+    def _draw_ratios(self, axis: Axes, cells: Sequence[MapCell]) -> None:
+        every = [*cells, *self.points]
+        _set_limits(axis, every)
         finite = [abs(place.log_ratio) for place in every if math.isfinite(place.log_ratio)]
         widest = max(finite, default=0.0) or 1.0
         scale = matplotlib.colors.Normalize(-widest, widest)
@@ -117,9 +120,9 @@ class RegimesFigure(FigureExhibit):
             + f"{math.expm1(place.log_ratio):+.0%}".replace("-", "−")
             for place in every
         ]
-        border = _border(axis, fit(found))
+        border = _find_border(axis, fit(cells))
         axis.plot(*border.T, color="0.2", linestyle="--", linewidth=1)
-        for place, text, at in zip(every, texts, _beside(axis, every, texts, border), strict=True):
+        for place, text, at in zip(every, texts, _place_texts(axis, every, texts, border), strict=True):
             undecided = isinstance(place, MapCell) and not place.decided
             drawn = axis.scatter(
                 [place.tokens_per_parameter],
@@ -138,12 +141,12 @@ class RegimesFigure(FigureExhibit):
         bar = axis.figure.colorbar(drawn, cax=axis.inset_axes((1.02, 0.0, 0.03, 1.0)))
         bar.ax.yaxis.set_major_formatter(lambda value, _: f"{math.expm1(value):+.0%}".replace("-", "−"))
 
-    def _draw_best(self, axis: Axes, found: Sequence[MapCell]) -> None:
-        _limits(axis, [*found, *self.points])
+    def _draw_best(self, axis: Axes, cells: Sequence[MapCell]) -> None:
+        _set_limits(axis, [*cells, *self.points])
         colours = seaborn.color_palette("colorblind").as_hex()
         for (method, title), colour, marker in zip(self.contenders.items(), colours, MARKERS, strict=False):
-            best = [cell for cell in found if cell.best == method]
-            lower = [cell for cell in found if cell.lower == method]
+            best = [cell for cell in cells if cell.best == method]
+            lower = [cell for cell in cells if cell.lower == method]
             _scatter(axis, [cell for cell in best if cell.told_apart], colour, colour, marker, 90)
             _scatter(axis, [cell for cell in best if not cell.told_apart], "white", colour, marker, 90)
             _scatter(axis, lower, "none", colour, "o", 330)
@@ -151,27 +154,27 @@ class RegimesFigure(FigureExhibit):
                 _scatter(axis, [], colour, colour, marker, 90, title)
             if lower:
                 _scatter(axis, [], "none", colour, "o", 140, f"{title}, all text at once, is lower")
-        sizes = [f"{cell.parameters / 1000:.0f}k" for cell in found]
-        for text, at in zip(sizes, _beside(axis, found, sizes, np.empty((0, 2))), strict=True):
+        sizes = [f"{cell.parameters / 1000:.0f}k" for cell in cells]
+        for text, at in zip(sizes, _place_texts(axis, cells, sizes, np.empty((0, 2))), strict=True):
             axis.text(*at, text, transform=axis.transAxes, ha="center", va="center", fontsize=TEXT)
 
 
-def _with_flops(every: Sequence[MapCell]) -> list[MapCell]:
+def _select_with_flops(every: Sequence[MapCell]) -> list[MapCell]:
     return [cell for cell in every if math.isfinite(cell.relative_size)]
 
 
 def _scatter(
-    axis: Axes, found: Sequence[MapCell], faces: str, edges: str, marker: str, size: float, label: str | None = None
+    axis: Axes, cells: Sequence[MapCell], faces: str, edges: str, marker: str, size: float, label: str | None = None
 ) -> None:
-    places = [cell.tokens_per_parameter for cell in found], [cell.relative_size for cell in found]
+    places = [cell.tokens_per_parameter for cell in cells], [cell.relative_size for cell in cells]
     axis.scatter(
         *places, facecolors=faces, edgecolors=edges, marker=marker, s=size, linewidths=1.4, label=label, zorder=2
     )
 
 
-def cells(study: Study, contenders: Sequence[str]) -> list[MapCell]:
+def find_cells(study: Study, contenders: Sequence[str]) -> list[MapCell]:
     """Every budget and final size that ELLE and ER have finished with, in the order of the rows."""
-    final = {run.id: ap for run, ap in _final(study)}
+    final = {run.id: ap for run, ap in _find_final(study)}
     at_once = {run.line.method for run in study.runs if run.row in study.pooled}
     grown: dict[tuple[str, str, str, str], dict[str, dict[int, RunRecords]]] = {}
     fixed: dict[tuple[str, str, str], dict[int, RunRecords]] = {}
@@ -186,17 +189,17 @@ def cells(study: Study, contenders: Sequence[str]) -> list[MapCell]:
         else:
             of_cell = grown.setdefault((*start, str(config["model"]["ladder"][-1])), {})
             of_cell.setdefault(method, {}).setdefault(run.seed, run)
-    found = []
+    cells = []
     for place, by_method in grown.items():
         by_method = {**by_method, FIXED: fixed.get(place[:3], {})}
         pairs = sorted(by_method.get(GROWN, {}).keys() & by_method[FIXED].keys())
         if pairs:
             ap = {method: {seed: final[run.id] for seed, run in runs.items()} for method, runs in by_method.items()}
-            found.append(_cell(by_method[GROWN][pairs[0]], pairs, ap, at_once))
-    return found
+            cells.append(_make_cell(by_method[GROWN][pairs[0]], pairs, ap, at_once))
+    return cells
 
 
-def _final(study: Study) -> Iterator[tuple[RunRecords, float]]:
+def _find_final(study: Study) -> Iterator[tuple[RunRecords, float]]:
     """The runs that ended, each with its AP after the last domain."""
     ends = study.ends.set_index(["run", "stage"])["ap"].to_dict()
     for run in study.runs:
@@ -204,7 +207,7 @@ def _final(study: Study) -> Iterator[tuple[RunRecords, float]]:
             yield run, float(ap)
 
 
-def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]], at_once: set[str]) -> MapCell:
+def _make_cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]], at_once: set[str]) -> MapCell:
     """A cell of ELLE's `run`, the seeds that it shares with ER, and AP by method and seed.
 
     `at_once` are methods that are none of the stream's.
@@ -212,12 +215,14 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
     heads, done = find_header(run.stages[0]), [find_last(stage, DoneLine) for stage in run.stages]
     spent = [line.charged for line in done if line is not None]
     flops = sum(charged.get("flops", math.nan) for charged in spent)
-    ratio, p = _compared(ap[GROWN], ap[FIXED])
+    ratio, p = _compare(ap[GROWN], ap[FIXED])
     common = sorted(set.intersection(*[set(by_seed) for by_seed in ap.values()]))
-    means = {method: _geometric_mean([by_seed[seed] for seed in common or by_seed]) for method, by_seed in ap.items()}
+    means = {
+        method: _compute_geometric_mean([by_seed[seed] for seed in common or by_seed]) for method, by_seed in ap.items()
+    }
     in_order = sorted(means, key=means.__getitem__)
     ranked = tuple(method for method in in_order if method not in at_once)
-    difference, p_of_best = _compared(ap[ranked[0]], ap[ranked[1]])
+    difference, p_of_best = _compare(ap[ranked[0]], ap[ranked[1]])
     return MapCell(
         name=run.row,
         tokens_per_parameter=spent[0]["tokens"] / heads.parameters,
@@ -233,43 +238,43 @@ def _cell(run: RunRecords, pairs: Sequence[int], ap: dict[str, dict[int, float]]
     )
 
 
-def _compared(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float]:
+def _compare(ap: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float]:
     """The mean of the logarithm of the ratio over the seeds that both have, and its two-sided p-value."""
-    seeds = sorted(one.keys() & other.keys())
+    seeds = sorted(ap.keys() & other.keys())
     if not seeds:
         return math.nan, 1.0
-    ratios = np.log([one[seed] / other[seed] for seed in seeds])
+    ratios = np.log([ap[seed] / other[seed] for seed in seeds])
     above, below = inference.compute_one_sided_p(ratios[:, None])
     return float(ratios.mean()), float(2 * min(above[0], below[0]))
 
 
-def _geometric_mean(values: Sequence[float]) -> float:
+def _compute_geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
 
 
-def fit(found: Sequence[MapPoint]) -> tuple[float, float, float] | None:
+def fit(places: Sequence[MapPoint]) -> tuple[float, float, float] | None:
     """The plane of log ratios (a, b, c): a + b ln(tokens a parameter) + c ln(relative size), by least squares.
 
     None where the places do not determine it.
     """
-    usable = [place for place in found if math.isfinite(place.log_ratio)]
-    design = np.array([(1.0, *_logs(place)) for place in usable]).reshape(-1, 3)
+    usable = [place for place in places if math.isfinite(place.log_ratio)]
+    design = np.array([(1.0, *_take_logs(place)) for place in usable]).reshape(-1, 3)
     if np.linalg.matrix_rank(design) < 3:
         return None
     a, b, c = np.linalg.lstsq(design, np.array([place.log_ratio for place in usable]), rcond=None)[0]
     return float(a), float(b), float(c)
 
 
-def _logs(place: MapPoint) -> tuple[float, float]:
+def _take_logs(place: MapPoint) -> tuple[float, float]:
     return math.log(place.tokens_per_parameter), math.log(place.relative_size)
 
 
-def predicted(plane: tuple[float, float, float] | None, place: MapPoint) -> float:
+def predict(plane: tuple[float, float, float] | None, place: MapPoint) -> float:
     """The log ratio that a plane gives a place; NaN without a plane."""
-    return math.nan if plane is None else float(np.dot(plane, (1.0, *_logs(place))))
+    return math.nan if plane is None else float(np.dot(plane, (1.0, *_take_logs(place))))
 
 
-def _border(axis: Axes, plane: tuple[float, float, float] | None) -> Floats:
+def _find_border(axis: Axes, plane: tuple[float, float, float] | None) -> Floats:
     """Points of the line where a plane is 0, shape (n, 2), inside the axes."""
     if plane is None or not plane[2]:
         return np.empty((0, 2))
@@ -280,7 +285,7 @@ def _border(axis: Axes, plane: tuple[float, float, float] | None) -> Floats:
     return np.stack([x[inside], np.exp(y[inside])], axis=1)
 
 
-def _limits(axis: Axes, places: Sequence[MapPoint]) -> None:
+def _set_limits(axis: Axes, places: Sequence[MapPoint]) -> None:
     for set_scale, set_limits, values in (
         (axis.set_xscale, axis.set_xlim, [place.tokens_per_parameter for place in places]),
         (axis.set_yscale, axis.set_ylim, [place.relative_size for place in places]),
@@ -291,7 +296,9 @@ def _limits(axis: Axes, places: Sequence[MapPoint]) -> None:
         side.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
-def _beside(axis: Axes, places: Sequence[MapPoint], texts: Sequence[str], line: Floats) -> list[tuple[float, float]]:
+def _place_texts(
+    axis: Axes, places: Sequence[MapPoint], texts: Sequence[str], line: Floats
+) -> list[tuple[float, float]]:
     """Where the text of each place stands in the panel, as shares of it: above, below, or further off where others are.
 
     The first spot that meets no point of the line, no other text and no other place's marker, which are as large as
@@ -317,23 +324,23 @@ def _beside(axis: Axes, places: Sequence[MapPoint], texts: Sequence[str], line: 
     return spots
 
 
-def _csv(found: Sequence[MapCell], contenders: Sequence[str]) -> bytes:
+def _write_csv(cells: Sequence[MapCell], contenders: Sequence[str]) -> bytes:
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n").writerow
     head = ["cell", "tokens_per_parameter", "relative_size", "seeds", "log_ratio", "decided"]
     head += ["log_ratio_predicted_by_the_others", "best", "second_best", "told_apart", "lower_with_all_text_at_once"]
     write([*head, *(f"ap_{method}" for method in contenders)])
-    for cell in found:
-        others = predicted(fit([other for other in found if other is not cell]), cell)
+    for cell in cells:
+        others = predict(fit([other for other in cells if other is not cell]), cell)
         aps = [f"{cell.ap[method]:.2f}" if method in cell.ap else "" for method in contenders]
         numbers = [f"{cell.tokens_per_parameter:.1f}", f"{cell.relative_size:.3f}", cell.seeds, f"{cell.log_ratio:.4f}"]
         guess = "" if math.isnan(others) else f"{others:.4f}"
-        best = [*cell.ranked[:2], _yes(cell.told_apart), cell.lower]
-        write([cell.name, *numbers, _yes(cell.decided), guess, *best, *aps])
+        best = [*cell.ranked[:2], _say_whether(cell.told_apart), cell.lower]
+        write([cell.name, *numbers, _say_whether(cell.decided), guess, *best, *aps])
     return out.getvalue().encode()
 
 
-def _yes(so: bool) -> str:
+def _say_whether(so: bool) -> str:
     return "yes" if so else "no"
 
 
