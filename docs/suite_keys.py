@@ -36,7 +36,7 @@ def render() -> str:
     suite = Suite.model_json_schema()
     suite["required"].remove("name")  # a file that does not say it has its own
     del suite["properties"]["tuned"]  # nobody writes it by hand
-    sections = list(_sections("", suite, suite["$defs"]))
+    sections = list(_find_sections("", suite, suite["$defs"]))
     places: dict[str, list[str]] = {}  # by kind of section
     for place, schema in sections:
         places.setdefault(schema["title"], []).append(place)
@@ -44,27 +44,29 @@ def render() -> str:
     for place, schema in sections:
         if place == places[schema["title"]][0]:
             header = ", ".join(places[schema["title"]]) or "At the top"
-            text = "\n".join(_table(place, schema, sections))
+            text = "\n".join(_write_table(place, schema, sections))
             parts.append(f"## {header}\n\n{schema['description']}\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 
-def _sections(path: str, schema: Schema, known: Schema) -> Iterator[tuple[str, Schema]]:
+def _find_sections(path: str, schema: Schema, known: Schema) -> Iterator[tuple[str, Schema]]:
     """A section of a suite file, then those inside it, each with its TOML header."""
     yield path, schema
     for key, value in schema["properties"].items():
-        if name := _section_of(value):
+        if name := _find_section(value):
             inner = f"{path.strip('[]')}.{key}".lstrip(".")
-            yield from _sections(f"[[{inner}]]" if value.get("type") == "array" else f"[{inner}]", known[name], known)
+            yield from _find_sections(
+                f"[[{inner}]]" if value.get("type") == "array" else f"[{inner}]", known[name], known
+            )
 
 
-def _section_of(value: Schema) -> str | None:
+def _find_section(value: Schema) -> str | None:
     """The name of the settings that a key holds, or holds a list of."""
     options = [value, value.get("items", {}), *value.get("anyOf", [])]
     return next((option["$ref"].rpartition("/")[2] for option in options if "$ref" in option), None)
 
 
-def _table(place: str, schema: Schema, sections: Sequence[tuple[str, Schema]]) -> Iterator[str]:
+def _write_table(place: str, schema: Schema, sections: Sequence[tuple[str, Schema]]) -> Iterator[str]:
     """The keys of a section, but for those of the section around it that mean the same."""
     around, outer = next(
         ((at, of) for at, of in sections if at and at.strip("[]") == place.strip("[]").rpartition(".")[0]), ("", {})
@@ -76,42 +78,42 @@ def _table(place: str, schema: Schema, sections: Sequence[tuple[str, Schema]]) -
         yield "| key | value, and its default | meaning |"
         yield "| :-- | :-- | :-- |"
     for key, value in own.items():
-        default = "required" if key in schema.get("required", ()) else _default(value)
-        yield f"| `{key}` | {'; '.join(filter(None, (_type(value), default)))} | {value['description']} |"
+        default = "required" if key in schema.get("required", ()) else _describe_default(value)
+        yield f"| `{key}` | {'; '.join(filter(None, (_describe_type(value), default)))} | {value['description']} |"
     if same:
         yield f"{chr(10) if own else ''}{', '.join(same)}: as in {around}."
 
 
-def _type(value: Schema) -> str:
-    if _section_of(value):
+def _describe_type(value: Schema) -> str:
+    if _find_section(value):
         return "sections" if value.get("type") == "array" else "section"
     if "enum" in value:
         return ", ".join(f'`"{choice}"`' for choice in value["enum"])
     if "anyOf" in value:
-        return " or ".join(filter(None, map(_type, value["anyOf"])))
+        return " or ".join(filter(None, map(_describe_type, value["anyOf"])))
     if value["type"] == "array":
         items = value.get("prefixItems") or [value["items"]]
         number = f"{len(items)} " if "prefixItems" in value else ""
         if "enum" in items[0]:
-            return f"list of {_type(items[0])}"
-        return f"list of {number}{TYPES[items[0]['type']]}s {_limits(items[0])}".rstrip()
+            return f"list of {_describe_type(items[0])}"
+        return f"list of {number}{TYPES[items[0]['type']]}s {_describe_limits(items[0])}".rstrip()
     if value["type"] == "object":
         return "table"
-    return f"{TYPES[value['type']]} {_limits(value)}".rstrip()
+    return f"{TYPES[value['type']]} {_describe_limits(value)}".rstrip()
 
 
-def _limits(value: Schema) -> str:
+def _describe_limits(value: Schema) -> str:
     said = {limit: value[limit] for limit in LIMITS if value.get(limit, math.inf) <= SAID}
-    return ", ".join(f"{LIMITS[limit]}{_number(number)}" for limit, number in said.items())
+    return ", ".join(f"{LIMITS[limit]}{_write_number(number)}" for limit, number in said.items())
 
 
-def _number(value: float) -> str:
+def _write_number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
 
 
-def _default(value: Schema) -> str:
+def _describe_default(value: Schema) -> str:
     default = value.get("default")
-    return "" if default in (None, "", [], {}) or _section_of(value) else f"default `{json.dumps(default)}`"
+    return "" if default in (None, "", [], {}) or _find_section(value) else f"default `{json.dumps(default)}`"
 
 
 if __name__ == "__main__":

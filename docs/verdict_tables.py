@@ -59,7 +59,7 @@ class Card:
     values: int
 
 
-def main_card() -> Card:
+def make_main_card() -> Card:
     """The claims about the paper's methods."""
     everything = Measurements(list(TITLES), TITLES)
     for row in [*PAPER, *PROMPT_ROWS.values()]:
@@ -114,7 +114,7 @@ def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
     return Draws(values[:, :, better] - values[:, :, worse] + np.concatenate(effects, axis=1), false, ahead, behind)
 
 
-def p_values(card: Card, excess: Floats) -> Iterator[Floats]:
+def compute_p_values(card: Card, excess: Floats) -> Iterator[Floats]:
     """What `compute_one_sided_p` and `combine_p_values` say, shape (2, claims, cards), for each number in SEEDS.
 
     Both directions of a claim hang on the smallest t of its comparisons; so p-values are needed of claims alone, and t
@@ -140,14 +140,14 @@ def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Float
     drawn = draw(card, noise, difference, cards)
     refuted = drawn.false & (drawn.behind < 0)  # claims that are false, and not just at the bound
     wrong, right = [], []
-    for p in p_values(card, drawn.excess):
+    for p in compute_p_values(card, drawn.excess):
         held, not_held = (correct_by_holm(p.reshape(-1, cards)) <= ERRORS).reshape(p.shape)
         wrong.append((held & (drawn.false | (drawn.ahead == 0)) | not_held & ~refuted).any(axis=0).mean())
         right.append((held & ~drawn.false & (drawn.ahead > 0) | not_held & refuted).mean())
     return np.array(wrong), np.array(right)
 
 
-def coverage(noise: str, seeds: int, samples: int) -> float:
+def simulate_coverage(noise: str, seeds: int, samples: int) -> float:
     """How often the interval of a score's mean holds 0, the centre of both noises: pre-training's, fine-tuning's."""
     rng = np.random.default_rng([seeds, [*NOISE].index(noise)])
     scores = NOISE[noise](rng, (seeds, 1, samples)) + NOISE[noise](rng, (seeds, FINETUNINGS, samples))
@@ -155,18 +155,22 @@ def coverage(noise: str, seeds: int, samples: int) -> float:
     return float(np.mean((low <= 0) & (high >= 0)))
 
 
-def tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
+def write_tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
     """Wrong cards, wrong cards of one claim, right claims and coverage, as Markdown."""
-    card, both = main_card(), [(noise, difference) for noise in NOISE for difference in DIFFERENCES]
+    card, both = make_main_card(), [(noise, difference) for noise in NOISE for difference in DIFFERENCES]
     simulated = {" | ".join(pair): simulate(card, *pair, cards) for pair in both}
-    yield table("noise | rows differ", {name: wrong for name, (wrong, _) in simulated.items()})
-    yield table("noise", {noise: simulate(ONE_CLAIM, noise, "tied", 25 * cards)[0] for noise in NOISE})
-    yield table("noise", {noise: simulate(card, noise, "tied", cards)[0] for noise in SHARED})
-    yield table("noise | rows differ", {name: right for name, (_, right) in simulated.items() if "tied" not in name})
-    yield table("noise", {noise: np.array([coverage(noise, seeds, samples) for seeds in SEEDS]) for noise in NOISE})
+    yield write_table("noise | rows differ", {name: wrong for name, (wrong, _) in simulated.items()})
+    yield write_table("noise", {noise: simulate(ONE_CLAIM, noise, "tied", 25 * cards)[0] for noise in NOISE})
+    yield write_table("noise", {noise: simulate(card, noise, "tied", cards)[0] for noise in SHARED})
+    yield write_table(
+        "noise | rows differ", {name: right for name, (_, right) in simulated.items() if "tied" not in name}
+    )
+    yield write_table(
+        "noise", {noise: np.array([simulate_coverage(noise, seeds, samples) for seeds in SEEDS]) for noise in NOISE}
+    )
 
 
-def table(head: str, rows: Mapping[str, Floats]) -> str:
+def write_table(head: str, rows: Mapping[str, Floats]) -> str:
     """Percentages, a column each of SHOWN; " | " divides the first columns."""
     lines = [f"| {head} | " + " | ".join(map(str, SHOWN)) + " |"]
     lines.append("|" + " :-- |" * (head.count("|") + 1) + " --: |" * len(SHOWN))
@@ -177,4 +181,4 @@ def table(head: str, rows: Mapping[str, Floats]) -> str:
 
 
 if __name__ == "__main__":
-    print("\n\n".join(tables()))
+    print("\n\n".join(write_tables()))

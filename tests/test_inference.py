@@ -11,7 +11,7 @@ from analysis.verdicts import combine_p_values
 from docs import verdict_tables
 from docs.verdict_tables import DIFFERENCES, NOISE, ONE_CLAIM
 
-CARD = verdict_tables.main_card()
+CARD = verdict_tables.make_main_card()
 
 
 def test_an_interval_is_students():
@@ -118,7 +118,7 @@ def test_the_simulation_judges_as_cards_do():
     """Oracle: the functions that a scorecard calls, one number of seeds and one claim after the other."""
     excess = verdict_tables.draw(CARD, "rounded to one sd", "weakly", 20).excess
     starts = np.cumsum([0, *CARD.sizes])
-    for seeds, p_values in zip(verdict_tables.SEEDS, verdict_tables.p_values(CARD, excess), strict=True):
+    for seeds, p_values in zip(verdict_tables.SEEDS, verdict_tables.compute_p_values(CARD, excess), strict=True):
         p = np.stack(inference.compute_one_sided_p(excess[:seeds])).transpose(2, 0, 1)  # comparisons, directions, cards
         claims = [combine_p_values(p[start : start + size]) for start, size in zip(starts, CARD.sizes, strict=False)]
         np.testing.assert_allclose(p_values, np.array(claims).transpose(1, 0, 2), rtol=1e-6)
@@ -129,4 +129,4 @@ def test_intervals_hold_the_mean_as_often_as_they_say(noise):
     """Oracle: simulation of scores, five fine-tunings for each pre-training seed; 10,000 intervals err by
     0.7% (three standard errors)."""
     for seeds in verdict_tables.SEEDS:
-        assert verdict_tables.coverage(noise, seeds, 10_000) >= 0.943, seeds
+        assert verdict_tables.simulate_coverage(noise, seeds, 10_000) >= 0.943, seeds
