@@ -8,14 +8,14 @@ from pathlib import Path
 from tests.support import other_device
 from tests.support.thorough import only_thorough
 from tests.tools import gpu_check
-from tests.tools.gpu_check import BEGIN, END, PARTS, TINY, in_a_process, write_table
+from tests.tools.gpu_check import BEGIN, END, PARTS, TINY, do_in_a_process, write_table
 
 
 def test_a_part_is_a_process_on_the_device_and_has_a_limit(tmp_path: Path) -> None:
     """Oracle: the device's name; a limit that no interpreter starts within; a part that there is not."""
-    here = in_a_process("machine", tmp_path, True, 300)
+    here = do_in_a_process("machine", tmp_path, True, 300)
     assert here["device"] == other_device.NAME and "a stand-in that is no GPU" in here["said"]
-    late, unknown = in_a_process("kills", tmp_path, True, 0.001), in_a_process("nothing", tmp_path, True, 300)
+    late, unknown = do_in_a_process("kills", tmp_path, True, 0.001), do_in_a_process("nothing", tmp_path, True, 300)
     assert not late["ok"] and late["error"] == "took more than 0 s"
     assert not unknown["ok"] and unknown["error"] == "KeyError: 'nothing'"
 

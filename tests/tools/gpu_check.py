@@ -42,7 +42,7 @@ from benchmark.store import load_runs
 from benchmark.training.processes import World, find_code_version
 from benchmark.training.run import Run
 from tests.support import other_device, processes
-from tests.tools.trainer_speed import trainer_tokens_per_second
+from tests.tools.trainer_speed import measure_trainer_speed
 
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "docs" / "gpu_results", ROOT / "docs" / "gpu.md"
@@ -112,7 +112,7 @@ class Place:
 # The parts
 
 
-def machine(place: Place) -> Figures:
+def describe_machine(place: Place) -> Figures:
     """What computes, and with what."""
     device, count = place.device, find_accelerators()[1]
     figures: Figures = {"device": name_device(device), "kind": device.type, "count": count, "torch": torch.__version__}
@@ -128,14 +128,14 @@ def machine(place: Place) -> Figures:
     return figures | {"said": words, "ok": True}
 
 
-def text_is_prepared(place: Place) -> Figures:
+def prepare_text(place: Place) -> Figures:
     """The text of the parts that follow, so that their time is training's."""
-    corpora = [trained(place, place.config("naive", kind), "text", None).corpus for kind in ("bert", "gpt")]
+    corpora = [train(place, place.config("naive", kind), "text", None).corpus for kind in ("bert", "gpt")]
     count = sum(len(domain.train) for corpus in corpora for domain in corpus.domains)
     return {"tokens": count, "said": f"{count / 1e6:.1f} million tokens", "ok": True}
 
 
-def methods_equal_the_cpus(place: Place) -> Figures:
+def compare_methods_with_the_cpu(place: Place) -> Figures:
     """Two stages of each method: by how much its weights differ from the CPU's, in float64 where the device has it."""
     torch.set_default_dtype(torch.float32 if place.device.type == "mps" else torch.float64)
     tolerance = SINGLE if place.device.type == "mps" else DOUBLE
@@ -143,18 +143,21 @@ def methods_equal_the_cpus(place: Place) -> Figures:
     names = COSTS if place.stand_in else methods.names()
     for name in names:
         if time.monotonic() > place.ends - 10:
-            return judged(worst, tolerance, sorted({*names} - worst.keys()))
+            return judge_weights(worst, tolerance, sorted({*names} - worst.keys()))
         try:
             worlds = (World(0, 1, CPU), place.world)
-            both = [two_stages(place.tiny(name), world, f"{name}-{world.device.type}") for world in worlds]
-            worst[name] = difference(*both)
+            both = [train_two_stages(place.tiny(name), world, f"{name}-{world.device.type}") for world in worlds]
+            worst[name] = find_difference(*both)
         except Exception as error:  # of one method
             worst[name] = f"{type(error).__name__}: {error}"[:300]
-    return judged(worst, tolerance)
+    return judge_weights(worst, tolerance)
 
 
-def judged(worst: Mapping[str, float | str], tolerance: float, left_out: Sequence[str] = ()) -> Figures:
-    """By how much each method's weights differ, or how it failed, and which were not tried."""
+def judge_weights(worst: Mapping[str, float | str], tolerance: float, left_out: Sequence[str] = ()) -> Figures:
+    """The figures of a comparison of methods, `worst`: a number is by how much weights differ, a text is an error.
+
+    They are right where no number is above `tolerance`, no method failed and none was left out.
+    """
     equal = {name: value for name, value in worst.items() if isinstance(value, float) and value <= tolerance}
     bad = [name for name in worst if name not in equal]
     words = f"{len(equal)} methods, weights differ by {max(equal.values(), default=0.0):.0e} at most"
@@ -162,48 +165,50 @@ def judged(worst: Mapping[str, float | str], tolerance: float, left_out: Sequenc
     return {"differs": dict(worst), "left_out": list(left_out), "said": words, "ok": not (bad or left_out)}
 
 
-def goes_on_after_kills(place: Place, precision: str) -> Figures:
+def go_on_after_kills(place: Place, precision: str) -> Figures:
     """ELLE, killed in three steps: by how much its weights differ from those of a run that was not, and those from the
     weights of the same run again; in fp16, by GradScaler, also by how much its perplexities differ from fp32's. A
     checkpoint cannot hold tensors of the tests' device: the CPU stands in."""
     tiny, world = place.tiny("elle"), World(0, 1, CPU) if place.stand_in else place.world
-    first, again = (two_stages(tiny, world, f"{precision}-{run}", precision=precision) for run in ("first", "again"))
+    first, again = (
+        train_two_stages(tiny, world, f"{precision}-{run}", precision=precision) for run in ("first", "again")
+    )
     store = f"{precision}-killed"
-    start = partial(run_of_two_stages, tiny, world, store, precision=precision, checkpoint_seconds=1e-9)
-    after, alone = difference(first, train_through_kills(start, KILLS)), difference(first, again)
+    start = partial(make_run_of_two_stages, tiny, world, store, precision=precision, checkpoint_seconds=1e-9)
+    after, alone = find_difference(first, train_through_kills(start, KILLS)), find_difference(first, again)
     words = f"weights differ by {after:.0e}, trained again by {alone:.0e}"
     figures = {"killed": after, "again": alone, "said": words, "ok": after <= max(SINGLE, 2 * alone)}
     if precision == "fp32":
         return figures
-    runs = [run_of_two_stages(tiny, world, f"{each}-first", precision=each) for each in (precision, "fp32")]
+    runs = [make_run_of_two_stages(tiny, world, f"{each}-first", precision=each) for each in (precision, "fp32")]
     for run in runs:
         run.train()
-    return compared([tuple(map(last_evaluation, runs))], words, figures)
+    return compare_perplexities([tuple(map(read_last_evaluation, runs))], words, figures)
 
 
-def compiled_equals_eager(place: Place) -> Figures:
+def compare_compiled_with_eager(place: Place) -> Figures:
     """ELLE under torch.compile: by how much the weights differ from the eager ones."""
     world, backend = (World(0, 1, CPU), "aot_eager") if place.stand_in else (place.world, True)
-    eager = two_stages(place.tiny("elle"), world, "eager")
-    differs = difference(eager, two_stages(place.tiny("elle"), world, "compiled", compile=backend))
+    eager = train_two_stages(place.tiny("elle"), world, "eager")
+    differs = find_difference(eager, train_two_stages(place.tiny("elle"), world, "compiled", compile=backend))
     return {"backend": backend, "differs": differs, "said": f"weights differ by {differs:.0e}", "ok": differs <= SINGLE}
 
 
-def beside_the_trainer(place: Place, architecture: str) -> Figures:
+def time_beside_the_trainer(place: Place, architecture: str) -> Figures:
     """Tokens a second of Naive's first stage beside Trainer's, in turns: the same model, batch and text."""
     ours, theirs = list[float](), list[float]()
     memory: Figures = {}
     for turn in range(2):
-        config = one_stage(place, architecture)
+        config = configure_one_stage(place, architecture)
         forget_memory(place)
-        run = trained(place, config, f"pair-{architecture}-{turn}")
-        ours.append(last_evaluation(run, 0).tokens_per_second)
-        memory["ours"] = peak_memory(place)
+        run = train(place, config, f"pair-{architecture}-{turn}")
+        ours.append(read_last_evaluation(run, 0).tokens_per_second)
+        memory["ours"] = read_peak_memory(place)
         model, tokens = run.store.stage_folder(run.keys[0]) / "model", run.corpus.domains[0].train
         forget_memory(place)
         device = CPU if place.stand_in else place.device
-        theirs.append(trainer_tokens_per_second(model, tokens, config, device, place.scale.seconds))
-        memory["theirs"] = peak_memory(place)
+        theirs.append(measure_trainer_speed(model, tokens, config, device, place.scale.seconds))
+        memory["theirs"] = read_peak_memory(place)
     figures: Figures = {"ours": ours, "theirs": theirs, "ratio": sum(ours) / sum(theirs), "peak_bytes": memory}
     figures["precision"] = choose_precision("auto", place.device)
     words = f"{sum(ours) / 2:,.0f} and {sum(theirs) / 2:,.0f} tokens/s, {figures['ratio']:.1f} times"
@@ -212,7 +217,7 @@ def beside_the_trainer(place: Place, architecture: str) -> Figures:
     return figures | {"said": f"{words}; {figures['precision']}", "ok": True}
 
 
-def steps_of_methods(place: Place) -> Figures:
+def time_steps_of_methods(place: Place) -> Figures:
     """What a step of each method costs, by `speed`, and the most memory that it and a step of Naive's take. The matrix
     product that `speed` times is one for a GPU: without one the CPU stands in, and two methods."""
     place, names = (replace(place, device=CPU), COSTS[:2]) if place.stand_in else (place, COSTS)
@@ -221,10 +226,10 @@ def steps_of_methods(place: Place) -> Figures:
         if time.monotonic() > place.ends - 20:
             break
         config = place.config(name)
-        run = trained(place, config, "steps", last_stage=None)
+        run = train(place, config, "steps", last_stage=None)
         forget_memory(place)
         measured, _ = speed.measure([config], methods.build, lambda _: run.corpus, run.world, pairs=3)  # noqa: B023
-        more = {"peak_bytes": peak_memory(place)}
+        more = {"peak_bytes": read_peak_memory(place)}
         costs += [asdict(cost) | {"tokens_per_second": cost.tokens / cost.seconds} | more for cost in measured]
     words = [
         f"{cost['row']} {cost['phase']} {cost['over_naive']:.2f} of Naive's, {cost['of_peak']:.0%} of the product"
@@ -235,7 +240,7 @@ def steps_of_methods(place: Place) -> Figures:
     return {"costs": costs, "said": "; ".join(words), "ok": bool(costs)}
 
 
-def runs_side_by_side(place: Place) -> Figures:
+def run_side_by_side(place: Place) -> Figures:
     """Two runs one after the other, and at a time on one device: seconds, and whether they come to the same."""
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]  # for `run`
     seconds = []
@@ -243,12 +248,16 @@ def runs_side_by_side(place: Place) -> Figures:
         began = time.monotonic()
         run_suite(place, store, ['{ method = "naive" }', '{ method = "er" }'], "--parallel", count)
         seconds.append(time.monotonic() - began)
-    pairs = zip(evaluations(place, "alone").values(), evaluations(place, "side by side").values(), strict=True)
+    pairs = zip(
+        read_last_evaluations(place, "alone").values(),
+        read_last_evaluations(place, "side by side").values(),
+        strict=True,
+    )
     words = f"{seconds[0]:.0f} s one after the other, {seconds[1]:.0f} s at a time"
-    return compared([*pairs], words, {"took": seconds})
+    return compare_perplexities([*pairs], words, {"took": seconds})
 
 
-def processes_together(place: Place) -> Figures:
+def run_processes_together(place: Place) -> Figures:
     """A run by all GPUs of the machine, and one whose model is spread over them, beside that by one GPU: what they come
     to. Shards do not go with fp16. For the tests' device two processes on the CPU stand in."""
     count = 2 if place.stand_in else find_accelerators()[1]
@@ -258,52 +267,52 @@ def processes_together(place: Place) -> Figures:
     shards = f'set = {{ "training.shard" = true, "training.precision" = "{precision}" }}'
     rows = ['{ method = "naive" }', f'{{ name = "Shards", method = "naive", {shards} }}']
     run_suite(place, "together", rows, "--processes", str(count))
-    alone, together = evaluations(place, "alone")["Naive"], evaluations(place, "together")
+    alone, together = read_last_evaluations(place, "alone")["Naive"], read_last_evaluations(place, "together")
     rates = {name: line.tokens_per_second for name, line in (("alone", alone), *together.items())}
     times = [f"{rates[name] / rates['alone']:.2f}" for name in ("Naive", "Shards")]
     words = f"{count} are {times[0]} times as fast as one, as shards {times[1]} times"
     pairs = [(alone, line) for line in together.values()]
-    return compared(pairs, words, {"processes": count, "tokens_per_second": rates})
+    return compare_perplexities(pairs, words, {"processes": count, "tokens_per_second": rates})
 
 
 PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {  # with their limits in seconds
-    "machine": (machine, 20),
-    "methods": (methods_equal_the_cpus, 45),
-    "kills": (partial(goes_on_after_kills, precision="fp32"), 20),
-    "fp16 with GradScaler": (partial(goes_on_after_kills, precision="fp16"), 20),
-    "compile": (compiled_equals_eager, 40),
-    "text": (text_is_prepared, 60),
-    "bert beside Trainer": (partial(beside_the_trainer, architecture="bert"), 90),
-    "side by side": (runs_side_by_side, 45),
-    "processes": (processes_together, 45),
-    "steps": (steps_of_methods, 50),
-    "gpt beside Trainer": (partial(beside_the_trainer, architecture="gpt"), 45),
+    "machine": (describe_machine, 20),
+    "methods": (compare_methods_with_the_cpu, 45),
+    "kills": (partial(go_on_after_kills, precision="fp32"), 20),
+    "fp16 with GradScaler": (partial(go_on_after_kills, precision="fp16"), 20),
+    "compile": (compare_compiled_with_eager, 40),
+    "text": (prepare_text, 60),
+    "bert beside Trainer": (partial(time_beside_the_trainer, architecture="bert"), 90),
+    "side by side": (run_side_by_side, 45),
+    "processes": (run_processes_together, 45),
+    "steps": (time_steps_of_methods, 50),
+    "gpt beside Trainer": (partial(time_beside_the_trainer, architecture="gpt"), 45),
 }
 
 # What parts share
 
 
-def run_of_two_stages(
+def make_run_of_two_stages(
     tiny: TinyRuns, world: World, store: str, stop: Callable[[], bool] = lambda: False, **training: Any
 ) -> Run:
     config = tiny.make_config(evaluations=1, **training)
     return tiny.make_run(config.model_copy(update={"domains": config.domains[:2]}), store, stop, world)
 
 
-def two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> list[Weights]:
+def train_two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> list[Weights]:
     """The weights after each of two stages of a tiny run, trained on a device."""
-    run = run_of_two_stages(tiny, world, store, **training)
+    run = make_run_of_two_stages(tiny, world, store, **training)
     run.train()
     return load_weights(run)
 
 
-def difference(ours: Sequence[Weights], theirs: Sequence[Weights]) -> float:
-    """The largest one of any weight."""
+def find_difference(ours: Sequence[Weights], theirs: Sequence[Weights]) -> float:
+    """The largest difference of any weight."""
     pairs = [(mine[name], other[name]) for mine, other in zip(ours, theirs, strict=True) for name in mine]
     return max(float((mine - other).abs().max()) for mine, other in pairs)
 
 
-def one_stage(place: Place, architecture: str) -> RunConfig:
+def configure_one_stage(place: Place, architecture: str) -> RunConfig:
     """Naive at full size from the first stage on, for some seconds."""
     config = place.config("naive", architecture)
     budget = config.budget.model_copy(update={"unit": "seconds", "amount": place.scale.seconds})
@@ -311,7 +320,7 @@ def one_stage(place: Place, architecture: str) -> RunConfig:
     return config.model_copy(update={"model": model, "budget": budget})
 
 
-def trained(place: Place, config: RunConfig, store: str, last_stage: int | None = 0) -> Run:
+def train(place: Place, config: RunConfig, store: str, last_stage: int | None = 0) -> Run:
     """A run on the place's device; with `last_stage` None only its text is prepared."""
     tiny = TinyRuns(config.method, methods.build, place.folder)
     run = tiny.make_run(config, store, world=place.world)
@@ -320,7 +329,7 @@ def trained(place: Place, config: RunConfig, store: str, last_stage: int | None 
     return run
 
 
-def last_evaluation(run: Run, stage: int = -1) -> EvaluationLine:
+def read_last_evaluation(run: Run, stage: int = -1) -> EvaluationLine:
     line = records.find_last(run.store.read_stage(run.keys[stage]), EvaluationLine)
     assert line
     return line
@@ -332,7 +341,7 @@ def forget_memory(place: Place) -> None:
         torch.accelerator.reset_peak_memory_stats()
 
 
-def peak_memory(place: Place) -> int | None:
+def read_peak_memory(place: Place) -> int | None:
     """Bytes."""
     return None if place.stand_in else int(torch.accelerator.max_memory_allocated())
 
@@ -380,13 +389,13 @@ def run_suite(place: Place, store: str, rows: Sequence[str], *words: str) -> Non
         raise RuntimeError(f"{words}: exit status {ended.returncode}: {ended.stderr[-1000:]}")
 
 
-def evaluations(place: Place, store: str) -> dict[str, EvaluationLine]:
-    """The one of the last stage of each row's run."""
+def read_last_evaluations(place: Place, store: str) -> dict[str, EvaluationLine]:
+    """The last evaluation of the last stage of each row's run."""
     runs = load_runs(place.folder / store, "gpu_check")
     return {run.row: line for run in runs if (line := records.find_last(run.stages[-1], EvaluationLine))}
 
 
-def compared(pairs: Sequence[tuple[EvaluationLine, ...]], words: str, figures: Figures) -> Figures:
+def compare_perplexities(pairs: Sequence[tuple[EvaluationLine, ...]], words: str, figures: Figures) -> Figures:
     """Figures, and by how much the perplexities of pairs of runs differ, as a share, after other words on both."""
     values = [(mine.perplexity[name], value) for mine, other in pairs for name, value in other.perplexity.items()]
     most = max(abs((mine or math.inf) / (other or math.inf) - 1) for mine, other in values)
@@ -413,7 +422,7 @@ def do_part(name: str, folder: Path, stand_in: bool, seconds: float) -> None:
     os._exit(0)  # with 16 cores a fork did not end by itself: it waited for the processes that had read text
 
 
-def in_a_process(name: str, folder: Path, stand_in: bool, seconds: float) -> Figures:
+def do_in_a_process(name: str, folder: Path, stand_in: bool, seconds: float) -> Figures:
     """A part in a process of its own, which is killed, with all that it has started, when its time is over.
 
     It is a fork, as to import torch takes long; so this process asks no driver of a GPU, which would not serve both.
@@ -439,8 +448,8 @@ def check(name: str, stand_in: bool, results: Path) -> dict[str, Figures]:
     with tempfile.TemporaryDirectory() as folder:
         for part, (_, most) in PARTS.items():
             ends += most
-            parts[part] = in_a_process(part, Path(folder), stand_in, ends - time.monotonic())
-            print(f"{part:20} {'ok   ' if parts[part]['ok'] else 'WRONG'}  {said(parts[part])}", flush=True)
+            parts[part] = do_in_a_process(part, Path(folder), stand_in, ends - time.monotonic())
+            print(f"{part:20} {'ok   ' if parts[part]['ok'] else 'WRONG'}  {describe_outcome(parts[part])}", flush=True)
             if not parts["machine"]["ok"]:
                 break
             name = name or re.sub(r"\W+", "-", str(parts["machine"].get("device", "unknown"))).strip("-").lower()
@@ -452,18 +461,18 @@ def check(name: str, stand_in: bool, results: Path) -> dict[str, Figures]:
 # The table
 
 
-def said(figures: Mapping[str, Any]) -> str:
+def describe_outcome(figures: Mapping[str, Any]) -> str:
     """What a part came to, in a few words."""
     words = str(figures.get("said") or figures.get("error", ""))
     return words.splitlines()[0][:600].replace("|", "/") if words else ""
 
 
-def table(results: Path) -> str:
+def render_table(results: Path) -> str:
     """All files of results side by side, in Markdown."""
     files = {path.stem: json.loads(path.read_text()) for path in sorted(results.glob("*.json"))}
     rows = [["", *files], [":--"] * (len(files) + 1)]
     for part in PARTS:
-        rows.append([part, *(said(of.get(part, {})) for of in files.values())])
+        rows.append([part, *(describe_outcome(of.get(part, {})) for of in files.values())])
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
@@ -473,7 +482,7 @@ BEGIN, END = "<!-- rendered by `make gpu-check` -->\n", "<!-- until here -->\n"
 def write_table(page: Path, results: Path) -> None:
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}{table(results)}{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}{render_table(results)}{END}{after}", encoding="utf-8")
 
 
 def main() -> int:

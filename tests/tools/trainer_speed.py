@@ -56,7 +56,7 @@ class Watch(TrainerCallback):
             control.should_training_stop = True
 
 
-def trainer_tokens_per_second(
+def measure_trainer_speed(
     folder: Path, tokens: NDArray[Any], config: RunConfig, device: torch.device, seconds: float
 ) -> float:
     """Trains a new model like the one in `folder`, on a device, for some seconds; its weights are discarded.
