@@ -50,7 +50,7 @@ def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -
         check_checksums(tmp_path, "cure")
     check_checksums(tmp_path, "cure", sizes_alone=("inside/a.bin",))
     cut(file)
-    with pytest.raises(DamagedFile, match=r"a\.bin has 99 bytes instead of 100: cure"):
+    with pytest.raises(DamagedFile, match=r"a\.bin .*\b99\b.*\b100\b.*: cure"):
         check_checksums(tmp_path, "cure", sizes_alone=("inside/a.bin",))
     file.unlink()
     with pytest.raises(DamagedFile, match=r"a\.bin is missing: cure"):
@@ -80,7 +80,7 @@ def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> Non
     assert refused > len(whole) / 13 / 4
     for share in (0.0, 0.3, 0.999):  # torch alone would name no file
         path.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(DamagedFile, match=f"{path} cannot be read .*: remove it"):
+        with pytest.raises(DamagedFile, match=f"{path} .*: remove it"):
             checkpoint.load(path, cure="remove it")
 
 
@@ -126,7 +126,7 @@ def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRun
     whole = (folder / name).read_bytes()
     DAMAGES[damage](folder / name)
     try:
-        with pytest.raises(DamagedFile, match=f"{folder / name} .*remove {folder}, and it is made from the text again"):
+        with pytest.raises(DamagedFile, match=f"{folder / name} .*remove {folder},"):
             tiny.make_run(config, "run")
         if damage == "flipped" and name != "info.json":
             find_prepared_corpus(config, store)

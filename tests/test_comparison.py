@@ -99,9 +99,9 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
     chosen = select_one_trial(both, "demo", {"options.er.replay": 0.2})
     assert [run for run in chosen if run.row == "ER"] == [run for run in b if run.row == "ER" and run.seed == 2]
     other = dataclasses.replace(a[0], line=structs.replace(a[0].line, id="other"))
-    with pytest.raises(ComparisonError, match=f"row {a[0].row!r} of demo was run on several streams with seed 0:"):
+    with pytest.raises(ComparisonError, match=f"{a[0].row!r} of demo .*seed 0"):
         select_one_trial(Side("both", {"demo": [*a, other]}), "demo", {})
-    with pytest.raises(ComparisonError, match="both: no run of demo has budget.amount=7"):
+    with pytest.raises(ComparisonError, match=r"both: .*demo.* budget\.amount=7"):
         select_one_trial(both, "demo", {"budget.amount": 7})
 
 
@@ -126,5 +126,5 @@ def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -
     """Oracle: the message, which says what is in each."""
     with study.open_records(str(sides[0])) as before:
         runs = {"demo": list(study.load_all_runs(before, methods.build))}
-    with pytest.raises(ComparisonError, match="no suite is in both: x has demo; y has no runs"):
+    with pytest.raises(ComparisonError, match="x has demo; y has no"):
         list(compare(Side("x", runs), Side("y", {})))

@@ -87,7 +87,7 @@ def test_a_ladder_by_rule_is_the_list_that_it_stands_for(suite_file) -> None:
     assert by_rule == by_list and [run.id for run in methods.runs(by_rule)] == [run.id for run in methods.runs(by_list)]
     begun = load_suite(suite_file(text.replace(ladder, f'{rule}\nstart = "some/model"')))
     assert begun.model.ladder == by_list.model.ladder[1:]
-    with pytest.raises(ConfigError, match=r"model\.ladder: .*evry: no such key \(did you mean 'every'\?\)"):
+    with pytest.raises(ConfigError, match=r"model\.ladder: .*\bevry: .*'every'"):
         load_suite(suite_file(text.replace(ladder, rule.replace("every", "evry"))))
 
 
@@ -207,7 +207,7 @@ def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
     """Oracle: the rule: what all rows share cannot be a row's own."""
     for key, value in (("order", '"permute"'), ("slurm.array_parallelism", "2"), ("slurm.report.time", "2")):
         suite = load_suite(suite_file(f'{MINIMAL}[[rows]]\nname = "x"\nmethod = "er"\nset = {{ "{key}" = {value} }}\n'))
-        with pytest.raises(ConfigError, match=f"set of row 'x': '{key}' is the same for all rows; a row can set dom"):
+        with pytest.raises(ConfigError, match=f"row 'x': '{key}' .*all rows"):
             expand(suite, methods.rows(suite), [0])
 
 

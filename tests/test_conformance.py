@@ -186,7 +186,7 @@ def test_a_stage_without_a_row_of_its_domain_is_told(without: dict[str, Any], tm
     """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase has its rows."""
     monkeypatch.setattr(Wrong, "phases", lambda self, stage: [Phase("adapt", **without)])
     tiny = TinyRuns("wrong", functools.partial(build, ""), tmp_path)
-    with pytest.raises(AssertionError, match="stage 1: no phase trains on a row of the new domain"):
+    with pytest.raises(AssertionError, match="stage 1: .*new domain"):
         conformance.phases_fill_each_stage(tiny)
     both = [Phase("recover", 0.5, **without), Phase("adapt", 0.5, memory=0.5)]
     monkeypatch.setattr(Wrong, "phases", lambda self, stage: both)
@@ -235,7 +235,7 @@ class NoTeacher(LifelongMethod):
 def test_a_method_that_does_nothing_is_told(tmp_path, monkeypatch) -> None:
     """Oracle: Naive's weights; a method that means to be Naive declares it."""
     tiny = tiny_runs_of(NoTeacher, tmp_path)
-    with pytest.raises(AssertionError, match="after 3 stages the weights are Naive's bit for bit: does it do anything"):
+    with pytest.raises(AssertionError, match="3 stages .*Naive's bit for bit"):
         conformance.is_naive_where_it_says(tiny)
     monkeypatch.setattr(NoTeacher, "may_be_naive", True)
     conformance.is_naive_where_it_says(tiny)
@@ -279,6 +279,6 @@ def test_phases_that_see_what_comes_later_must_say_so(of: str, tmp_path) -> None
     def tiny(says: bool) -> TinyRuns:
         return TinyRuns("wrong", lambda name, options: Foresees(of, says), tmp_path)
 
-    with pytest.raises(AssertionError, match=r"stage 0: phases use `stage.outlook`, and `signature` does not"):
+    with pytest.raises(AssertionError, match=r"stage 0: .*`stage\.outlook`.*`signature`"):
         conformance.phases_fill_each_stage(tiny(False))
     conformance.phases_fill_each_stage(tiny(True))

@@ -154,7 +154,7 @@ def test_a_record_is_the_same_in_every_format(tmp_path, name: str) -> None:
     expected = [f'Title {i}\n\nBody "{i}",\n東京.' for i in range(700)]
     for spec in (path, tmp_path):
         assert texts(read(domain(spec, text_field=FIELDS))[0]) == expected
-    with pytest.raises(DataError, match=r":[123]: no field 'meta.text'; there are "):
+    with pytest.raises(DataError, match=r":[123]: .*'meta\.text'"):
         read(domain(path, text_field="meta.text"))
 
 
@@ -179,7 +179,7 @@ def test_what_is_broken_is_skipped_and_named_where_the_domain_says_so(tmp_path) 
     assert texts(docs) == ["a", "b", "c", "g"]
     named = [f"broken: {path}:{line}" for line in range(4, 14)]
     assert skipped == {**dict.fromkeys(named, 1), "more that are broken": 14 + 1, "empty file": 1}
-    with pytest.raises(DataError, match=r"a\.jsonl:4: not JSON .* or a \.json file one array .*on_error = .skip"):
+    with pytest.raises(DataError, match=r"a\.jsonl:4: .*JSON.*on_error = .skip"):
         read(domain(*files))
 
 

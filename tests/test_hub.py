@@ -92,7 +92,7 @@ def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None
     with pytest.raises(DataError, match="Couldn't cast"):
         read(HubDataset(path=str(papers), name="ComputerScience,2022-2022"))
     json_lines(tmp_path / "papers/raw/Books.jsonl", [{"text": "good", "images": []}, {"title": "no text"}])
-    with pytest.raises(DataError, match=r"papers:1: no field 'text'; there are title"):
+    with pytest.raises(DataError, match=r"papers:1: .*'text'.* title"):
         read(HubDataset(path=str(papers), files=("raw/Books.jsonl",)))
 
 

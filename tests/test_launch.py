@@ -171,7 +171,7 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
     }
     assert load_suite(str(tiny.file), {"slurm.partition": "other"}).slurm.partition == "other"
     load.SITE.write_text("[training]\nbatch_size = 2\n")
-    with pytest.raises(ConfigError, match=r"only a \[slurm\] section may be here, not training"):
+    with pytest.raises(ConfigError, match=r"\[slurm\].* not training"):
         load_suite(str(tiny.file))
 
 

@@ -157,7 +157,7 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
     """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from before."""
     tiny = TinyRuns("diverges", lambda name, options: Diverges(), tmp_path)
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "run")
-    with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\) after step 4 of phase adapt, at learning rate .*clip"):
+    with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\) .*step 4 .*phase adapt.*clip"):
         run.train()
     lines = read_lines(run.store.run_file(run.config))
     assert lines[-1]["kind"] == "failed" and "NonFiniteLoss" in lines[-1]["error"]
@@ -226,7 +226,7 @@ def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
     tiny = TinyRuns("er", methods.build, tmp_path)
     run = tiny.make_run(tiny.make_config(), "late")
     run.world = FirstIsFurther(0, 1, torch.device("cpu"))
-    with pytest.raises(RuntimeError, match=r"process 0 finds \(phase, step\) None, the first process \(0, 7\)"):
+    with pytest.raises(RuntimeError, match=r"process 0 .*None.*\(0, 7\)"):
         run.train()
 
 

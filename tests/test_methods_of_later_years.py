@@ -125,11 +125,11 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
         assert all(torch.equal(a, b) for a, b in zip(upper.parameters(), old, strict=True))
     assert method.start_stage(grown, replace(small, spent=5.0)).layers == 8
     law = build("gstack", {"timing": "law"})
-    with pytest.raises(ConfigError, match="needs a budget in flops, not steps"):
+    with pytest.raises(ConfigError, match="budget .*flops, not steps"):
         law.signature(toy.stage(0))  # before anything is trained
     flops = replace(small, unit="flops", outlook=replace(outlook, budget=6 * 7e9 * 2e12))
     assert law.share(7e9, flops) == pytest.approx(11.11e9 / 4 / 2e12, rel=1e-3)
-    with pytest.raises(ConfigError, match="after .* tokens, .* times the budget: give a share"):
+    with pytest.raises(ConfigError, match="tokens, .* times the budget"):
         law.share(1e6, replace(flops, outlook=replace(outlook, budget=6e13)))
 
 

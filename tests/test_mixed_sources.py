@@ -139,11 +139,11 @@ def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> N
 
 def test_sources_that_cannot_be_mixed_are_refused() -> None:
     """Oracle: the message."""
-    with pytest.raises(ValueError, match="each weight is 0 at some time"):
+    with pytest.raises(ValueError, match="weight is 0"):
         Domain.model_validate({"name": "a", "sources": [{"train": ["x"], "weight": [1, 0]}]})
-    with pytest.raises(ValueError, match="exactly one of packages, train, datasets, sources"):
+    with pytest.raises(ValueError, match="one of packages, .*sources"):
         Domain.model_validate({"name": "a", "packages": ["json"], "sources": [{"train": ["x"]}]})
     corpus = mixed(1.0, 1.0)
     small = replace(corpus.domains[0], info={"parts": [1590, 10]})
-    with pytest.raises(ConfigError, match="source 2 holds no row of 16"):
+    with pytest.raises(ConfigError, match="source 2 .*row of 16"):
         Stream(replace(corpus, domains=(small,)), DATA, masked=False, seed=0)

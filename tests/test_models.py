@@ -128,7 +128,7 @@ def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
     model.network = GPT2LMHeadModel(other.network.config)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"294 logits for a text vocabulary of 292: .* `model\.set_network"):
+    with pytest.raises(ValueError, match=r"294 .*\b292: .*`model\.set_network"):
         model(tokens, domains, positions)
     model.set_network(other.network)
     torch.testing.assert_close(model(tokens, domains, positions), other(tokens, domains, positions), rtol=0, atol=0)
@@ -181,15 +181,15 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     vocabulary = Vocabulary(292, ("web",))
     with pytest.raises(ConfigError, match="'albert'; choose from bert, .*gpt"):
         build("albert", 2, 128, vocabulary, 32)
-    with pytest.raises(ConfigError, match=r"hidden size 100 must be a multiple of the head size 64"):
+    with pytest.raises(ConfigError, match=r"hidden size 100 .*head size 64"):
         build("gpt", 2, 100, vocabulary, 32)
     with pytest.raises(ConfigError, match=r"no config\.json"):
         load(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ConfigError, match=r"unknown architecture 't5'; known are bert, .*roberta"):
+    with pytest.raises(ConfigError, match=r"architecture 't5'.*bert, .*roberta"):
         load(tmp_path)
-    with pytest.raises(ValueError, match=r"does not fit a model with 293 text ids: the prompts would be \[292\]"):
+    with pytest.raises(ValueError, match=r"\b293 text ids.*\[292\]"):
         build("gpt", 1, 64, Vocabulary(293, ("web",)), 32).save(tmp_path / "new", tokenizer)
     small("gpt", tokenizer, False).network.save_pretrained(tmp_path / "foreign")
     with pytest.raises(ConfigError, match="that this benchmark has written"):

@@ -93,7 +93,7 @@ def test_a_broken_line_is_left_out_and_told(texts: Path, monkeypatch) -> None:
     assert "python run_all.py prepare 'of mine' " in said[-3]
     for name in (texts / "news").iterdir():
         name.write_text("no\0n\0e\0")
-    with pytest.raises(DataError, match=r"news/0\.txt: 3 of 7 characters are NUL"):
+    with pytest.raises(DataError, match=r"news/0\.txt: 3 of 7 .*NUL"):
         write_suite("another", [texts], 5e10)
     (texts / "2024" / "9.jsonl").write_text("broken\n")
     with pytest.raises(DataError, match=r"2024/9\.jsonl:1: not JSON"):

@@ -70,7 +70,7 @@ def _run_short_of_memory(rank: int, port: int, folder: Path) -> None:
     tiny = TinyRuns("naive", build, folder)
     with join() as world:
         run = tiny.make_run(tiny.make_config(), "two", world=world)
-        with pytest.raises(ConfigError, match="4 rows .* stage 0: set training.micro_batch_size = 2"):
+        with pytest.raises(ConfigError, match=r"4 rows .*stage 0: .*training\.micro_batch_size = 2"):
             run.train(last_stage=0)
         world.wait_for_all()
         run = tiny.make_run(tiny.make_config(micro_batch_size=2), "two", world=world)
@@ -148,5 +148,5 @@ def test_all_are_as_many_as_there_are_gpus(monkeypatch) -> None:
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cuda", 8))
     assert (count_processes("all"), count_processes(3)) == (8, 3)
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cpu", 0))
-    with pytest.raises(ConfigError, match="--processes all: .* give a number"):
+    with pytest.raises(ConfigError, match="--processes all: .*number"):
         count_processes("all")

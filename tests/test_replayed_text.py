@@ -92,5 +92,5 @@ def test_a_share_that_a_batch_cannot_hold_is_refused(tmp_path, share: float, bat
     """Oracle: a hundredth of twenty rows is none; a tenth of two rows is none of them, ER's memory."""
     config = TinyRuns("er", methods.build, tmp_path).make_config(batch_size=batch)
     config = config.model_copy(update={"replay": Replay(text="general", share=share)})
-    with pytest.raises(ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none of them"):
+    with pytest.raises(ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none\\b"):
         check_method(config, methods.build("er"))

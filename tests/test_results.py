@@ -125,7 +125,7 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
     assert main([*arguments, str(study / "anew")]) == 2
     said = capsys.readouterr().err
     assert f", {torch.backends.cpu.get_cpu_capability()}), recorded are {'0' * 64} on CPU (abacus)" in said
-    with pytest.raises(ResultsError, match="came to weights .*, the study holds a record with weights 0000"):
+    with pytest.raises(ResultsError, match="weights .*the study .*weights 0000"):
         studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
     assert main(["verify", str(study), "--stage", "nonsense", "--runs", str(study / "again")]) == 2
     assert "no run has a stage 'nonsense'" in capsys.readouterr().err
@@ -153,7 +153,7 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
         for by in (1.9, 1.91)
     )
     assert studies._check_measured(less, less) == 5  # two domains, two unigrams
-    with pytest.raises(ResultsError, match="perplexity 1.9 is recorded on a without its copies after step"):
+    with pytest.raises(ResultsError, match=r"perplexity 1\.9 .*on a without its copies"):
         studies._check_measured(less, other)
     spoil(study, lambda line: line.update(unigram={"a": 2.0, "b": 2.0}), "suites/")
     assert main([*arguments, str(study / "unigram")]) == 2
@@ -204,9 +204,7 @@ def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, 
     [line] = [name for name in members if name.startswith("suites/tiny/naive")]
     members[line] = members[line].replace(key.encode(), b"000000000000")
     studies._write_archive(study / ARCHIVE, members)
-    with pytest.raises(
-        ResultsError, match=f"came to stages .*{key}, the study holds a record with stages .*, 000000000000: "
-    ):
+    with pytest.raises(ResultsError, match=f"stages .*{key}, the study .*stages .*, 000000000000: "):
         collected()
     assert studies._read_archive(study / ARCHIVE) == members
 
@@ -317,10 +315,10 @@ def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, stu
         ]
         return dataclasses.replace(run, stages=[first, lines])
 
-    with pytest.raises(ResultsError, match="stage 1: 27 steps charged until then of 12"):
+    with pytest.raises(ResultsError, match="stage 1: 27 steps .*of 12"):
         studies.check_budgets(config, charge(21.0), anew=False)
     studies.check_budgets(config, charge(12.0), anew=True)
-    with pytest.raises(ResultsError, match="stage 1: 24 steps charged until then of 12"):
+    with pytest.raises(ResultsError, match="stage 1: 24 steps .*of 12"):
         studies.check_budgets(config, charge(24.0), anew=True)
 
 
@@ -329,14 +327,14 @@ def test_a_report_that_was_edited_is_refused(study: Path) -> None:
     table = study / "report/tiny/main_pretraining.csv"
     text = table.read_text()
     table.write_text(text + "1")
-    with pytest.raises(ResultsError, match="the records give another table"):
+    with pytest.raises(ResultsError, match=rf"{table.name}: .*records"):
         check(study)
     table.unlink()
-    with pytest.raises(ResultsError, match="the records give another table, or none"):
+    with pytest.raises(ResultsError, match=rf"{table.name}: .*records"):
         check(study)
     table.write_text(text)
     (study / "report/tiny/better.csv").write_text(text)
-    with pytest.raises(ResultsError, match="the records give another table, or none"):
+    with pytest.raises(ResultsError, match=r"better\.csv: .*records"):
         check(study)
 
 
@@ -351,7 +349,7 @@ def test_a_suite_without_records_has_no_report(study: Path) -> None:
 def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path) -> None:
     """Oracle: NUL, which ends a name for every system; it stands in tar's long form of a name."""
     studies._write_archive(study / ARCHIVE, {"suites/a\0" + "b" * 100: b"x"})
-    with pytest.raises(ResultsError, match="tar.gz: embedded null byte; such an archive is not ours: restore"):
+    with pytest.raises(ResultsError, match=r"tar\.gz: embedded null byte"):
         check(study)
 
 

@@ -105,7 +105,7 @@ def test_other_uses_of_parameters_are_refused() -> None:
             return self.called(x) * self.bare + x @ self.uncalled.weight + self.uncalled.bias
 
     model = Odd()
-    with pytest.raises(ConfigError, match=r"came to bare, uncalled\.bias, uncalled\.weight: .* Linear, Conv1D"):
+    with pytest.raises(ConfigError, match=r"bare, uncalled\.bias, uncalled\.weight: .* Linear, Conv1D"):
         row_gradients(model, 2, lambda: model(torch.ones(2, 4, 3)).sum(), lambda *given: None)
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not any(layer._forward_hooks for layer in model.modules())

@@ -112,10 +112,10 @@ def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatc
 
 def test_what_needs_whole_weights_is_refused_before_any_run() -> None:
     """Oracle: the message names the row, or the settings, and the cure."""
-    with pytest.raises(ConfigError, match=r"row 'ewc': it needs whole weights, .* training\.shard .*: leave"):
+    with pytest.raises(ConfigError, match=r"row 'ewc': .*whole weights.*training\.shard"):
         check_method(make_tiny_config("ewc", shard=True), methods.build("ewc"))
-    with pytest.raises(ConfigError, match=r"row 'er': its optimizer 'muon' needs whole weights"):
+    with pytest.raises(ConfigError, match=r"row 'er': .*'muon' .*whole weights"):
         check_method(make_tiny_config("er", shard=True, optimizer="muon"), methods.build("er"))
-    with pytest.raises(ValueError, match="shard goes neither with compile nor with precision 'fp16'"):
+    with pytest.raises(ValueError, match="shard .*compile .*'fp16'"):
         make_tiny_config("naive", shard=True, compile=True)
     assert "shard" not in make_tiny_config("naive").training.model_dump()

@@ -161,15 +161,15 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     config = with_budget(
         TinyRuns("er", methods.build, tmp_path).make_config(), unit="reference", amount=1, reference=str(path)
     )
-    with pytest.raises(ConfigError, match=r"times\.json is no table.*run_all\.py speed conformance --reference"):
+    with pytest.raises(ConfigError, match=r"times\.json .*run_all\.py speed conformance --reference"):
         find_stage_times(config, 0)
     rows = [RowTimes("naive", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
     step_times.write(path, rows, ALONE.describe_hardware())
-    with pytest.raises(ConfigError, match="no step times of er with options {} and .* of row 'er'; measure it"):
+    with pytest.raises(ConfigError, match="of er with options {} .*row 'er'"):
         find_stage_times(config, 0)
     other = {**list_settings(config), "training.batch_size": 2048}
     step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], ALONE.describe_hardware())
-    with pytest.raises(ConfigError, match="no step times of er .* the other settings of row 'er'; measure it"):
+    with pytest.raises(ConfigError, match="of er .*other settings .*row 'er'"):
         find_stage_times(config, 0)
     assert [p.name for p in tmp_path.iterdir()] == ["times.json"]
 

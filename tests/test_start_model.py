@@ -164,7 +164,7 @@ def test_a_start_model_that_changed_since_the_plan_is_not_trained_on(tmp_path: P
     assert start
     vocabulary = Vocabulary(400, (), load_tokenizer(folder).special)
     flip(folder / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"start are not those that the run was planned with \(hash"):
+    with pytest.raises(ConfigError, match=r"\bstart .*\(hash"):
         load_start(start, vocabulary)
     flip(folder / "model.safetensors")
     assert load_start(start, vocabulary).network.config.n_layer == 1
@@ -211,7 +211,7 @@ def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
         config_of("naive", tmp_path / "nothing")
     with pytest.raises(ConfigError, match=r"L1_D16 cannot follow L1_D32.*smaller"):
         config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 16}] * 2)
-    with pytest.raises(ConfigError, match=r"L1_D40 cannot follow L1_D32.* multiples of 16"):
+    with pytest.raises(ConfigError, match=r"L1_D40 .*L1_D32.* multiples of 16"):
         config_of("naive", folder, ladder=[{"layers": 1, "hidden_size": 40}] * 2)
     with pytest.raises(ValueError, match="goes with start"):
         Model(revision="main", ladder=[{"layers": 1, "hidden_size": 64}])
@@ -249,9 +249,7 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return str(copy)
 
     monkeypatch.setattr("benchmark.models.start_model.snapshot_download", hub)
-    with pytest.raises(
-        ConfigError, match=r"'me/base', revision 'v1' .*OSError.* `run_all.py prepare` once where there"
-    ):
+    with pytest.raises(ConfigError, match=r"'me/base', revision 'v1' .*OSError.*`run_all\.py prepare`"):
         config_of("naive", Path("me/base"), revision="v1")
     offline = False
     first = config_of("naive", Path("me/base"), revision="v1")

@@ -54,7 +54,7 @@ def test_random_numbers_stay_the_same() -> None:
 )
 def test_a_share_that_no_batch_can_hold(share: float, batch_size: int, what: str) -> None:
     """Oracle: rounding by hand; twenty times the rows hold it."""
-    with pytest.raises(ConfigError, match=f"a batch of {batch_size} rows rounds to {what} of them: choose another"):
+    with pytest.raises(ConfigError, match=rf"batch of {batch_size} rows .*\b{what}\b"):
         count_rows_of_share(share, batch_size, "memory")
     assert 0 < count_rows_of_share(share, 20 * batch_size, "memory") < 20 * batch_size
 
@@ -157,7 +157,7 @@ def test_unions(corpus) -> None:
 
 def test_too_little_text(corpus) -> None:
     """Oracle: the contract, an error of the user's that says what to do."""
-    with pytest.raises(ConfigError, match="less than one row of 398"):
+    with pytest.raises(ConfigError, match="less .*row of 398"):
         Stream(corpus, Data(sequence_length=400), masked=False, seed=0)
 
 

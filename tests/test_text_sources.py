@@ -40,7 +40,7 @@ def test_a_network_that_fails_in_the_middle_names_the_data_set(tmp_path: Path, m
     domain = Domain(name="hub", datasets=(HubDataset(path="some/where"),))
     documents = corpus.read(domain, 0.5, Counter())
     assert [next(documents).text, next(documents).text] == ["one", "two"]
-    with pytest.raises(DataError, match=r"^dataset 'some/where' .*: NetworkError: the server went away: .*try again"):
+    with pytest.raises(DataError, match=r"^dataset 'some/where' .*: NetworkError: the server went away: "):
         next(documents)
     for field, told in (
         ("text", "dataset 'some/where', split 'train': NetworkError: the"),

@@ -90,7 +90,7 @@ def test_a_row_that_no_configuration_trains_is_named() -> None:
     suite = load_suite("demo", {"methods": ["naive", "er"]})
     searching = search(suite, 2)
     perplexities = {"Naive 0": 30.0, "Naive 1": 20.0, "ER 0": math.inf, "ER 1": math.inf}
-    with pytest.raises(ConfigError, match=r"no configuration of row 'ER' in demo-tune\.toml could be trained"):
+    with pytest.raises(ConfigError, match=r"no .*row 'ER' in demo-tune\.toml"):
         tuning.pick(suite, methods.rows(suite), searching, perplexities)
     chosen = tuning.pick(suite, methods.rows(suite), searching, {**perplexities, "ER 1": 9.0})
     assert [row.options for row in chosen.rows] == [searching.rows[1].options, searching.rows[3].options]

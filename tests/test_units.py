@@ -29,7 +29,7 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     """Oracle: a made-up unit, rows: 40 of them are four batches of ten; suites, plans, clock, records, tables and
     figures know it without another line. A name that is no unit is refused, with those that are."""
     suite, rows = write(tmp_path), ("--set", "budget.unit=rows", "--set", "budget.amount=40")
-    with pytest.raises(ConfigError, match="budget.unit: no such unit; there are seconds, .*, reference .got 'rows'"):
+    with pytest.raises(ConfigError, match=r"budget\.unit: .*seconds, .*, reference .*'rows'"):
         load_suite(str(suite), {"budget.unit": "rows"})
     length = load_suite(str(suite)).data.text_length
     unit = Unit("rows", "Training rows", "rows of text", lambda work: work.tokens / length)
@@ -128,5 +128,5 @@ def test_a_phase_that_costs_nothing_is_refused(tmp_path) -> None:
     """Oracle: it would never end, since FLOPs are all that is counted; under steps it ends."""
     tiny = TinyRuns("idles", lambda name, options: Idles(), tmp_path)
     config = tiny.make_config().model_copy(update={"budget": Budget(unit="flops", amount=1e6)})
-    with pytest.raises(ConfigError, match="a step of phase 'idle' costs no flops, so the phase would never end"):
+    with pytest.raises(ConfigError, match="phase 'idle' .*no flops"):
         tiny.make_run(config, "run").train(last_stage=0)
