@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.faulty_disk import failures
+from tests.support.faulty_disk import find_failures
 from tests.support.thorough import THOROUGH
 
 
 def test_a_disk_that_fails_anywhere_costs_nothing_but_the_work(tmp_path: Path) -> None:
     """Oracle: what was there or what was to come is read back, an error names its file, and the same work done again
     comes to what it would have been. Of all faults eight in each scenario."""
-    scenarios = list(failures(tmp_path, 1000 if THOROUGH else 8))
+    scenarios = list(find_failures(tmp_path, 1000 if THOROUGH else 8))
     assert [line["wrong"] for line in scenarios] == [[]] * len(scenarios)
     assert sum(line["faults"] for line in scenarios) > 40

@@ -66,7 +66,7 @@ class Scenario:
     allowed: Callable[[Any, Any, Any], bool] = lambda seen, before, after: seen in (before, after)
 
 
-def failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
+def find_failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
     """What went wrong in each scenario, in a process of its own: see this file's first lines."""
     command = [sys.executable, "-m", "tests.support.faulty_disk", str(folder), str(most)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -127,7 +127,7 @@ class SmallDisk:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL if self.ends else signal.SIG_IGN)
 
 
-def in_a_child(act: Callable[[], object]) -> tuple[int, str]:
+def do_in_a_child(act: Callable[[], object]) -> tuple[int, str]:
     """The exit status of a copy of this process that does something, and what it returns, or its error; a negative
     number is a signal."""
     reading, writing = os.pipe()
@@ -148,7 +148,7 @@ def in_a_child(act: Callable[[], object]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
 
 
-def faults(scenario: Scenario, folder: Path) -> Iterator[tuple[str, FaultyDisk | SmallDisk]]:
+def list_faults(scenario: Scenario, folder: Path) -> Iterator[tuple[str, FaultyDisk | SmallDisk]]:
     """All faults of a scenario, with their names; on a whole disk it does its work in the folder for that."""
     disk = FaultyDisk(folder)
 
@@ -157,7 +157,7 @@ def faults(scenario: Scenario, folder: Path) -> Iterator[tuple[str, FaultyDisk |
         scenario.act(folder)
         return "\n".join(disk.names)
 
-    status, names = in_a_child(act)
+    status, names = do_in_a_child(act)
     assert status == DONE, names
     for kind in KINDS:
         for number, name in enumerate(names.splitlines()):
@@ -174,7 +174,7 @@ def run(scenario: Scenario, place: Path, most: int) -> dict[str, Any]:
     folder.mkdir()
     scenario.prepare(folder)
     before = scenario.read(folder)
-    known = [*faults(scenario, folder)]
+    known = [*list_faults(scenario, folder)]
     chosen = random.Random(scenario.name).sample(known, min(most, len(known)))
     after = scenario.read(folder)
     wrong = []
@@ -182,12 +182,12 @@ def run(scenario: Scenario, place: Path, most: int) -> dict[str, Any]:
         shutil.rmtree(folder)
         folder.mkdir()
         scenario.prepare(folder)
-        if problem := one_fault(scenario, disk, folder, before, after):
+        if problem := try_fault(scenario, disk, folder, before, after):
             wrong.append(f"{name}: {problem}")
     return {"scenario": scenario.name, "faults": len(chosen), "wrong": wrong}
 
 
-def one_fault(scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, before: Any, after: Any) -> str:
+def try_fault(scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, before: Any, after: Any) -> str:
     """What is wrong after a fault, or nothing."""
 
     def act() -> None:
@@ -203,7 +203,7 @@ def one_fault(scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, be
                 raise AssertionError(f"told with a traceback: {type(error).__name__}") from error
             raise
 
-    status, error = in_a_child(act)
+    status, error = do_in_a_child(act)
     if status == FAILED and str(folder) not in error:
         return f"no file is named: {error}"
     if status not in (DONE, FAILED, -signal.SIGKILL, -signal.SIGXFSZ):
@@ -226,7 +226,7 @@ PIECES = ("red green", "blue cyan", "one two")
 DATA = Data(sequence_length=18, memory_tokens=100, valid_share=0.3)
 
 
-def nothing(folder: Path) -> None:
+def do_nothing(folder: Path) -> None:
     pass
 
 
@@ -322,7 +322,7 @@ def own_twice(folder: Path) -> None:
             pass
 
 
-def scenarios() -> list[Scenario]:
+def list_scenarios() -> list[Scenario]:
     models = Models()
     return [
         Scenario("records", begin_records, append_records, read_records, is_prefix),
@@ -332,11 +332,11 @@ def scenarios() -> list[Scenario]:
             lambda folder: save_checkpoint(folder, 2.0),
             read_checkpoint,
         ),
-        Scenario("model", nothing, models.second, models.read),
+        Scenario("model", do_nothing, models.second, models.read),
         # between two renames there is none: its stage is not done then, and trains on from its checkpoint
         Scenario("model_again", models.first, models.second, models.read, lambda seen, *both: seen in (None, *both)),
         Scenario("tokens", write_text, tokenise, read_tokens, lambda seen, _, after: set(seen) <= set(after)),
-        Scenario("lease", nothing, own_twice, lambda folder: locks.Lease(folder / "lock").is_taken()),
+        Scenario("lease", do_nothing, own_twice, lambda folder: locks.Lease(folder / "lock").is_taken()),
     ]
 
 
@@ -344,7 +344,7 @@ def main() -> None:
     system: Any = os
     system.fsync = lambda descriptor: None  # a process that ends loses nothing that the kernel has
     locks.EXPIRES = 0.1  # of one that does not say whose it is
-    for scenario in scenarios():
+    for scenario in list_scenarios():
         print(json.dumps(run(scenario, Path(sys.argv[1]), int(sys.argv[2]))), flush=True)
 
 

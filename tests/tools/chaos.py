@@ -68,7 +68,7 @@ def many(runs: int, seed: int) -> int:
 def disk() -> int:
     wrong = faults = 0
     with tempfile.TemporaryDirectory() as folder:
-        for line in faulty_disk.failures(Path(folder)):
+        for line in faulty_disk.find_failures(Path(folder)):
             print(f"{line['scenario']}: {line['faults']} faults", flush=True)
             print("".join(f"  {problem}\n" for problem in line["wrong"]), end="")
             wrong, faults = wrong + len(line["wrong"]), faults + line["faults"]
