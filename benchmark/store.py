@@ -231,7 +231,7 @@ def make_empty_run(line: RunLine) -> RunRecords:
 
 
 def leave_out(run: RunRecords, why: str) -> RunRecords:
-    """An empty run in its place, which says why its records do not count."""
+    """A copy of a run without its records, and without the stages and texts in its line; its `why` is the reason."""
     line = replace(run.line, stages=[], unigram={}, texts={}, tokens={}, start="")
     return dataclasses.replace(make_empty_run(line), why=why)
 

@@ -52,7 +52,10 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 
 def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
-    """What makes numbers on this text say less than they seem to. `folder` keeps the copies found."""
+    """Warnings of a text on which perplexity tells little: few, copied or short documents, data that may change.
+
+    `folder` keeps which validation documents are copies, so that a second call need not look for them again.
+    """
     leaks = find_validation_leaks(corpus, config.learned, folder)
     for domain in (*corpus.domains, *corpus.probes):
         held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)

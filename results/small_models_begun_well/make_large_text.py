@@ -94,7 +94,10 @@ def read_source(text: str) -> list[str]:
 
 
 def read_entries(text: str) -> list[str]:
-    """An entry begins at each line that is not indented."""
+    """The entries of a dictionary or a changelog, each from a line that is not indented to the next such line.
+
+    What a dictionary says of itself, in entries that begin with 00-database, is left out.
+    """
     return [entry.rstrip() for entry in re.split(r"\n+(?=\S)", text) if not entry.startswith("00-database")]
 
 

@@ -67,7 +67,7 @@ class Scenario:
 
 
 def find_failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
-    """What went wrong in each scenario, in a process of its own: see this file's first lines."""
+    """A line of each scenario from a process of its own: how many faults there were, and what went wrong after them."""
     command = [sys.executable, "-m", "tests.support.faulty_disk", str(folder), str(most)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -79,7 +79,10 @@ def find_failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class FaultyDisk:
-    """What is below a folder, for this process from `install` on: operation number `at` goes wrong."""
+    """A disk of which operation number `at` below a folder fails as `kind` says, for this process from `install` on.
+
+    `names` are the operations so far. With `at` -1 none fails, and they are only counted.
+    """
 
     folder: Path
     at: int = -1

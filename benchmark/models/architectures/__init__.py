@@ -220,11 +220,12 @@ class Architecture:
         raise NotImplementedError
 
     def see(self, network: Any, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The position of each column, (1, T) or (B, T), and which columns it attends to, (B, 1, T, T).
+        """The positions of tokens (B, T), shape (1, T) or (B, T), and the attention mask, shape (B, 1, T, T), or None.
 
-        The latter is None where each column attends to all, or in a decoder to all before it, which has fast kernels; a
-        decoder never sees what is padded at the right. A network whose configuration says `document_mask` keeps apart
-        the documents of tokens that come without a mask.
+        The attention mask is True where a token (third axis) attends to another (last axis). It is None where fast
+        kernels do without: where every token attends to all, in a decoder to all before it. A decoder needs none for
+        padding, which is at the right. Both come from `separate_documents` where the configuration of the network has
+        `document_mask` and tokens come without a mask.
         """
         if mask is None and getattr(network.config, "document_mask", None):
             end, text = network.config.document_mask
