@@ -248,13 +248,9 @@ def run_side_by_side(place: Place) -> Figures:
         began = time.monotonic()
         run_suite(place, store, ['{ method = "naive" }', '{ method = "er" }'], "--parallel", count)
         seconds.append(time.monotonic() - began)
-    pairs = zip(
-        read_last_evaluations(place, "alone").values(),
-        read_last_evaluations(place, "side by side").values(),
-        strict=True,
-    )
+    alone, together = (read_last_evaluations(place, store).values() for store in ("alone", "side by side"))
     words = f"{seconds[0]:.0f} s one after the other, {seconds[1]:.0f} s at a time"
-    return compare_perplexities([*pairs], words, {"took": seconds})
+    return compare_perplexities([*zip(alone, together, strict=True)], words, {"took": seconds})
 
 
 def run_processes_together(place: Place) -> Figures:
