@@ -77,8 +77,8 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
                 assert mine.keys() == theirs.keys()
                 for part, tensor in mine.items():
                     torch.testing.assert_close(tensor, theirs[part], rtol=0, atol=1e-6, msg=f"{name}: {part}")
-            for mine, theirs in zip(perplexities(run), measured, strict=True):
-                assert mine == pytest.approx(theirs, rel=1e-5)  # sums of single precision
+            for perplexity, of_whole in zip(perplexities(run), measured, strict=True):
+                assert perplexity == pytest.approx(of_whole, rel=1e-5)  # sums of single precision
             lines = [line for key in run.keys for line in read_stage_lines(run.store.stage_file(key))]
             assert [line["kind"] for line in lines].count("resumed") == 2, name
     finally:
