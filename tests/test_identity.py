@@ -10,15 +10,19 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+import methods
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import find_example_keys, load_examples, make_score_key, select_scores
 from benchmark.records import CURE, ScoreLine
+from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
-from benchmark.store import Store
+from benchmark.store import Store, make_empty_run
+from benchmark.training.identity import Identities
 from benchmark.training.keys import hash_code
 from methods.naive import Naive
 from run_all import main
@@ -365,3 +369,13 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
         keys.append(load_examples(suite.tasks[0], (), store.data).key)
         assert find_example_keys(suite, store) == {"toy": keys[-1]}
     assert keys[0] == keys[2] != keys[1]
+
+
+def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
+    """Oracle: settings recorded with a run may be of a method that is gone, and are believed; a suite's own are not."""
+    config = methods.runs(load_suite(str(write(tmp_path))))[0]
+    run = make_empty_run(config.describe())
+    without_methods = Identities(Store(tmp_path), Mock(side_effect=ConfigError("gone")))
+    assert without_methods.leave_out(run) is run
+    with pytest.raises(ConfigError, match="gone"):
+        without_methods.leave_out(run, config)
