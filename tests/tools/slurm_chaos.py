@@ -5,10 +5,9 @@
 Who submits has a full disk, is killed twice on its way, then two submit at once, and the cluster takes few jobs at a
 time: `run` is called again and again. What prepares has an account of its own, and is stopped in the middle of a text.
 Jobs are told that their time is over, killed, preempted, suspended, cancelled, or lose their node, the controller falls
-silent. One job each that prepares, scores and measures is killed, and one that reports
-reaches its limit in vain. Another suite asks for a run's stages while they are trained. With several runs a job what
-happens to one happens to its job: all of its runs stop, or its processes die. The largest array may be 0, which is a
-site without arrays.
+silent. One job each that prepares, scores and measures is killed, and one that reports reaches its limit in vain.
+Another suite asks for a run's stages while they are trained. With several runs a job what happens to one happens to its
+job: all of its runs stop, or its processes die. The largest array may be 0, which is a site without arrays.
 
 All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the training that was lost
 must stay within the checkpoint intervals and two percent.
@@ -219,7 +218,9 @@ class Chaos:
 
     def submit_on_a_full_disk(self) -> None:
         """No file may grow: nothing is submitted, which is said."""
-        process = self.submitter("sh", "-c", 'ulimit -f 1; exec "$0" "$@"', stderr=subprocess.PIPE)
+        # without its own cache: Python keeps the first half of a compiled file that it could not write whole
+        full = 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 1; exec "$0" "$@"'
+        process = self.submitter("sh", "-c", full, stderr=subprocess.PIPE)
         said = process.communicate()[1]
         assert process.returncode == 2 and "submitted; make room there" in said and not queue(), said
 
@@ -286,16 +287,8 @@ class Chaos:
 
     def preempt(self, job: Job) -> None:
         """An urgent job takes all of the node."""
-        urgent = [
-            "sbatch",
-            "--account=urgent",
-            "--partition=main",
-            f"--nodelist={job.node}",
-            "--exclusive",
-            "--wrap=true",
-            "--output=/dev/null",
-        ]
-        subprocess.run(urgent, check=True, capture_output=True)
+        urgent = f"--account=urgent --partition=main --nodelist={job.node} --exclusive --wrap=true --output=/dev/null"
+        subprocess.run(["sbatch", *urgent.split()], check=True, capture_output=True)
 
     def suspend(self, job: Job) -> None:
         """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
