@@ -204,7 +204,7 @@ def _make_perplexity_matrix(run: RunRecords) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTable(TableExhibit):
-    """AP in the last stage when every run has spent as much there as the run that spent least of those that compare.
+    """Each run's AP in the last stage, read when it had spent as much there as the run that spent least.
 
     The stages before are as they were, at the suite's budget. Only runs that finished are compared, and in wall time
     only those that had their cores in the last stage. Rows that pool the budgets of several stages are left out: cut at

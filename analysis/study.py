@@ -461,6 +461,6 @@ def select_measure(measured: Measures, name: str, what: Literal["perplexity", "b
 
 
 def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
-    """What was spent since the start of the run, by unit, and in the budget's; older records lack FLOPs."""
+    """What was spent since the start of the run, by unit, and in the budget's as "charged"; NaN where unknown."""
     now = {**charged, "charged": charged[unit]}
     return {name: before + now.get(name, np.nan) for name, before in spent.items()}

@@ -191,7 +191,7 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
 
 
 def refuse(error: OSError) -> NoReturn:
-    """For `os.walk`, which else leaves out the text of a folder that cannot be read."""
+    """Raise the error. `os.walk` without this skips a folder that cannot be read, and its text would be missing."""
     raise error
 
 

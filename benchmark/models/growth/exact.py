@@ -78,9 +78,10 @@ class Exact(Width):
         return wide
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """Extra units come out as zero or, in post-LN, where they stay in the residual stream, as about its mean.
+        """The bias makes the output of new units zero, or in post-LN the mean of the old units' biases.
 
-        They come in as the mean, so their gain does not matter here; but a gain of zero would stop their gradient.
+        In post-LN outputs stay in the residual stream, whose mean new units must not move. The input of new units is
+        the mean, so any gain leaves the function as it was; a gain of zero would give them no gradient.
         """
         mean = norm.bias.mean() if self.post_norm else torch.zeros_like(norm.bias[0])
         gain = torch.cat([norm.weight[self.hidden], norm.weight.mean().expand(self.extra)])
