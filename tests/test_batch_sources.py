@@ -88,14 +88,8 @@ def test_losses_are_weighed() -> None:
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        (
-            (Source("email"),),
-            r"phase 'adapt' of stage 1: no source 'email' in this stage; there are new, .*memory, json$",
-        ),
-        (
-            (Source("new", 0.5), Source("memory", 0.01)),
-            "sources of phase 'adapt': a share of 0.01 of a batch of 8 rows",
-        ),
+        ((Source("email"),), "phase 'adapt' of stage 1: .*'email'.*; there are new, .*memory, json$"),
+        ((Source("new", 0.5), Source("memory", 0.01)), r"phase 'adapt': .* 0\.01 .* 8 rows"),
     ],
 )
 def test_sources_that_are_none_are_refused(sources: Any, message: str) -> None:

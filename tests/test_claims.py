@@ -77,7 +77,7 @@ def test_a_verdict_is_students(er, state):
         sides = [scipy.stats.ttest_1samp(logs, 0.0, alternative=side).pvalue for side in ("less", "greater")]
         assert result.p == pytest.approx(min(1.0, 2 * max(min(sides), 0.25 ** len(er))))
     assert result.weakest.changes == pytest.approx(logs)
-    assert result.reason == (f"{len(er)} of at least 3 seeds" if len(er) < 3 else "")
+    assert [*filter(str.isdigit, result.reason)] == ([str(len(er)), "3"] if len(er) < 3 else [])
 
 
 def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
@@ -87,7 +87,7 @@ def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
     er = [[1.0, value] for value in (15.0, 16.0, 14.0, 13.0)]
     others = {name: [[1.0, 10.0]] * 4 for name in ("Naive", "EWC", "MAS")}
     few = verdict(claim, numbers(ER=er[:3], **others))
-    assert few.state == "not decidable" and few.reason == "3 of at least 4 seeds to refute"
+    assert few.state == "not decidable" and [*filter(str.isdigit, few.reason)] == ["3", "4"]
     assert verdict(claim, numbers(ER=er, **others)).state == "not held"
     near = verdict(claim, numbers(ER=[[1, value] for value in (10.5, 9.6, 10.6, 9.7)], **others))
     spread = float(np.std(np.log([1.05, 0.96, 1.06, 0.97]), ddof=1))
@@ -137,9 +137,9 @@ def test_what_is_missing_is_not_decidable_but_can_be_refuted():
     assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5, Naive=[[1]] * 5))
     there = {row: [[1, 10.0]] * 5 for row in PAPER if row not in ("ELLE", "PNN")}
     result = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, **there))
-    assert result.state == "not decidable" and result.reason == "nothing measured of PNN"
+    assert result.state == "not decidable" and result.reason.endswith(" PNN")
     late = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, PNN=[[1]] * 5, **there))
-    assert late.state == "not decidable" and late.reason == "nothing measured of PNN"
+    assert late.state == "not decidable" and late.reason.endswith(" PNN")
     assert verdict(lowest, numbers(ELLE=[[1, 15.0]] * 5, **there)).state == "not held"
     diverged = verdict(CLAIM, numbers(ER=[[1, 2]] * 5, Naive=[[1.0, 10.0]] * 4 + [[1.0, math.inf]]))
     assert diverged.state == "not decidable" and diverged.reason == "a run diverged"

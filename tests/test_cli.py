@@ -60,7 +60,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table of both rows. The
     commands that are named can be pasted: the suite is a path, its records are elsewhere."""
     code, text = cli("run", "--dry-run")
-    assert code == 0 and "To train: 2 of 2 runs, 18 steps" in text
+    assert code == 0 and "2 of 2 runs, 18 steps" in text
     code, text = cli("status")
     assert "2 runs, 2 todo" in text
 
@@ -73,7 +73,7 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
     before = {stage: (stage / "records.jsonl").read_bytes() for stage in stages}
 
     code, text = cli("run", "--parallel", 1)
-    assert code == 0 and f"nothing to train in {place / 'runs'}: 2 runs, 2 done" in text
+    assert code == 0 and f"{place / 'runs'}: 2 runs, 2 done" in text
     assert {stage: (stage / "records.jsonl").read_bytes() for stage in stages} == before
     code, text = cli("run", "--dry-run")
     assert "0 of 2 runs" in text
@@ -106,7 +106,7 @@ def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:
 
     monkeypatch.setitem(run_all.COMMANDS, "status", interrupt)
     assert run_all.main(["status", "demo", "--watch"]) == 130
-    assert capsys.readouterr().err.strip().startswith("ended; jobs go on that were submitted")
+    assert "`run`" in (said := capsys.readouterr().err.strip()) and "\n" not in said
 
 
 def test_a_reader_that_has_read_enough_is_no_error() -> None:

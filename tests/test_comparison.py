@@ -78,8 +78,8 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
     table = build_comparison("demo", *runs)
     cells = {row.label: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["ER"][1] == "3" and all(cells["ER"][2:4]) and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
-    assert describe_furthest_row("demo", *runs) == "demo: AP of A and B is at most 10.0% apart (Naive)"
-    assert cells["Naive"][4] == "+10.0%" and "On other texts in A and B, so nothing is compared: ER." in table.notes
+    assert re.match(r"demo: .* 10\.0% .*\(Naive\)$", describe_furthest_row("demo", *runs))
+    assert cells["Naive"][4] == "+10.0%" and any(note.endswith("compared: ER.") for note in table.notes)
 
 
 def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
@@ -91,10 +91,7 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
     tried = [run for run in b if run.row == "ER"]
     for runs in ([*a, *tried], [*a[:5], *(run for run in (*a[5:], *tried) if run.seed == 2)]):
         both = Side("both", {"demo": runs})
-        said = (
-            "both: row 'ER' of demo was run with options.er.replay = none and with 0.2: .* --set options.er.replay=0.2"
-        )
-        with pytest.raises(ComparisonError, match=said):
+        with pytest.raises(ComparisonError, match="both: .*'ER' of demo .* none .* 0.2: .*--set options.er.replay=0.2"):
             list(compare(both, Side("b", {"demo": b})))
     chosen = select_one_trial(both, "demo", {"options.er.replay": 0.2})
     assert [run for run in chosen if run.row == "ER"] == [run for run in b if run.row == "ER" and run.seed == 2]
@@ -117,9 +114,7 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
     study._write_archive(folder / "records" / "tiny-s0.tar.gz", kept)
     assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
-    assert (
-        re.search(r"Naive +Ns +1 ", said) and "ER: only in B." in said and "Settings, code and hardware agree." in said
-    )
+    assert re.search(r"Naive +Ns +1 ", said) and "ER: only in B." in said and "hardware agree." in said
 
 
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:

@@ -180,7 +180,7 @@ def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -
     (tmp_path / "suites" / "m").mkdir()
     assert load_suite("suites/s.toml").model.start == "suites/m"
     file.write_text(text.replace("[model]", '[model]\nstart = "../n"'))
-    with pytest.raises(ConfigError, match="'./n': no such folder"):
+    with pytest.raises(ConfigError, match=r"'\./n'"):
         methods.runs(load_suite("suites/s.toml"))
 
 

@@ -150,23 +150,15 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
 @pytest.mark.parametrize(
     ("how", "check", "message"),
     [
-        ("", conformance.options_are_documented, "option 'how' has no comment"),
+        ("", conformance.options_are_documented, "option 'how' "),
         ("too much", conformance.phases_fill_each_stage, "more than the budget"),
         ("too many", conformance.budget_is_kept_to_one_step, "which may end at"),
         ("unseeded", conformance.trains_the_same_twice, "differs by .* take them from torch"),
         ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
-        (
-            "first stage",
-            conformance.is_naive_where_it_says,
-            "differs by .* in the first stage: say in `signature`",
-        ),
+        ("first stage", conformance.is_naive_where_it_says, "differs by .* first stage: .*`signature`"),
         ("asked", works_on_the_clock_alone, "takes 16 FLOPs"),
         ("counts", conformance.trains_under_every_budget, "not finite"),
-        (
-            "state",
-            conformance.resumes_identically_from_a_kill_in_each_phase,
-            "differs by .* after kills: name in `state`",
-        ),
+        ("state", conformance.resumes_identically_from_a_kill_in_each_phase, "differs by .* kills: .*`state`"),
         pytest.param(
             "alone", conformance.two_processes_equal_one, "two processes: a process sees", marks=only_thorough
         ),
@@ -235,7 +227,7 @@ class NoTeacher(LifelongMethod):
 def test_a_method_that_does_nothing_is_told(tmp_path, monkeypatch) -> None:
     """Oracle: Naive's weights; a method that means to be Naive declares it."""
     tiny = tiny_runs_of(NoTeacher, tmp_path)
-    with pytest.raises(AssertionError, match="3 stages .*Naive's bit for bit"):
+    with pytest.raises(AssertionError, match="3 stages .*Naive's"):
         conformance.is_naive_where_it_says(tiny)
     monkeypatch.setattr(NoTeacher, "may_be_naive", True)
     conformance.is_naive_where_it_says(tiny)

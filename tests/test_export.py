@@ -104,7 +104,7 @@ def test_the_perplexity_is_the_one_of_evaluate(
     assert perplexity_in_transformers(tmp_path / "out", documents) == pytest.approx(expected, rel=1e-5)
     assert measured["documents"] == len(documents)
     if prompts:
-        with pytest.raises(ConfigError, match="evaluate the stage that"):
+        with pytest.raises(ConfigError, match=r"out: .*prompt"):
             evaluate_text(tmp_path / "out", where)
     else:
         assert evaluate_text(tmp_path / "out", where)["perplexity"] == pytest.approx(expected, rel=1e-6)
@@ -176,7 +176,7 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spar
     model = build(architecture, 1, 16, vocabulary, LENGTH, head_size=16, prompts=True)
     model.save(tmp_path / "model", bpe)
     if not spare:
-        with pytest.raises(ConfigError, match="no token .*free.*--prompt none"):
+        with pytest.raises(ConfigError, match="--prompt none"):
             export_model(tmp_path / "model", tmp_path / "out", "one")
         return
     export_model(tmp_path / "model", tmp_path / "out", "one")
@@ -185,7 +185,7 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spar
     assert len(published) == bpe.get_vocab_size() + 1
     expected = evaluate_text(tmp_path / "model", where[0], "one")["perplexity"]
     assert perplexity_in_transformers(tmp_path / "out", where[1]) == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(ConfigError, match="evaluate the stage that"):
+    with pytest.raises(ConfigError, match=r"out: .*prompt"):
         evaluate_text(tmp_path / "out", where[0])
 
 

@@ -63,7 +63,7 @@ def test_the_files_are_malicious(plant: Callable[[Path, Path], None], tmp_path: 
 def test_a_checkpoint_runs_nothing(plant: Callable[[Path, Path], None], tmp_path: Path) -> None:
     """`checkpoint.pt` and `method.pt` are read by this function alone."""
     plant(tmp_path / "checkpoint.pt", tmp_path / "made")
-    with pytest.raises(UserError, match=r"checkpoint\.pt cannot be read") as told:
+    with pytest.raises(UserError, match=r"checkpoint\.pt\b") as told:
         checkpoint.load(tmp_path / "checkpoint.pt")
     assert "weights_only" not in str(told.value)  # torch advises to set it to False
     assert not (tmp_path / "made").exists()
@@ -96,7 +96,7 @@ def test_weights_that_are_pickled_are_not_opened(
     if not beside:
         (folder / "model.safetensors").unlink()
         for read in READERS[:3]:
-            with pytest.raises(ConfigError, match=r"no weights in \*\.safetensors"):
+            with pytest.raises(ConfigError, match=r"\*\.safetensors"):
                 read(folder)
     for read in READERS:
         with suppress(UserError, OSError):

@@ -120,16 +120,15 @@ def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, 
     old, text = shown(capsys), (place / "b.jsonl").read_bytes()
     assert "1 done" in said(capsys, "status", "tiny.toml")
     edit(place)
-    assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text or tokenizer has changed" in told
+    assert "1 todo" in said(capsys, "status", "tiny.toml")
     told = said(capsys, "report", "tiny.toml")
-    assert "Records are left out of Naive, seed 0: its text or tokenizer has changed" in told and "| -- |" in told
-    assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1")
+    assert "Naive, seed 0: " in told and "| -- |" in told
+    assert " 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1")
     new = shown(capsys)
-    assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "others")
+    assert " 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "others")
     assert new == shown(capsys, "--runs", "others") != old
     (place / "b.jsonl").write_bytes(text)
-    told = said(capsys, "report", "tiny.toml")
-    assert "Records are left out of Naive, seed 0: its records are of another text" in told
+    assert "Naive, seed 0: " in said(capsys, "report", "tiny.toml")
     said(capsys, "run", "tiny.toml", "--parallel", "1")
     assert shown(capsys) == old
 
@@ -139,11 +138,11 @@ def test_records_of_another_text_are_neither_compared_nor_tracked(place: Path, c
     said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "own")
     commands = ["compare", "own", "own"], ["track", "tiny.toml", "--runs", "own", "--out", "events"]
     compared, tracked = (said(capsys, *command) for command in commands)
-    assert re.search("Naive +b +1 ", compared) and "evaluations written to" in tracked
+    assert re.search("Naive +b +1 ", compared) and "events/tiny/naive-s0-" in tracked
     edit(place)
     compared, tracked = (said(capsys, *command) for command in commands)
-    assert re.search("Naive +-- +--", compared) and "Naive, seed 0: its text or tokenizer has changed" in compared
-    assert "is left out: its text or tokenizer has changed" in tracked and "evaluations written to" not in tracked
+    assert re.search("Naive +-- +--", compared) and "Naive, seed 0: " in compared
+    assert "! naive-s0-" in tracked and "events/tiny/naive" not in tracked
     for name in "ab":
         (place / f"{name}.jsonl").unlink()
     assert re.search("Naive +b +1 ", said(capsys, *commands[0]))
@@ -154,9 +153,9 @@ def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
     edit(place)
     said(capsys, "run", "tiny.toml", "--parallel", "1", "--seeds", "1")
     new = next(line for line in said(capsys, "report", "tiny.toml", "--seeds", "1").splitlines() if "| Naive" in line)
-    for other in ("text, tokenizer or version", "text than a newer run of the row"):
+    for _ in range(2):
         told = said(capsys, "report", "tiny.toml", "--seeds", "0,1")
-        assert f"Records are left out of Naive, seed 0: its records are of another {other}" in told and new in told
+        assert "Naive, seed 0: " in told and new in told
         (place / "b.jsonl").unlink(missing_ok=True)
 
 
@@ -184,7 +183,7 @@ def test_records_copied_without_prepared_text_are_of_what_prepare_finds(place: P
     shutil.rmtree(place / "runs" / "data")
     if edited:
         edit(place)
-    assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "not prepared here" in told
+    assert "1 todo" in said(capsys, "status", "tiny.toml")
     assert "| -- |" in shown(capsys) and "To train: 1" in said(capsys, "run", "tiny.toml", "--dry-run")
     said(capsys, "prepare", "tiny.toml")
     assert (shown(capsys) == old) != edited
@@ -201,7 +200,7 @@ def test_a_text_that_was_edited_is_seen_where_another_is_not_here(place: Path, c
             (place / "a.jsonl").write_bytes(text)
             said(capsys, "prepare", "tiny.toml")
             (place / "a.jsonl").unlink()
-        assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text or tokenizer has changed" in told
+        assert "1 todo" in said(capsys, "status", "tiny.toml")
         assert "| -- |" in shown(capsys)
 
 
@@ -213,10 +212,10 @@ def test_a_text_that_is_here_without_its_tokenizer_is_not_believed(place: Path, 
     (place / "bpe/vocab.json").write_text(json.dumps(model["vocab"]))
     (place / "bpe/merges.txt").write_text("\n".join(map(" ".join, model["merges"])))
     suite.write_text(suite.read_text().replace("vocabulary = 300", 'folder = "bpe"'))
-    assert "training 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1")
+    assert " 1 of 1 runs" in said(capsys, "run", "tiny.toml", "--parallel", "1")
     assert "1 done" in said(capsys, "status", "tiny.toml")
     (place / "bpe").rename(place / "elsewhere")
-    assert "tokenizer has changed, or is not prepared here" in said(capsys, "status", "tiny.toml")
+    assert "1 todo" in said(capsys, "status", "tiny.toml")
     for name in "ab":
         (place / f"{name}.jsonl").unlink()
     assert "1 done" in said(capsys, "status", "tiny.toml")
@@ -232,7 +231,7 @@ def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edi
     mixed = 'sources = [{ train = ["./b.jsonl"] }, { datasets = [{ path = "toy/toy" }] }]'
     text = suite.read_text().replace('train = ["./b.jsonl"]', mixed)
     suite.write_text(text.replace("[tokenizer]", '[tokenizer]\ndomains = ["a"]'))
-    assert "training 1 of 1 runs" in said(capsys, *runs)
+    assert " 1 of 1 runs" in said(capsys, *runs)
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace())
     for file in (place / "runs/data/domains").glob("*/info.json"):
         made_of = json.loads(file.read_text())["source"]
@@ -241,7 +240,7 @@ def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edi
     assert "1 done" in said(capsys, "status", "tiny.toml")
     edit(place)
     for _ in range(2):
-        assert "1 todo" in (told := said(capsys, "status", "tiny.toml")) and "its text or tokenizer has changed" in told
+        assert "1 todo" in said(capsys, "status", "tiny.toml")
         assert "error: dataset 'toy/toy'" in said(capsys, "prepare", "tiny.toml", status=2)
 
 
@@ -258,10 +257,10 @@ def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place:
 def test_code_that_was_changed_without_its_version_is_said(place: Path, capsys, monkeypatch) -> None:
     """Oracle: nothing is said before; the numbers stay."""
     old = shown(capsys)
-    assert "its code was changed" not in said(capsys, "status", "tiny.toml")
+    assert "! naive: " not in said(capsys, "status", "tiny.toml")
     monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
     told = said(capsys, "status", "tiny.toml")
-    assert "1 done" in told and "! naive: its code was changed since it was trained (1 of 1 runs): if" in told
+    assert "1 done" in told and "! naive: " in told and "(1 of 1 runs)" in told
     assert shown(capsys) == old
 
 
@@ -271,19 +270,16 @@ def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys)
     shutil.copy("tiny.toml", "other")
     for other in ("tiny.toml", "other/tiny.toml"):
         told = said(capsys, "report", "tiny.toml", other, status=2)
-        assert "error: more than one suite is called tiny, so their runs would be taken for seeds" in told
+        assert "error: " in told and " is called tiny," in told
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda lines: lines[0]["stages"].reverse(), "stage 0 is recorded as ('"),
-        (lambda lines: lines[0]["domains"].reverse(), "stage 0 is recorded as ('"),
+        (lambda lines: lines[0]["stages"].reverse(), "stage 0 "),
+        (lambda lines: lines[0]["domains"].reverse(), "stage 0 "),
         (lambda lines: lines[0].update(seed=1), "seed 1 of run naive-s0-"),
-        (
-            lambda lines: lines.append({"kind": "failed", "stage": 2, "error": ""}),
-            "failed in stage 2, of stages 0 to 1",
-        ),
+        (lambda lines: lines.append({"kind": "failed", "stage": 2, "error": ""}), "failed in stage 2, "),
     ],
 )
 def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, change, message: str) -> None:
@@ -312,7 +308,7 @@ def test_perplexities_that_were_edited_are_refused(place: Path, capsys) -> None:
         line = {"kind": "later", "domain": "a", "text": run["texts"]["a"], **start}
         write_lines(place / "runs/starts/m0.jsonl", [line])
         told = said(capsys, "report", "tiny.toml", status=status)
-        assert ("do not go together as in" in told) == (CURE in told) == bool(status)
+        assert (": perplexity " in told) == (CURE in told) == bool(status)
 
 
 def test_scores_are_chosen_by_their_key() -> None:

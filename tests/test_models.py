@@ -179,7 +179,7 @@ def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
 def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     """Oracle: the words a user needs: the bad value and the choices."""
     vocabulary = Vocabulary(292, ("web",))
-    with pytest.raises(ConfigError, match="'albert'; choose from bert, .*gpt"):
+    with pytest.raises(ConfigError, match="'albert'; .*bert, .*gpt"):
         build("albert", 2, 128, vocabulary, 32)
     with pytest.raises(ConfigError, match=r"hidden size 100 .*head size 64"):
         build("gpt", 2, 100, vocabulary, 32)
@@ -192,7 +192,7 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"\b293 text ids.*\[292\]"):
         build("gpt", 1, 64, Vocabulary(293, ("web",)), 32).save(tmp_path / "new", tokenizer)
     small("gpt", tokenizer, False).network.save_pretrained(tmp_path / "foreign")
-    with pytest.raises(ConfigError, match="that this benchmark has written"):
+    with pytest.raises(ConfigError, match=r"foreign .*config\.json .*model\.start"):
         load(tmp_path / "foreign")
 
 

@@ -199,16 +199,16 @@ def test_rates_that_mean_nothing_are_refused() -> None:
 
 def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
     """Oracle: the message says so."""
-    with pytest.raises(ConfigError, match="phase 'adapt' trains nothing"):
+    with pytest.raises(ConfigError, match="phase 'adapt' .*trains=False"):
         TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).train_undisturbed()
 
 
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"optimizer": "moun"}, "no optimizer 'moun'; there are adamw, muon, sgd"),
-        ({"optimizer": "sgd", "optimizer_options": {"beta": 0.9}}, "sgd has no option 'beta'; there are momentum"),
-        ({"optimizer": "muon", "optimizer_options": {"ns_steps": 5.5}}, "ns_steps of muon is 5.5, which is no int"),
+        ({"optimizer": "moun"}, "'moun'; .*adamw, muon, sgd"),
+        ({"optimizer": "sgd", "optimizer_options": {"beta": 0.9}}, "sgd .*'beta'; .*momentum"),
+        ({"optimizer": "muon", "optimizer_options": {"ns_steps": 5.5}}, "ns_steps of muon is 5.5"),
     ],
 )
 def test_what_no_kind_is_is_refused(training: dict[str, Any], message: str) -> None:

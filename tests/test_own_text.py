@@ -147,9 +147,9 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
-        (["texts/news"], "a stream needs two domains at least"),
+        (["texts/news"], "two domains"),
         (["texts/news", "nowhere"], "nowhere"),
-        (["texts/news", "one"], "1 documents, too few to train on some"),
+        (["texts/news", "one"], "1 documents"),
     ],
 )
 def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], message: str, monkeypatch) -> None:
@@ -186,10 +186,10 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = [*warn_of_text(corpus, config, tmp_path / "data")]
     said += warn_of_tests_in_stream(corpus, config, tasks, tmp_path / "data")
-    assert said[0].startswith("a: 30 of 60 validation documents stand in its training text")
-    assert said[1].startswith("a: 12 of 60 validation documents stand in the training text of b")
-    assert said[3].startswith("t: 5 of 7 test examples stand in the training text of a")
-    assert said[4].startswith("t: 5 of 7 test examples stand in the training text of b")
+    assert said[0].startswith("a: 30 of 60 ") and "text of" not in said[0]
+    assert said[1].startswith("a: 12 of 60 ") and "text of b" in said[1]
+    assert said[3].startswith("t: 5 of 7 ") and "text of a" in said[3]
+    assert said[4].startswith("t: 5 of 7 ") and "text of b" in said[4]
     assert len(said) == 5 and "tokenizer" in said[2]
     marked, _ = mark_in_stream(tasks, corpus, domains, tmp_path / "data")
     assert marked[0].in_stream == {0, 1, 2, 3, 4}
@@ -207,9 +207,9 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
     config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = list(warn_of_text(corpus, config, tmp_path / "data"))
-    assert said[0].startswith("c: only 9 documents for validation") and len(said) == 3
-    assert said[1].startswith("c: 8 of 9 validation documents stand in the training text of b")  # one is too short
-    assert said[2].startswith("The tokenizer is trained on b, c too")
+    assert said[0].startswith("c: only 9 ") and len(said) == 3
+    assert said[1].startswith("c: 8 of 9 ") and "text of b" in said[1]  # one is too short
+    assert "tokenizer" in said[2] and " b, c " in said[2]
 
 
 def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None:
@@ -223,8 +223,5 @@ def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None
     tokens = {}
     for info in (json.loads(path.read_text()) for path in (tmp_path / "runs/data/domains").glob("*/info.json")):
         tokens[Path(info["source"]["train"][0]).stem] = info["tokens"]
-    expected = (
-        f"Tokens read in a stage over those of its domain, memory's included: a {960 / tokens['a']:.1f}, "
-        f"b {960 / tokens['b']:.1f}. The memory's share of a domain: a {800 / tokens['a']:.1%}."
-    )
-    assert all(text.count(expected) == 1 for text in told)
+    times, share = (f": a {960 / tokens['a']:.1f}, b {960 / tokens['b']:.1f}. ", f": a {800 / tokens['a']:.1%}.")
+    assert all(text.count(times) == text.count(share) == 1 for text in told)

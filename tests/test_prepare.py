@@ -37,7 +37,7 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
     lines: list[str] = []
     domains = two_domains(tmp_path)
     first = prepare(domains, SMALL, DATA, tmp_path / "data", lines.append)
-    assert lines == ["tokenizer: training on a, b", "a: tokenising", "b: tokenising"]
+    assert [line.partition(": ")[0] for line in lines] == ["tokenizer", "a", "b"]
     lines.clear()
     monkeypatch.setattr("benchmark.data.corpus.read", None)
     longer = DATA.model_copy(update={"sequence_length": 20, "memory_tokens": 1})

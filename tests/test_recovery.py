@@ -114,7 +114,7 @@ def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
     checkpoint is from before."""
     tiny = tiny_runs_of(Overflows, folder)
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "overflows")
-    with pytest.raises(NonFiniteLoss, match=rf"weights .*not finite .*stage 0 \(json\) .*step {STEPS}\b.*clip"):
+    with pytest.raises(NonFiniteLoss, match=rf"weights .*stage 0 \(json\) .*step {STEPS}\b.*clip"):
         run.train()
     assert not run.store.is_stage_done(run.keys[0])
     saved = torch.load(run.store.stage_folder(run.keys[0]) / "checkpoint.pt", weights_only=True)
@@ -149,7 +149,7 @@ def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"1 rows .*stage 0: .*smaller model"):
         run.train()
     failed = last_line(run.store.run_file(run.config), "failed")
-    assert failed and "take a smaller model" in failed["error"]
+    assert failed and "smaller model" in failed["error"]
 
 
 def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:

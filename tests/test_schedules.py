@@ -39,12 +39,12 @@ def test_every_name_has_a_schedule() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Schedule(()), "let these rise, the last one be 1"),
+        (lambda: Schedule(()), "the last one be 1"),
         (lambda: Schedule((Piece(0.5, 1.0), Piece(0.4, 1.0), Piece(1.0, 0.0))), r"\[0.5, 0.4, 1.0\]"),
-        (lambda: Schedule((Piece(1.0, 1.0),), over=WRONG), "over 'run': choose from phase, stage, stream"),
-        (lambda: Schedule((Piece(1.0, 1.0, WRONG),)), "choose from linear, cosine"),
-        (lambda: Schedule((Piece(1.0, None),)), "all curves but inverse_sqrt have an end"),
-        (lambda: find_schedule(WRONG, 0.1), "no schedule 'run': choose from linear"),
+        (lambda: Schedule((Piece(1.0, 1.0),), over=WRONG), "over 'run': .*phase, stage, stream"),
+        (lambda: Schedule((Piece(1.0, 1.0, WRONG),)), "linear, cosine"),
+        (lambda: Schedule((Piece(1.0, None),)), "inverse_sqrt"),
+        (lambda: find_schedule(WRONG, 0.1), "'run': .*linear"),
     ],
 )
 def test_what_is_no_schedule_is_refused(build: Any, message: str) -> None:

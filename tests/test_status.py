@@ -52,7 +52,7 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
     two = stage(40.0, 60.0)
     every = states(Naive=("done", 0.0, [short, two]), ER=("running", 0.5, [short]), ELLE=("todo", 0.0, []))
     assert measure_progress(every) == pytest.approx((2.5 / 5, 15 * 2 + 40 * 2))
-    assert describe_sweep(every) == ("3 runs, 1 done, 1 running, 1 todo; 50% trained; about 1:50 left to train")
+    assert re.match("3 runs, 1 done, 1 running, 1 todo; 50% .* 1:50 ", describe_sweep(every))
     slower = stage(40.0, 120.0)
     every = states(
         Naive=("done", 0.0, [short, two]),
@@ -139,7 +139,7 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
     [
         (("done", "done"), "report"),
         (("done", "failed"), "--retry-failed` tries"),
-        (("todo", "failed"), "` does the rest, with --retry-failed also"),
+        (("todo", "failed"), "with --retry-failed also"),
         (("interrupted", "done"), "` does the rest"),
     ],
 )
@@ -161,4 +161,4 @@ def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
         for each in (line, records.EndedLine())[:kinds]:
             records.append(survey.store.run_file(run), each)
     [said] = name_further_seeds(survey.configs, Identities(survey.store, survey.build))
-    assert said.startswith("! seeds that are trained too and not shown: 3; ")
+    assert said.startswith("! ") and ": 3; --seeds " in said

@@ -110,10 +110,7 @@ def test_a_number_of_few_seeds_is_marked_where_it_stands(tmp_path, name):
     assert "†" in lines["ER"] and "±" not in lines["ER"] and "$^\\dagger$" in to_latex(table)
     assert "(n = 2)" in lines["MAS"] and "±" in lines["MAS"] and "(n = 2)" in to_latex(table)
     assert "n =" not in lines["EWC"]
-    assert table.notes[:2] == (
-        "Mean ± standard deviation over 3 seeds, or over n where it is said.",
-        "† One seed: how much another would differ is not known.",
-    )
+    assert " 3 seeds" in table.notes[0] and table.notes[1].startswith("† ")
 
 
 def notes_of(tmp_path, change, table: str = "main_pretraining") -> list[str]:
@@ -137,10 +134,8 @@ def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
         run.stages[2][-1] = structs.replace(done, charged={**done.charged, "seconds": 63.0})
         run.failure = FailedLine(stage=1, error="loss is not finite")
 
-    read = "Tokens read in a stage over those of its domain, memory's included: "
-    read += "WB 0.01, Ns 0.01, Rev 0.01, Bio 0.01, CS 0.01."
-    alone = "† One seed: how much another would differ is not known."
-    assert notes_of(tmp_path / "equal", lambda run: None) == [alone, read]
+    alone, read = notes_of(tmp_path / "equal", lambda run: None)
+    assert alone.startswith("† ") and read.endswith(": WB 0.01, Ns 0.01, Rev 0.01, Bio 0.01, CS 0.01.")
     notes = notes_of(tmp_path / "moved", move)
     assert any(re.search(r"Hardware differs: .*Other CPU.*\(ER\)", note) for note in notes)
     assert any("Budgets differ in stage Rev" in note and "ER" in note for note in notes)

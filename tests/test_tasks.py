@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, f1_score
 
 from benchmark.data import corpus
-from benchmark.data.documents import DataError, Document, NotHere
+from benchmark.data.documents import DataError, Document
 from benchmark.downstream import passages, tasks
 from benchmark.downstream.tasks import (
     TaskData,
@@ -119,15 +119,11 @@ def test_files_become_examples_with_classes_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("split", "rows", "message"),
     [
-        ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: unknown label 'z'; train has 'x', 'y': correct it"),
-        (
-            "train",
-            [*GOOD, row(" ", "x")],
-            r"train\.jsonl:5: 'text' must be a text that is whole and not empty, not ' '",
-        ),
-        ("test", [row("a", "x", text_pair="b")], r"test\.jsonl:1: either all rows have a 'text_pair'"),
-        ("test", [{"text": "a"}], r"test\.jsonl:1: 'label' must be a string or an integer, not None"),
-        ("test", ["[1]"], r"test\.jsonl:1: a list, not an object"),
+        ("test", [*GOOD, row("i", "z")], r"test\.jsonl:5: .*'z'; train has 'x', 'y'"),
+        ("train", [*GOOD, row(" ", "x")], r"train\.jsonl:5: 'text' .*not ' '"),
+        ("test", [row("a", "x", text_pair="b")], r"test\.jsonl:1: .*'text_pair'"),
+        ("test", [{"text": "a"}], r"test\.jsonl:1: 'label' .*not None"),
+        ("test", ["[1]"], r"test\.jsonl:1: a list"),
     ],
 )
 def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, message):
@@ -368,6 +364,6 @@ def test_a_task_of_all_domains_comes_from_their_validation_text_alone(library, t
     assert places <= {document.source for document in read if document.split == "valid"}
     texts = [example.text for split in SPLITS for example in getattr(data, split)]
     assert not any(name in text for name in ("docs", "files", "madeup") for text in texts)
-    with pytest.raises(NotHere, match="not looked for yet"):
+    with pytest.raises(tasks.NotRead, match="'toy'"):
         tasks.load_examples(task, domains, tmp_path / "data", False, 0.4)
     assert Finetuning().list_trials(task) == [("linear_probe", 0)]

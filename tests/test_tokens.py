@@ -86,7 +86,7 @@ def test_tokenizer_folders_that_cannot_be_used(tmp_path) -> None:
     merged = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")[1].replace(" ", "")
     for content, message in [
         ("{", "must hold vocab.json"),
-        ('{"a": 0}', "lacks 255 of the 256 bytes"),
+        ('{"a": 0}', " 255 of the 256 "),
         (json.dumps({token: index for token, index in entries.items() if token != merged}), "does not go with"),
     ]:
         (folder / "vocab.json").write_text(content, encoding="utf-8")
@@ -233,10 +233,10 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
     few = write(tmp_path / "few.jsonl", ["one word"])
     none = write(tmp_path / "none.jsonl", ["", " "])
     for train, valid, message in [
-        (some, few, r"domain 'a': \d+ validation tokens, less than one row of 16"),
-        (few, some, r"domain 'a': \d+ training tokens, less than one row of 16"),
+        (some, few, r"domain 'a': \d+ validation tokens, .* 16 "),
+        (few, some, r"domain 'a': \d+ training tokens, .* 16 "),
         (none, some, r"domain 'a': 0 training tokens, .*skipped: {'blank': 2}"),
-        (some, none, r"domain 'a': 0 validation tokens, .*Add text, or change data.sequence_length"),
+        (some, none, r"domain 'a': 0 validation tokens, .*data.sequence_length"),
     ]:
         with pytest.raises(DataError, match=message):
             prepare([Domain(name="a", train=(str(train),), valid=(str(valid),))], SMALL, DATA, tmp_path / "data")

