@@ -85,9 +85,9 @@ def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
     synthetic.write(tmp_path, "demo", seeds=seeds)
     figure = synthetic.load(name).draw(Study("demo", load_runs(tmp_path, "demo")))
     spread = "band" if name == "trend_main" else "bar"
-    says = f"{spread}: lowest to highest seed, no confidence interval" in said(figure)
-    assert says == (seeds > 1)
-    assert ("mean of 3 seeds" if seeds > 1 else "one seed") in said(figure).lower()
+    says = re.search(rf"\b{spread}: .*\blowest\b.*\bhighest\b", said(figure))
+    assert bool(says) == (seeds > 1)
+    assert (" 3 seeds" if seeds > 1 else "one seed") in said(figure).lower()
 
 
 def named(axis: Any) -> list[str]:
@@ -96,11 +96,11 @@ def named(axis: Any) -> list[str]:
 
 
 def test_a_row_of_fewer_seeds_says_so_at_its_line(study):
-    """Oracle: one of ER's two runs is taken away."""
+    """By hand: one of ER's two runs is taken away, so ER's name says n = 1 and no other name says an n."""
     kept = [run for run in study.runs if (run.row, run.seed) != ("ER", 1)]
     figure = synthetic.load("trend_main").draw(Study("demo", kept))
     assert [name.rpartition(" ")[0] for name in named(figure.axes[0]) if "(n =" in name] == ["ER (n = 1)"]
-    assert "ean of 2 seeds, or of n" in said(figure)
+    assert re.search(r"\b2 seeds\b.*\bn\b", said(figure))
 
 
 @pytest.fixture(scope="module")

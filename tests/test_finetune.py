@@ -141,9 +141,9 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
 
 
 def test_a_diverging_training_says_so(folders):
-    """Oracle: a learning rate that cannot work."""
+    """By hand: no loss stays finite at a rate of 1e30. The message must name the task, the epoch and the rate."""
     task = TASK.model_copy(update={"learning_rate": 1e30})
-    with pytest.raises(NotScored, match=r"'toy': .*not finite .*epoch \d+.*learning_rate 1e"):
+    with pytest.raises(NotScored, match=r"'toy': .*epoch \d+.*learning_rate 1e"):
         score(SavedModel(folders["gpt"]), data_of(task=task), "right", 0, SETTINGS)
 
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
     ]
     hot = [replace(tasks[0], task=tasks[0].task.model_copy(update={"learning_rate": 1e30})), tasks[1]]
     path, plain = tmp_path / "a.jsonl", Trainer._compute_logits
-    with pytest.raises(NotScored, match="'first': .*not finite"):
+    with pytest.raises(NotScored, match="'first': .*learning_rate 1e"):
         score_all("a", SavedModel(folders["gpt"]), hot, SETTINGS, path)
 
     def without_memory(self, rows, part):
@@ -190,14 +190,14 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_compute_logits", without_memory)
-        with pytest.raises(NotScored, match=r"'first': memory .*\d+ columns"):
+        with pytest.raises(NotScored, match=r"'first': .*\d+ columns"):
             score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test")))
         with pytest.raises(NotScored, match="'first': ValueError"):
             score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     assert scored() == {("second", 0), ("second", 1)} and len(read_lines(path)) == 2 + 3 * 2
-    for words in (("is not finite",), ("memory does not hold",), ("ValueError", "of this test")):
+    for words in (("learning_rate 1e",), (" columns",), ("ValueError", "of this test")):
         assert [(line["kind"], line["task"], line["seed"]) for line in not_scored("task 'first'", *words)] == [
             ("unscored", "first", seed) for seed in (0, 1)
         ]

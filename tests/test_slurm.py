@@ -75,6 +75,7 @@ def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
 
 
 def test_one_failure_stops_no_other(sweep: SuiteFolder) -> None:
+    """By hand, from what was done to each row in `sweep`. The table has the rows that were trained."""
     assert {row: state.state for row, state in sweep.states().items()} == {
         "Naive": "done",
         "ER": "done",
@@ -94,7 +95,7 @@ def test_a_failure_is_told(sweep: SuiteFolder, capsys) -> None:
     assert sweep.call("status") == 1
     told = capsys.readouterr().out
     assert failed["error"] in told and str(sweep.log(sweep.job("trips")).parent) in told
-    assert "its job failed" in told and "1 of 2 stages done" in told
+    assert re.search(r"\bdies-s0\b.*\bfailed\b.*\b1 of 2 ", told)
 
 
 def test_a_time_limit_costs_nothing(sweep: SuiteFolder) -> None:
@@ -102,11 +103,12 @@ def test_a_time_limit_costs_nothing(sweep: SuiteFolder) -> None:
     assert_as_if_undisturbed(sweep, "limited", resumed=1)
 
 
-def test_what_is_done_is_not_submitted(sweep: SuiteFolder, capsys) -> None:
-    """Failed runs only when asked; then they take no stage twice."""
+def test_what_is_done_is_not_submitted(sweep: SuiteFolder) -> None:
+    """The notes of what was submitted are the oracle: nothing new, then the failed runs and a report, when asked and
+    once. They take no stage twice."""
     before = len(sweep.waves())
     sweep.submit()
-    assert "nothing to submit" in capsys.readouterr().out and len(sweep.waves()) == before
+    assert len(sweep.waves()) == before
     for row in ("trips", "dies"):
         sweep.gate(row).unlink(missing_ok=True)
     sweep.submit("--retry-failed")
@@ -135,8 +137,7 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
     tiny.wait_for_mid_stage("x", "y")
     job = tiny.job("x")
     assert {tiny.job(row) for row in ("x", "y", "trips")} == {job}
-    waits = tiny.states()["trips"]
-    assert waits.state == "waiting" and "its job has not come to it yet" in waits.detail
+    assert tiny.states()["trips"].state == "waiting"
     scontrol("suspend", job)
     wait_until(lambda: tiny.states()["x"].detail.startswith("suspended; "))
     time.sleep(4)
@@ -160,7 +161,7 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
 
 
 def test_two_nodes_of_two_processes(tiny: SuiteFolder, monkeypatch) -> None:
-    """Equal to one process, up to rounding. One process that fails ends the job, and says why in the records.
+    """One process alone is the oracle, up to rounding. A process that fails ends the job, and says why in the records.
 
     Models are scored by jobs of their own, by fine-tuning and by lm_eval; of one that was not trained nothing is.
     """
@@ -186,7 +187,7 @@ def test_two_nodes_of_two_processes(tiny: SuiteFolder, monkeypatch) -> None:
 
 
 def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster, capsys) -> None:
-    """Nothing depends on the process that submitted; `cancel` ends the jobs, and the next `run` goes on.
+    """An undisturbed run is the oracle: nothing depends on who submitted it, and after `cancel` a `run` goes on.
 
     A controller that does not answer ends nothing: `run` and `cancel` are errors, and `status` knows what is recorded.
     """
@@ -206,8 +207,8 @@ def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster
     assert tiny.states()["x"].state == "running"
     assert tiny.submit() == 0 and tiny.waves()[: len(waves)] == waves and tiny.job("x") == job
     assert tiny.call("cancel") == 0
-    assert "1 of 2 stages done" in tiny.wait_for("x", "interrupted").detail
-    assert "saved, and ended by SIGTERM" in tiny.log(job).read_text()
+    assert "1 of 2 " in tiny.wait_for("x", "interrupted").detail
+    assert " by SIGTERM" in tiny.log(job).read_text()
     tiny.let_go("x")
     tiny.submit()
     tiny.wait_for("x", "done")
@@ -216,11 +217,11 @@ def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster
 
 
 def test_gpus_are_asked_for_and_seen(tiny: SuiteFolder) -> None:
-    """The cluster's GPUs are made up: Slurm gives one, and the job says that torch finds none rather than go on."""
+    """By hand: Slurm gives a GPU that is made up, and the job says that torch finds none rather than go on."""
     tiny.write("x", slurm="gpus_per_node = 1\nnodes = 1")
     tiny.submit()
     job = tiny.wait_for("x", "failed").job
-    assert job and "torch finds none" in Path(job.log).read_text()
+    assert job and re.search(r"\bGPUs\b.*\btorch\b.*\bnone\b", Path(job.log).read_text())
 
 
 def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path: Path, capsys) -> None:
@@ -244,7 +245,7 @@ def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path:
         capsys.readouterr()
         assert tiny.call("status") == 1
         told = capsys.readouterr().out
-        assert re.search(rf"{job} +prepare +failed +2 +its job failed: .*raise slurm.prepare.time", told)
+        assert re.search(rf"{job} +prepare +failed +2 .*\bslurm\.prepare\.time", told)
 
 
 def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> None:
@@ -259,7 +260,7 @@ def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> N
     other.submit()
     job = other.job("x")
     wait_until(lambda: queue()[job].detail == "Dependency" and other.states()["x"].state == "waiting")
-    assert f"saved, and queued again behind job {tiny.job('x')}" in other.log(job).read_text()
+    assert f" behind job {tiny.job('x')}\n" in other.log(job).read_text()
     tiny.let_go("x")
     for each in (tiny, other):
         each.wait_for("x", "done")
@@ -272,6 +273,6 @@ def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:
     """Oracle: the cluster as it was set up: it takes each kind of job, and nodes share this file system."""
     assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sum("would be taken" in line or "sees this folder" in line for line in lines) == 6
+    assert sum(bool(re.search(r"^ok .*( a job to \w+ | \d+ accelerators$)", line)) for line in lines) == 6
     assert not [line for line in lines if line.startswith("wrong")] and not list((tmp_path / "runs").iterdir())
     wait_until(lambda: not queue())
