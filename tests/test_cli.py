@@ -99,7 +99,8 @@ def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> Non
 
 
 def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:
-    """Oracle: the contract: who ends a look at a sweep must not read that the sweep has stopped."""
+    """Oracle: 130, a shell's status of what Ctrl-C has ended. Who ends a look at a sweep must not read that the sweep
+    has stopped, so the one line names `run`."""
 
     def interrupt(_: object) -> int:
         raise KeyboardInterrupt

@@ -103,7 +103,7 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
 
 
 def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
-    """Oracle: a study whose archive holds one of two runs, beside the folder of runs that it came from."""
+    """By hand: the study's archive holds Naive's run alone, so Naive is compared and ER is only in the folder."""
     suite = write_suite(tmp_path)
     suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text())
     synthetic.write(tmp_path / "runs", "tiny", rows=ROWS[:2], seeds=1, stages=2, scores=False, similarities=False)
@@ -118,7 +118,7 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
 
 
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:
-    """Oracle: the message, which says what is in each."""
+    """By hand: one side has the suite demo and the other none, which the message must say of each."""
     with study.open_records(str(sides[0])) as before:
         runs = {"demo": list(study.load_all_runs(before, methods.build))}
     with pytest.raises(ComparisonError, match="x has demo; y has no"):

@@ -68,6 +68,7 @@ def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
     ],
 )
 def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, message) -> None:
+    """By hand: one change spoils a suite. One line must name the key or the value, and what may stand there."""
     text = MINIMAL.replace(*change)
     assert text != MINIMAL
     with pytest.raises(ConfigError) as caught:
@@ -92,6 +93,7 @@ def test_a_ladder_by_rule_is_the_list_that_it_stands_for(suite_file) -> None:
 
 
 def test_environment_variables(suite_file, monkeypatch) -> None:
+    """The rule of docs/suite_keys.md: `${NAME}` in a path is a variable of the environment, and must be set."""
     path = suite_file(MINIMAL.replace('packages = ["json"]', 'train = ["${SOME_DATA}/x.txt"]'))
     with pytest.raises(ConfigError, match="environment variable SOME_DATA"):
         load_suite(path)
@@ -131,6 +133,7 @@ def test_method_options_are_checked_when_built(method, options, message) -> None
 
 
 def test_set_values_are_toml_or_text() -> None:
+    """The rule of `parse_set`: a value is TOML where it parses, else text. What has no `=` is refused."""
     assert parse_set("a.b=[1, 2]") == ("a.b", [1, 2])
     assert parse_set("a.b=some/path") == ("a.b", "some/path")
     with pytest.raises(ConfigError, match="key.path=value"):

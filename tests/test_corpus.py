@@ -68,6 +68,7 @@ def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packi
 
 
 def test_byte_order_mark_crlf_and_another_field(tmp_path) -> None:
+    """By hand: two records with a `body`, in lines 1 and 3; the empty line is counted, and the mark is no text."""
     path = write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b'{"body": "one", "text": 3}\r\n\r\n{"body": "two"}')
     docs, skipped = read(domain(path, text_field="body"))
     assert texts(docs) == ["one", "two"]
@@ -228,6 +229,7 @@ def test_truncated_and_damaged_archives_are_errors(tmp_path, name: str) -> None:
 
 
 def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) -> None:
+    """The rule of docs/data.md: `.zst` needs the extra `zstd`, which this test makes impossible to import."""
     path = write(tmp_path / "a.txt.zst", b"x")
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(DataError, match=r"pip install -e \.\[zstd\]"):

@@ -75,6 +75,7 @@ def test_what_people_bring_has_suites(tmp_path: Path) -> None:
 
 
 def test_the_walk_throughs_programs_compile() -> None:
+    """Python's own compiler is the oracle. The page has two programs."""
     programs = re.findall(r"```python\n(.*?)```", WALK, re.S)
     assert len(programs) == 2
     for program in programs:

@@ -20,7 +20,7 @@ WRITE_FOLDER = "with files.whole_folder(path / 'b') as folder: (folder / 'x').wr
 
 
 def test_a_file_that_safetensors_cannot_begin_is_one_line(tmp_path: Path) -> None:
-    """Oracle: the library itself, whose exception is none of the disk's: a command told of it with a traceback."""
+    """The rule of `naming`: an exception of safetensors becomes Python's error of the disk, with the name given."""
     with pytest.raises(FileNotFoundError) as told, naming(tmp_path / "model"):
         save_file({"a": torch.zeros(1)}, tmp_path / "none" / "a.safetensors")
     assert told.value.filename == str(tmp_path / "model")

@@ -12,7 +12,7 @@ from tests.tools.gpu_check import BEGIN, END, PARTS, TINY, do_in_a_process, writ
 
 
 def test_a_part_is_a_process_on_the_device_and_has_a_limit(tmp_path: Path) -> None:
-    """Oracle: the device's name; a limit that no interpreter starts within; a part that there is not."""
+    """By hand: the stand-in is the device; no interpreter starts within a millisecond; no part is called `nothing`."""
     here = do_in_a_process("machine", tmp_path, True, 300)
     assert here["device"] == other_device.NAME and "a stand-in that is no GPU" in here["said"]
     late, unknown = do_in_a_process("kills", tmp_path, True, 0.001), do_in_a_process("nothing", tmp_path, True, 300)
@@ -37,7 +37,7 @@ def test_the_table_has_a_column_for_each_machine(tmp_path: Path) -> None:
 
 
 def test_all_parts_together_take_eight_minutes_at_most() -> None:
-    """Oracle: the docs."""
+    """The oracle is docs/gpu.md, which says eight minutes at most."""
     assert sum(most for _, most in PARTS.values()) <= 480
 
 

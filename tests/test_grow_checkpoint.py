@@ -50,7 +50,7 @@ MORE: dict[str, LanguageModel] = {
 
 @pytest.mark.parametrize("kind", MORE)
 def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
-    """Oracle: the words a user needs; nothing is written."""
+    """By hand: each model has columns or modules beside its network. The message must name them; nothing is written."""
     MORE[kind].save(tmp_path / "small", small_models.tokenizer())
     with pytest.raises(ConfigError, match=f"small: it has {'columns' if kind == 'columns' else 'modules'}"):
         grow_checkpoint(tmp_path / "small", 2, 16, tmp_path / "large")

@@ -194,7 +194,7 @@ def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, arch
 
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:
-    """Oracle: the cure that it names, which is to be followed once."""
+    """By hand: the note names the two later domains and a cure; once the cure is followed it is gone."""
     config = make_tiny_config("naive")
     note = config.tokenizer_note
     assert " email, logging " in note and note.endswith('tokenizer.domains = ["json"].')

@@ -265,7 +265,7 @@ def test_code_that_was_changed_without_its_version_is_said(place: Path, capsys, 
 
 
 def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys) -> None:
-    """Oracle: the message; it would be "2 seeds" that differ by nothing, or by what their suites differ in."""
+    """By hand: both suites are called tiny, which the error must say: their runs would pass for seeds of one row."""
     (place / "other").mkdir()
     shutil.copy("tiny.toml", "other")
     for other in ("tiny.toml", "other/tiny.toml"):

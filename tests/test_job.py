@@ -67,7 +67,8 @@ def run(*numbers: int, **of_unit: Any) -> None:
 
 
 def test_stop_signals() -> None:
-    """They are noted, not obeyed at once; a second Ctrl-C insists; work that does not poll is stopped at once."""
+    """The rule of `StopSignals`: signals are noted, not obeyed at once; a second Ctrl-C insists; work that does not
+    poll is stopped at once."""
     outside = signal.getsignal(signal.SIGINT)
     with StopSignals(signal.SIGINT, signal.SIGTERM) as asked:
         assert not asked()
@@ -179,6 +180,7 @@ def test_cores_of_a_job(monkeypatch) -> None:
 
 
 def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
+    """By hand: of an outer job's variables only SLURM_CONF, by which Slurm is reached, goes on to a command."""
     for key in ("SLURM_MEM_PER_CPU", "SQUEUE_STATES", "SLURM_CONF", "SLURM_JOB_ID"):
         monkeypatch.setenv(key, "x")
     kept = commands.ask("sh", "-c", "env")

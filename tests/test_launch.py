@@ -154,6 +154,7 @@ def test_what_cannot_be_asked_for(settings: dict[str, Any], message: str, tiny: 
 
 
 def test_whole_nodes_under_a_wall_time() -> None:
+    """The rule of docs/slurm_details.md: a budget in seconds asks for whole nodes, unless `exclusive = false`."""
     assert Slurm().takes_whole_nodes("seconds") is True
     assert Slurm().takes_whole_nodes("steps") is False
     assert Slurm(exclusive=False).takes_whole_nodes("seconds") is False
@@ -161,7 +162,7 @@ def test_whole_nodes_under_a_wall_time() -> None:
 
 
 def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:
-    """The suite's own settings win; nothing that changes results may be in it."""
+    """The rules of docs/slurm*.md: the suite's own settings win, `--set` over both; the file holds [slurm] alone."""
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")
     load.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
     tiny.write(NAIVE, slurm="nodes = 2")
@@ -179,8 +180,8 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
 
 
 def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
-    """The local executor: all, then nothing; failed ones only when asked. Decay makes weights -99-fold a step. A run
-    that was killed after its last stage, before it said that it is done, says so the next time."""
+    """By hand, the lines of each run: all are done, then nothing; a failed one only when asked. Decay makes weights
+    -99-fold a step. A run that was killed after its last stage, before it said that it is done, says so next time."""
     tiny.write(
         NAIVE,
         '{ method = "naive", name = "hot", set = { "training.learning_rate" = 100.0, "training.weight_decay" = 1.0 } }',
@@ -200,6 +201,7 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
 
 
 def test_without_slurm_the_error_says_so(tiny: SuiteFolder, monkeypatch, capsys) -> None:
+    """By hand: no program of Slurm is in PATH, a mistake that the user can cure by `--executor local`."""
     monkeypatch.setenv("PATH", "/nowhere")
     assert tiny.call("run", "--executor", "slurm") == 2
     assert "--executor local" in capsys.readouterr().err

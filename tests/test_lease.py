@@ -133,7 +133,8 @@ def test_a_lock_that_is_removed_meanwhile_is_somebody_elses(tmp_path: Path, monk
 
 @pytest.mark.parametrize(("silent", "taken"), [(0, True), (EXPIRES - BEAT, True), (EXPIRES + BEAT, False)])
 def test_a_dead_machines_lock_is_not_told_of_for_ever(silent: float, taken: bool, tmp_path: Path, monkeypatch) -> None:
-    """Oracle: the rule. The lock of a process of this machine is told of as long as it lives."""
+    """The rule: another machine's lock is told of for 100 s after its last sign of life, one of this machine as long as
+    its process lives."""
     first = Lease(tmp_path / "lock")
     first.acquire()
     then = time.time() - silent

@@ -109,7 +109,8 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
 
 
 def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
-    """Oracle: counting; leaked rows by hand; fine-tuning alone."""
+    """By hand: two tasks with two prompts have two fine-tuned scores and a probe's each; ten leaked rows were put in.
+    Fine-tuning without probes is the oracle of the fine-tuned scores."""
     data, checkpoint = data_of(40, 20), SavedModel(folders["gpt"])
     leaky = TaskData(data.task, data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
     tasks = [replace(leaky, task=TASK.model_copy(update={"name": name, "max_epochs": 1})) for name in ("a", "b")]

@@ -222,7 +222,8 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates)
 
 
 def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
-    """Oracle: the contract: nobody trains on from two places."""
+    """By hand: process 0 goes on from step 7, this one has no checkpoint. The error must name both: nobody trains on
+    from two places."""
     tiny = TinyRuns("er", methods.build, tmp_path)
     run = tiny.make_run(tiny.make_config(), "late")
     run.world = FirstIsFurther(0, 1, torch.device("cpu"))

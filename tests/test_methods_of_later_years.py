@@ -249,7 +249,7 @@ def test_the_infinite_learning_rate(folder, learning_rates) -> None:
 
 
 def test_shares_that_leave_no_time_are_refused() -> None:
-    """Oracle: the message, when the method is built."""
+    """By hand: 0.9 and 0.2 of the first stage are more than it has. The message of `build` must name both."""
     with pytest.raises(ValueError, match=r"cooldown 0\.9 .*anneal 0\.2"):
         methods.build("infinite_lr", {"cooldown": 0.9, "anneal": 0.2})
 

@@ -76,7 +76,7 @@ class Sized(torch.nn.Module):
 
 
 def test_not_adaptive_and_first_stage() -> None:
-    """Oracle: nothing to weigh: the loader may fetch ahead."""
+    """By hand: with `adaptive = 0`, and in the first stage, no earlier domains are weighed, so there are no weights."""
     for adaptive, index in ((0, 2), (5, 0)):
         method = build("elle", {"adaptive": adaptive, "prompts": False, "width": False, "depth": False})
         method.start_stage(Sized(toy.Toy()), toy.stage(index))

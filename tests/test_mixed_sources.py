@@ -138,7 +138,7 @@ def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> N
 
 
 def test_sources_that_cannot_be_mixed_are_refused() -> None:
-    """Oracle: the message."""
+    """By hand: a weight that falls to 0 with no other source, packages beside sources, 10 tokens for a row of 16."""
     with pytest.raises(ValueError, match="weight is 0"):
         Domain.model_validate({"name": "a", "sources": [{"train": ["x"], "weight": [1, 0]}]})
     with pytest.raises(ValueError, match="one of packages, .*sources"):

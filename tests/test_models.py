@@ -124,7 +124,8 @@ def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architectur
 
 
 def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
-    """Oracle: the contract. Its decoder would predict prompts too, and the loss would be another one."""
+    """By hand: its decoder predicts the two prompts too, 294 ids and not 292, and the loss would be another one. The
+    model that the network came from is the oracle of what `set_network` gives."""
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
     model.network = GPT2LMHeadModel(other.network.config)  # type: ignore[arg-type]

@@ -198,7 +198,7 @@ def test_rates_that_mean_nothing_are_refused() -> None:
 
 
 def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
-    """Oracle: the message says so."""
+    """By hand: a rate of 0 for `*` freezes every parameter. The message must name the phase and the cure."""
     with pytest.raises(ConfigError, match="phase 'adapt' .*trains=False"):
         TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).train_undisturbed()
 

@@ -153,7 +153,7 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
     ],
 )
 def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], message: str, monkeypatch) -> None:
-    """Oracle: the message; nothing is written."""
+    """By hand: one domain alone, a folder that is not there, one document alone. Each is named; nothing is written."""
     monkeypatch.chdir(texts.parent)
     (texts.parent / "one").mkdir()
     (texts.parent / "one" / "a.txt").write_text("short")

@@ -180,6 +180,7 @@ def test_under_seconds_only_when_asked_and_apart(tiny: SuiteFolder, monkeypatch)
 
 
 def test_several_processes_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, capsys) -> None:
+    """By hand: three processes train one run at a time, so two runs side by side are refused with both numbers."""
     assert tiny.call("run", "--processes", "3", "--parallel", "2") == 2
     assert "--parallel 2: 3 processes " in capsys.readouterr().err
 

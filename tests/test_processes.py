@@ -145,6 +145,7 @@ def test_processes_are_started_and_end_together(what: str, status: int, tmp_path
 
 
 def test_all_are_as_many_as_there_are_gpus(monkeypatch) -> None:
+    """By hand: a made-up machine has 8 GPUs and another none, where `all` is refused; a number is itself."""
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cuda", 8))
     assert (count_processes("all"), count_processes(3)) == (8, 3)
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cpu", 0))

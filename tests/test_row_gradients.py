@@ -94,7 +94,7 @@ def test_gradients_under_autocast(architecture: str) -> None:
 
 
 def test_other_uses_of_parameters_are_refused() -> None:
-    """Oracle: the contract. A bare parameter, and a layer whose weight is used without a call, are named."""
+    """By hand: the bare parameter, and the layer whose weight is used without a call, are named; no hook stays."""
 
     class Odd(nn.Module):
         def __init__(self) -> None:

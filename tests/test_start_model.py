@@ -182,7 +182,7 @@ def test_a_start_model_that_changed_since_the_plan_is_not_trained_on(tmp_path: P
 def test_what_cannot_be_started_from_is_said_before_anything_is_trained(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    """Oracle: the contract: one line with the model and the reason."""
+    """By hand: one change of config.json makes a model that this suite cannot begin with; the message must say why."""
     folder = published(tmp_path / "start", "gpt")
     content = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(content | change))
@@ -205,7 +205,7 @@ def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_pa
 
 
 def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
-    """Oracle: the contract: what is wrong, and the cure."""
+    """By hand: no such folder, two sizes that the model cannot grow to, `revision` without `start`, no ladder."""
     folder = published(tmp_path / "start", "gpt")
     with pytest.raises(ConfigError, match="no such folder"):
         config_of("naive", tmp_path / "nothing")

@@ -85,6 +85,7 @@ def test_the_sub_sample_of_a_run(corpus) -> None:
 
 
 def test_weights_steer_the_replay(corpus) -> None:
+    """By hand: with the weights 0 and 3 each of 100 memory rows is of the second domain."""
     stream = Stream(corpus, DATA, masked=False, seed=0)
     batch = draw(stream, 2, Phase("recover", memory=1.0), 0, 0, 100, range(100), weights=[0.0, 3.0])
     assert (batch.domains == 1).all()
@@ -136,12 +137,14 @@ def test_masks(corpus) -> None:
 
 
 def test_gpt_predicts_every_text_token(corpus) -> None:
+    """Identity: a decoder's targets are its row without the first token, at 16 positions in their order."""
     batch = draw(Stream(corpus, DATA, masked=False, seed=0), 0, Phase("adapt"), 0, 0, 3, range(3))
     assert torch.equal(batch.tokens[:, 1:], batch.targets)
     assert torch.equal(batch.positions, torch.arange(16).expand(3, 16))
 
 
 def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
+    """Identity: another seed reads the same batch, and the second of two processes every other row of it."""
     first, second = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
     whole = next(first.read_validation(1, rows=6))
     assert batches_equal(whole, next(second.read_validation(1, rows=6)))
@@ -150,13 +153,14 @@ def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
 
 
 def test_unions(corpus) -> None:
+    """By hand: in the second stage the domains seen are the first two of three, and 300 rows hold both."""
     stream = Stream(corpus, DATA, masked=False, seed=0)
     seen = draw(stream, 1, Phase("joint", domain="seen"), 0, 0, 300, range(300))
     assert set(seen.domains.tolist()) == {0, 1}
 
 
 def test_too_little_text(corpus) -> None:
-    """Oracle: the contract, an error of the user's that says what to do."""
+    """By hand: 100 tokens of validation text are less than a row of 398, 400 columns without `<s>` and a prompt."""
     with pytest.raises(ConfigError, match="less .*row of 398"):
         Stream(corpus, Data(sequence_length=400), masked=False, seed=0)
 

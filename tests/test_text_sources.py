@@ -34,7 +34,7 @@ class Rows(list):
 
 
 def test_a_network_that_fails_in_the_middle_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the message, after the rows that came; what a field lacks is told as before."""
+    """By hand: both rows come, then an error with the data set and the network's words; a field that lacks is named."""
     module = types.SimpleNamespace(load_dataset=lambda *_, **__: Rows())
     monkeypatch.setitem(sys.modules, "datasets", module)
     domain = Domain(name="hub", datasets=(HubDataset(path="some/where"),))

@@ -81,6 +81,7 @@ def test_a_vocabulary_with_our_special_tokens_keeps_one_of_each(tmp_path) -> Non
 
 
 def test_tokenizer_folders_that_cannot_be_used(tmp_path) -> None:
+    """By hand: no JSON, one token alone, a vocabulary without a merged token, and a folder that is not there."""
     folder = gpt2_files(tmp_path / "bpe")
     entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     merged = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")[1].replace(" ", "")
