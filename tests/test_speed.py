@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import msgspec
@@ -199,6 +200,20 @@ def test_costs_of_a_suite(tmp_path) -> None:
     assert json.loads(path.read_text())["machine"]["device"] == "CPU"
     budget = with_budget(configs[2], unit="reference", amount=1, reference=str(path))
     assert find_stage_times(budget, 1) == rows[2].stages[1]
+
+
+def test_a_machine_that_slows_down_changes_no_time(tmp_path, monkeypatch) -> None:
+    """By hand: each phase takes two steps of Naive, whose own first take 1 s, then 2 s, 3 s, ...; so each takes 2 s.
+    Of two seeds one is measured."""
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    configs = [tiny.make_config().model_copy(update={"method": name, "row": name}) for name in ("er", "ewc")]
+    corpus = tiny.make_run(configs[0], "run").corpus
+    paces = itertools.count(1)
+    monkeypatch.setattr(speed, "_time_in_turns", lambda *_: [(2.0 * (pace := next(paces)), pace, 1.0)])
+    seeds = [config.model_copy(update={"seed": seed}) for config in configs for seed in (3, 4)]
+    costs, rows = measure(seeds, methods.build, lambda config: corpus, ALONE, pairs=1)
+    assert {(cost.seconds, cost.over_naive) for cost in costs} == {(2.0, 2.0)} and next(paces) == 8
+    assert [row.method for row in rows] == ["er", "ewc"]
 
 
 def cost(row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float) -> Cost:

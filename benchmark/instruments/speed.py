@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import pandas
@@ -24,6 +25,7 @@ from benchmark.data.tokens import Corpus, prepare_corpus
 from benchmark.models import LanguageModel
 from benchmark.models.devices import HALF, choose_precision
 from benchmark.records import Hardware
+from benchmark.settings.base import digest
 from benchmark.settings.suite import Budget, RunConfig
 from benchmark.store import Store
 from benchmark.training import step_times
@@ -67,20 +69,21 @@ def measure(
     pairs: int,
     say: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Cost], list[RowTimes]]:
-    """The cost of each phase of each stage of each run, and the rows of a table of step times.
+    """The cost of each phase of each stage of each row, and the rows of a table of step times.
 
-    Stages that runs share are measured once. `pairs` of steps are timed for each phase, after a warm-up.
+    Stages that rows share are measured once. `pairs` of steps are timed for each phase, after a warm-up.
     """
     costs: list[Cost] = []
     rows: list[RowTimes] = []
     known: dict[str, tuple[list[Cost], StageTimes]] = {}
-    for config in configs:
+    paces: dict[str, float] = {}
+    for _, [config, *_] in groupby(configs, lambda config: config.row):  # seeds take the same time
         stream = make_stream(config, prepare_corpus(config))
         times = []
         for key, prepared in prepare_stages(config, build, stream, world):
             if key not in known:
                 say(f"{config.row}, stage {prepared.inputs.stage.index + 1} of {len(config.domains)}")
-                known[key] = prepared.measure(pairs)
+                known[key] = prepared.measure(pairs, paces)
             shared, measured = known[key]
             costs += [replace(cost, row=config.row) for cost in shared]
             times.append(measured)
@@ -96,8 +99,14 @@ class Prepared:
     set_up: float
     naive: LanguageModel
 
-    def measure(self, pairs: int) -> tuple[list[Cost], StageTimes]:
+    def measure(self, pairs: int, paces: dict[str, float]) -> tuple[list[Cost], StageTimes]:
+        """Time the stage's phases.
+
+        `paces`: seconds of Naive's step as first measured, by what they depend on. Each phase's seconds are a multiple
+        of that, as a machine is faster at one time than at another.
+        """
         inputs, stage = self.inputs, self.inputs.stage
+        settings = {**list_settings(inputs.config), "model.ladder": str(inputs.config.model.ladder[0])}
         naive = Stepper(replace(inputs, method=LifelongMethod(), model=self.naive), Phase("adapt"), 0)
         product = MatrixProduct(inputs.config.training.precision, inputs.world)
         costs = []
@@ -106,13 +115,15 @@ class Prepared:
             stepper = Stepper(inputs, phase, number)
             flops = stepper.count_step_flops()
             turns = _time_in_turns(stepper, naive, product, pairs)
+            over_naive = statistics.median(mine / of_naive for mine, of_naive, _ in turns)
+            pace = paces.setdefault(digest(settings), statistics.median(of_naive for _, of_naive, _ in turns))
             costs.append(
                 Cost(
                     row=inputs.config.row,
                     stage=stage.index,
                     phase=phase.name,
-                    seconds=statistics.median(mine for mine, _, _ in turns),
-                    over_naive=statistics.median(mine / of_naive for mine, of_naive, _ in turns),
+                    seconds=over_naive * pace,
+                    over_naive=over_naive,
                     predicted=flops / naive.count_step_flops(),
                     tokens=stepper.loader.tokens,
                     flops=flops,
