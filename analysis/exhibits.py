@@ -93,10 +93,11 @@ class TableExhibit(Exhibit):
         few = {cell.few_seeds for block in blocks for row in block.rows for cell in row.cells} - {0}
         fewer = ", or over n where it is said" if few - {1} else ""
         over = [f"Mean ± standard deviation over {seeds} seeds{fewer}."] if seeds > 1 else []
-        over += ["† One seed: how much another would differ is not known."] * (1 in few)
+        if 1 in few:
+            over.append("† One seed: how much another would differ is not known.")
         below = [*over, *below, *list_corrections(blocks, columns)]
         table = Table(self.name, self.label, self.caption, stub, tuple(columns), tuple(blocks), tuple(below))
-        brackets = " In brackets: printed in the paper." * table.has_printed
+        brackets = " In brackets: printed in the paper." if table.has_printed else ""
         return replace(table, caption=table.caption + brackets)
 
 

@@ -94,12 +94,12 @@ class MatrixFigure(FigureExhibit):
         runs, titles = part.runs, part.stage_titles
         for row in dict.fromkeys(run.row for run in runs):
             of_row = [run for run in runs if run.row == row]
-            stages = ["start"] * bool(of_row[0].start) + titles
+            stages = ["start", *titles] if of_row[0].start else titles
             texts = titles[: len(of_row[0].domains)] + [probe.title for probe in of_row[0].line.probes]
             seeds = []
             for run in of_row:
                 names = [text.name for text in (*run.domains, *run.line.probes)]
-                measured = [run.start] * bool(run.start) + run.matrix
+                measured = [run.start, *run.matrix] if run.start else run.matrix
                 lines = [[select_measure(each, name) for name in names] for each in measured]
                 seeds.append(pd.DataFrame(lines, stages[: len(lines)], texts, float).reindex(stages))
             yield row, pd.concat(seeds).groupby(level=0, sort=False).mean()

@@ -158,12 +158,12 @@ class ZeroShotTable(TableExhibit):
             for row, run in {run.row: run for run in part.runs}.items():
                 lines = (self._make_row(part, row, stage, metrics) for stage in range(len(run.domains)))
                 blocks.append(Block(row, tuple(lines), part.suite))
-        about = [
+        about = (
             f"Metrics: {', '.join(f'{task} {name}' for task, name in metrics.items())}. Nobody has looked for these "
             "tasks' examples in the training text of the stream."
-        ]
-        about *= bool(metrics)
-        return self.finish_measurements(study, [Column("AP"), *map(Column, metrics)], blocks, about, scores=True)
+        )
+        columns, below = [Column("AP"), *map(Column, metrics)], [about] if metrics else []
+        return self.finish_measurements(study, columns, blocks, below, scores=True)
 
     def _make_row(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
         ends = part.ends[(part.ends["row"] == row) & (part.ends["stage"] == stage)]

@@ -449,7 +449,7 @@ def describe_hardware(provenance: Provenance) -> str:
     machine = provenance.hardware
     device = machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
     count = provenance.threads
-    threads = f", {count} thread{'s' * (count != 1)}" if machine.device.lower() == "cpu" else ""
+    threads = f", {count} {'thread' if count == 1 else 'threads'}" if machine.device.lower() == "cpu" else ""
     processes = f", {provenance.world_size} processes" if provenance.world_size > 1 else ""
     return f"{device}{threads}{processes}, {provenance.precision}"
 

@@ -165,7 +165,7 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
     def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
         tasks = find_missing_tasks(settings, key, records.read(path, records.SCORES))
         lines = [UnscoredLine(key=make_score_key(key, task, settings), task=task, **names) for task in tasks]
-        return [(lines, partial(compute, tasks))] * bool(tasks)
+        return [(lines, partial(compute, tasks))] if tasks else []
 
     outcome = "evaluated" if record_missing(path, find_computations) else "nothing to evaluate"
     return f"{outcome} after {place}"

@@ -96,9 +96,10 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
         for row in raw[split]:
             if _read_label(row) not in known:
                 shown = ", ".join(f"{name!r:.80}" for name in [*known][:SHOWN])
+                more = ", ..." if len(known) > SHOWN else ""
                 raise DataError(
                     f"task {task.name!r}, {row.place}: unknown label {_read_label(row)!r:.80}; train has {shown}"
-                    f"{', ...' * (len(known) > SHOWN)}: correct it, or leave the row out"
+                    f"{more}: correct it, or leave the row out"
                 )
         splits[split] = tuple(replace(row, label=known[_read_label(row)]) for row in raw[split])
     return TaskData(task, tuple(known), splits["train"], splits["dev"], splits["test"])
@@ -108,7 +109,8 @@ def _check_row(task: str, row: Example, paired: bool) -> None:
     place = f"task {task!r}, {row.place}"
     if (row.text_pair is not None) != paired:
         raise DataError(f"{place}: either all rows have a 'text_pair', or none")
-    for name, value in (("text", row.text), *[("text_pair", row.text_pair)] * paired):
+    texts = {"text": row.text, "text_pair": row.text_pair} if paired else {"text": row.text}
+    for name, value in texts.items():
         if not isinstance(value, str) or not value.strip() or TORN.search(value):
             raise DataError(f"{place}: {name!r} must be a text that is whole and not empty, not {value!r:.80}")
     if not isinstance(row.label, (str, int)) or TORN.search(str(row.label)):

@@ -92,8 +92,9 @@ def _find_model_folder(stage: Path) -> Path:
 def _choose_domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
     """Whose prompt or adapters; None for a model that reads all domains alike."""
     names = model.vocabulary.domains
-    reads_alike = not (model.prompts or isinstance(model, LoraModel))
-    choices = [*names, *[NONE] * (not isinstance(model, LoraModel))]
+    has_adapters = isinstance(model, LoraModel)
+    reads_alike = not (model.prompts or has_adapters)
+    choices = names if has_adapters else (*names, NONE)
     if asked is not None and asked not in choices:
         raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them")
     return None if reads_alike or asked == NONE else asked or names[-1]

@@ -164,8 +164,9 @@ def work_through(
                 free.append(slot)
                 outcome = _collect_outcome(unit, process)
                 stopping |= outcome == "stopped"
-                failed += [unit] * (outcome == "failed")
-                if outcome == "taken":
+                if outcome == "failed":
+                    failed.append(unit)
+                elif outcome == "taken":
                     if unit.id not in not_before:
                         print(f"{unit.name}  another process has it: its turn comes later", file=sys.stderr)
                     not_before[unit.id] = time.monotonic() + AGAIN

@@ -70,7 +70,7 @@ def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
     is_missing, failed = Plan(survey, states).waves or lacks_report, _has_failed(survey, states)
     if not (is_missing or failed) or survey.store.is_archive:
         return f"next: `python run_all.py report {called}` renders tables and figures"
-    alike = " (with --executor as before)" * bool(survey.jobs)
+    alike = " (with --executor as before)" if survey.jobs else ""
     if not is_missing:
         return f"next: `python run_all.py run {called} --retry-failed`{alike} tries what failed again, from checkpoints"
     also = ", with --retry-failed also what failed, from its checkpoints" if failed else ""

@@ -75,7 +75,7 @@ class Plan:
     @cached_property
     def wanted(self) -> list[RunState]:
         """The runs to train: not those that are done or under way, and failed ones only when asked."""
-        states = ("todo", "interrupted", *["failed"] * self.retry_failed)
+        states = ("todo", "interrupted", "failed") if self.retry_failed else ("todo", "interrupted")
         return [state for state in self.states if state.state in states]
 
     @property
@@ -123,7 +123,8 @@ class Plan:
             counts = [users[key] for key in state.planned] + [1]
             for stage, key in enumerate(state.planned):
                 if stage >= len(state.finished) and counts[stage] > counts[stage + 1]:
-                    waves += [{}] * (depth == len(waves))
+                    if depth == len(waves):
+                        waves.append({})
                     names = "+".join(domain.name for domain in config.domains[: stage + 1])
                     given, label = (self.runs, config, key, self.survey.build, stage), f"{names}-of-{config.label}"
                     waves[depth].setdefault(key, TrainShared(*given, label=label))

@@ -241,7 +241,7 @@ def wrap_tokenizer(
     names = {name: tokenizer.id_to_token(i) for name, i in vars(special).items() if i >= 0}
     ids = {"begin": special.bos, "end": special.eos} | ({} if prompt is None else {"prompt": prompt})
     begin = [name for name in ("begin", "prompt") if name in ids]
-    end = ["end"] * masked
+    end = ["end"] if masked else []
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.post_processor = TemplateProcessing(
         single=[*begin, "$A", *end],

@@ -83,7 +83,7 @@ class Run:
                 f"row {config.row!r} trains decoders only, and {config.model.architecture} predicts masked tokens: "
                 "leave the row out, or take another model.architecture"
             )
-        start, apart = config.start, ["document_mask"] * config.data.document_mask
+        start, apart = config.start, ["document_mask"] if config.data.document_mask else []
         self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""
         self.keys = make_stage_keys(config, method, [self.corpus.keys[text.name] for text in config.learned])
 

@@ -94,7 +94,9 @@ def describe(plan: Plan) -> list[str]:
             said = ", ".join(f"{key} {value}" for key, value in given.items() if value and key not in UNSAID)
             lines.append(f"  {wave.kind}: {len(_divide(wave.kind, asked, units))} jobs, {said}")
             lines += [f"    {unit.name}" for unit in units]
-    return lines + [f"  {len(under_way)} units are under way already"] * bool(under_way)
+    if under_way:
+        lines.append(f"  {len(under_way)} units are under way already")
+    return lines
 
 
 def check_plan(plan: Plan) -> None:
@@ -181,7 +183,9 @@ class Submission:
 
     def _lacks_report(self, known: Sequence[Job]) -> bool:
         """Whether none was submitted after all else, as Slurm took no more, or the last came to nothing."""
-        notes, again = read_notes(self.folder), ("interrupted", *["failed"] * self.plan.retry_failed)
+        notes, again = read_notes(self.folder), ["interrupted"]
+        if self.plan.retry_failed:
+            again.append("failed")
         lost = any(job.kind == "report" and job.state in again for job in known)
         return lost or bool(notes and notes[-1]["kind"] != "report")
 
