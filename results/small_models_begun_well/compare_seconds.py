@@ -1,0 +1,93 @@
+"""Print the map under equal wall time on one machine: as it was run (`map_seconds.toml`), and read off its runs under
+equal FLOPs.
+
+A small model computes fewer FLOPs a second than a large one, so with equal FLOPs a model that grows takes longer. The
+step times are those of `step_times.json`, which was made on a quiet machine, with the data beside the project:
+
+    S=results/small_models_begun_well
+    OMP_NUM_THREADS=1 python run_all.py speed $S/map_quarter.toml --reference $S/step_times.json --pairs 11
+
+Call it with `PYTHONPATH=. python $S/compare_seconds.py`. The seconds of a run under FLOPs are its recorded steps times
+what such a step takes. AP at other seconds is taken as linear between two budgets, both in logarithms. Student's 95%
+intervals over seeds hold neither that nor the choice of documents.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from compare_rows import HERE, LARGE, MAP, SIZES
+
+import methods
+from analysis.inference import compute_interval
+from benchmark.jobs.study import open_records
+from benchmark.records import DoneLine, EvaluationLine, find_last
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import RunConfig
+from benchmark.store import RunRecords, load_runs
+from benchmark.training.step_times import find_stage_times
+
+TIMES, RUN = HERE / "step_times.json", "map_seconds"
+SECONDS = (36.0, 144.0)  # each row of the map has budgets below and above; the first is that of `map_seconds.toml`
+HEADS = "Seconds", "Last size", "Compared", "Read off equal FLOPs", "Run", "Seeds"
+
+
+def main() -> None:
+    with open_records(str(HERE)) as records:
+        under_flops = pd.concat([list_runs(records, suite) for suite in MAP])
+        run = list_runs(records, RUN)
+    lines = [HEADS, [":--"] * 3 + ["--:"] * 3]
+    for seconds in SECONDS:
+        for size in SIZES[:3]:
+            for pair in LARGE:
+                rows = [row.format(size) for row in pair]
+                read_off = compare([interpolate(under_flops, row, seconds) for row in rows])
+                directly = compare([run[run["row"] == row].set_index("seed")["ap"] for row in rows])
+                measured = directly if seconds == SECONDS[0] else ("", "")
+                lines.append([f"{seconds:.0f}", size, " / ".join(rows), read_off[0], measured[0], read_off[1]])
+    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def list_runs(records: Path, suite: str) -> pd.DataFrame:
+    """The row, seed, logarithms of seconds and of AP after the last domain of each run of a suite."""
+    configs = {config.id: config for config in methods.runs(load_suite(str(HERE / f"{suite}.toml")))}
+    runs = [run for run in load_runs(records, suite) if run.id in configs]
+    values = [(run.row, run.seed, np.log(time_run(configs[run.id], run)), compute_log_ap(run)) for run in runs]
+    return pd.DataFrame(values, columns=["row", "seed", "seconds", "ap"])
+
+
+def time_run(config: RunConfig, run: RunRecords) -> float:
+    """Seconds of all stages of a run, set-up included."""
+    budget = config.budget.model_copy(update={"reference": str(TIMES)})
+    config, total = config.model_copy(update={"budget": budget}), 0.0
+    for index, lines in enumerate(run.stages):
+        times, done = find_stage_times(config, index), find_last(lines, DoneLine)
+        if done and done.charged["steps"]:
+            total += times.set_up + sum(phase["steps"] * times.phases[phase["name"]] for phase in done.phases)
+    return total
+
+
+def compute_log_ap(run: RunRecords) -> float:
+    last = find_last(run.stages[-1], EvaluationLine)
+    return float(np.mean([np.log(last.perplexity[domain.name]) for domain in run.domains])) if last else np.nan
+
+
+def interpolate(runs: pd.DataFrame, row: str, seconds: float) -> pd.Series:
+    """The logarithm of a row's AP when so many seconds are spent, by seed."""
+    of_row = runs[runs["row"] == row].sort_values("seconds")
+    return of_row.groupby("seed").apply(lambda own: np.interp(np.log(seconds), own["seconds"], own["ap"]))
+
+
+def compare(rows: list[pd.Series]) -> tuple[str, str]:
+    """The change of AP from the second row to the first with its interval, and the number of seeds that both have."""
+    changes = (rows[0] - rows[1]).dropna().to_numpy()
+    if len(changes) < 2:
+        return "", ""
+    mean, low, high = np.expm1([changes.mean(), *compute_interval(changes)])
+    return f"{mean:+.1%} ({low:+.1%} to {high:+.1%})".replace("-", "−"), str(len(changes))
+
+
+if __name__ == "__main__":
+    main()
