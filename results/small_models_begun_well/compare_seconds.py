@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from compare_rows import HERE, LARGE, MAP, SIZES
+from compare_rows import HERE, LARGE, MAP, SIZES, SMALL
 
 import methods
 from analysis.inference import compute_interval
@@ -41,7 +41,7 @@ def main() -> None:
     lines = [HEADS, [":--"] * 3 + ["--:"] * 3]
     for seconds in SECONDS:
         for size in SIZES[:3]:
-            for pair in LARGE:
+            for pair in (*LARGE, *SMALL):
                 rows = [row.format(size) for row in pair]
                 read_off = compare([interpolate(under_flops, row, seconds) for row in rows])
                 directly = compare([run[run["row"] == row].set_index("seed")["ap"] for row in rows])
