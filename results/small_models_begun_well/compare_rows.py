@@ -42,6 +42,8 @@ MAP = {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C", "map_four
 TABLES = {  # what is compared in which suites; each table is corrected by itself
     "The map": (LARGE, MAP),
     "The map, growing or staying small": (SMALL, MAP),
+    "The map, equal seconds": (LARGE, {"map_seconds": "36 s"}),
+    "The map, growing or staying small, equal seconds": (SMALL, {"map_seconds": "36 s"}),
     "One million parameters": (LARGE, {"million": "1e14 FLOPs"}),
     "Muon": (LARGE, {"muon_quarter": "C/4"}),
     "The main table, C": (OF_57K, {"main_full": "C"}),
