@@ -55,7 +55,8 @@ def list_runs(records: Path, suite: str) -> pd.DataFrame:
     configs = {config.id: config for config in methods.runs(load_suite(str(HERE / f"{suite}.toml")))}
     runs = [run for run in load_runs(records, suite) if run.id in configs]
     values = [(run.row, run.seed, np.log(time_run(configs[run.id], run)), compute_log_ap(run)) for run in runs]
-    return pd.DataFrame(values, columns=["row", "seed", "seconds", "ap"])
+    table: pd.DataFrame = pd.DataFrame(values, columns=["row", "seed", "seconds", "ap"])
+    return table
 
 
 def time_run(config: RunConfig, run: RunRecords) -> float:
@@ -71,13 +72,16 @@ def time_run(config: RunConfig, run: RunRecords) -> float:
 
 def compute_log_ap(run: RunRecords) -> float:
     last = find_last(run.stages[-1], EvaluationLine)
-    return float(np.mean([np.log(last.perplexity[domain.name]) for domain in run.domains])) if last else np.nan
+    return (
+        float(np.mean([np.log(last.perplexity[domain.name] or np.inf) for domain in run.domains])) if last else np.nan
+    )
 
 
 def interpolate(runs: pd.DataFrame, row: str, seconds: float) -> pd.Series:
     """The logarithm of a row's AP when so many seconds are spent, by seed."""
     of_row = runs[runs["row"] == row].sort_values("seconds")
-    return of_row.groupby("seed").apply(lambda own: np.interp(np.log(seconds), own["seconds"], own["ap"]))
+    ap: pd.Series = of_row.groupby("seed").apply(lambda own: np.interp(np.log(seconds), own["seconds"], own["ap"]))
+    return ap
 
 
 def compare(rows: list[pd.Series]) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Draw docs/study.md's figure from the records: `PYTHONPATH=. python results/small_models_begun_well/draw_map.py`.
 
 Left growth over ER that is as large from the start, right over ER that stays small, each at equal FLOPs and against the
-tokens that the budget buys a parameter of the model that does not grow. Bars are the 95% intervals of `compare_rows.py`.
+tokens that the budget buys a parameter of the model that does not grow. Bars are `compare_rows.py`'s 95% intervals.
 The least budget is left out on the left: its batches were too large for large models (plan.md).
 """
 
