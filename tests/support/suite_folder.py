@@ -124,7 +124,7 @@ def write_questions(folder: Path) -> str:
 def copy_code(folder: Path) -> Path:
     """A copy of the code that knows the methods of `tests/examples/paced*.py`."""
     for name in slurm.CODE:
-        shutil.copytree(slurm.ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(slurm.ROOT / name, folder / name)  # with what Python has compiled of it
     shutil.copy(slurm.ROOT / "run_all.py", folder)
     for method in (Path(__file__).parents[1] / "examples").glob("paced*.py"):
         shutil.copy(method, folder / "methods" / method.name)
