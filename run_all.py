@@ -160,7 +160,7 @@ def verify(options: argparse.Namespace) -> int:
     suites = methods.load_study_runs(options.study)
     if options.stage:
         return say(study.verify_stage(options.study, suites, options.stage, methods.build, options.runs))
-    return say(study.verify(options.study, suites, write_report, methods.build))
+    return say(study.verify(options.study, suites, partial(write_report, only_tables=True), methods.build))
 
 
 def compare(options: argparse.Namespace) -> int:

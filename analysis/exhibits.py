@@ -37,6 +37,10 @@ class Exhibit:
         """The content of each file, by its suffix."""
         raise NotImplementedError
 
+    def write_numbers(self, study: Study) -> dict[str, bytes]:
+        """The files that a figure has beside its picture, by their suffix."""
+        return {}
+
     def select(self, study: Study) -> Study:
         """The study of the suites that the exhibit shows: those of the paper, or all if none is one of these."""
         suites = [suite for suite in self.blocks if suite in study.suites]

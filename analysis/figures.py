@@ -85,7 +85,7 @@ class FigureExhibit(Exhibit):
 
     def render(self, study: Study) -> dict[str, bytes]:
         with style():
-            return to_files(self.draw(study))
+            return to_files(self.draw(study)) | self.write_numbers(study)
 
 
 def describe(figure: Figure) -> str:

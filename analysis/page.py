@@ -214,12 +214,18 @@ def _collect_points(study: Study) -> dict[str, Any]:
 
 
 def render(
-    study: Study, exhibits: Sequence[Exhibit], load: Callable[[str], Exhibit], out: Path, view: View = "ours"
+    study: Study,
+    exhibits: Sequence[Exhibit],
+    load: Callable[[str], Exhibit],
+    out: Path,
+    view: View = "ours",
+    only_tables: bool = False,
 ) -> list[Path]:
     """Write the files of each exhibit, the scorecard's if the study is held against the paper, and index.html.
 
     `load` gives exhibits by name, whose printed numbers the scorecard needs. View "both" is of tables alone and has
-    files of its own, NAME.both.tex. The same records give the same bytes.
+    files of its own, NAME.both.tex. The same records give the same bytes. `only_tables`: neither pictures, which take
+    longest, nor index.html.
     """
     shown: list[tuple[Exhibit, Table | bytes]] = []
     files: dict[str, bytes] = {}
@@ -230,6 +236,8 @@ def render(
             table = exhibit.build(study, view)
             shown.append((exhibit, table.shown))
             rendered = to_files(table)
+        elif only_tables:
+            rendered = exhibit.write_numbers(study)
         else:
             rendered = exhibit.render(study)
             shown.append((exhibit, rendered["png"]))
@@ -242,7 +250,8 @@ def render(
 
             verdicts = build_scorecard(study, load)
             files |= {f"{verdicts.name}.{suffix}": content for suffix, content in to_files(verdicts).items()}
-        files["index.html"] = render_page(study, verdicts, shown).encode()
+        if not only_tables:
+            files["index.html"] = render_page(study, verdicts, shown).encode()
     for name, content in files.items():
         with whole_file(out / name) as file:
             file.write(content)

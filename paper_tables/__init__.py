@@ -112,7 +112,7 @@ def list_measures(suite: Suite) -> tuple[ModelMeasure, ...]:
     return tuple(map(ModelMeasure, needed))
 
 
-def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> None:
+def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", only_tables: bool = False) -> None:
     """Render the tables of suites from the records below `runs`; print the first, and a line of each of the others.
 
     They go to a folder in `out` that has the suite's name; with several suites, their names with + between.
@@ -124,7 +124,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours") -> 
     tables = {table: find_study_folder(suite) for suite, _ in suites for table in suite.tables}
     study = load_study(suites, runs)
     exhibits, folder = list(itertools.starmap(load, tables.items())), out / study.name
-    render(study, exhibits, load, folder, view)
+    render(study, exhibits, load, folder, view, only_tables)
     main = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
     if main:
         table = main.build(study, view)

@@ -345,7 +345,9 @@ def _render_reports(suites: Suites, store: Store, out: Path, write_report: Rende
             write_report([(suite, configs)], store.root, out)
             with whole_file(out / suite.name / HARDWARE) as file:
                 file.write(make_hardware_table(runs).encode())
-            (out / suite.name / PAGE).unlink()  # a megabyte of the same scripts each; `report` on the records makes it
+            (out / suite.name / PAGE).unlink(
+                missing_ok=True
+            )  # a megabyte of the same scripts each; `report` on the records makes it
 
 
 def _read_archive(archive: Path) -> dict[str, bytes]:

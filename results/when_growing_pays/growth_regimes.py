@@ -69,11 +69,8 @@ class RegimesFigure(FigureExhibit):
     contenders: Mapping[str, str]
     points: tuple[MapPoint, ...] = ()
 
-    def render(self, study: Study) -> dict[str, bytes]:
-        return {
-            **super().render(study),
-            "csv": _write_csv(_select_with_flops(find_cells(study, [*self.contenders])), [*self.contenders]),
-        }
+    def write_numbers(self, study: Study) -> dict[str, bytes]:
+        return {"csv": _write_csv(_select_with_flops(find_cells(study, [*self.contenders])), [*self.contenders])}
 
     def _draw(self, study: Study) -> Figure:
         every = find_cells(study, [*self.contenders])
