@@ -1,5 +1,5 @@
 # make demo    the demo suite: a table and curves in report/demo/
-# make test    the tests; make test-slurm    only those that start a Slurm cluster on this machine
+# make test    the tests; make test-slurm    only those that start a Slurm cluster on this machine; make test-others    all others
 # make test-thorough    all cases, of which `make test` tries those that tell most; hours
 # make check   formatter, linter, types, architecture
 # make docs    the docs as a site in build/site/, with search, API pages and the reports of all studies
@@ -14,7 +14,7 @@ PIP_INSTALL := pip install --no-compile --quiet --constraint constraints.txt --e
 unexport PYTHONDONTWRITEBYTECODE
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test test-slurm test-thorough check lint docs slurm-demo slurm-chaos gpu-check chaos
+.PHONY: demo test test-slurm test-others test-thorough check lint docs slurm-demo slurm-chaos gpu-check chaos
 
 demo: $(VENV)/installed
 	$(RUN) run_all.py run demo
@@ -26,10 +26,12 @@ demo: $(VENV)/installed
 # its floor.
 MEASURED = $(shell $(RUN) -c 'import sys; print("--cov" if sys.version_info >= (3, 12) else "")')
 
-# One thread a process: the tests run side by side, but those on the cluster, which has all cores to itself.
+# A Slurm cluster mostly waits, so the other tests run beside it, and give way to its jobs. One thread a process.
 test: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -n auto --dist worksteal --ignore-glob 'tests/test_slurm*.py' $(MEASURED)
-	@$(MAKE) test-slurm
+	@$(MAKE) --jobs=2 test-slurm test-others
+
+test-others: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 nice -n 10 $(RUN) -m pytest -n auto --dist worksteal --ignore-glob 'tests/test_slurm*.py' $(MEASURED)
 
 test-slurm: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(RUN) -m pytest tests/test_slurm*.py

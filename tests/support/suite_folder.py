@@ -337,7 +337,7 @@ def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
     while not happened():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {patience:.0f} s; in the queue: {queue()}")
-        time.sleep(0.05)
+        time.sleep(0.2)  # to look costs the jobs their time
 
 
 @contextlib.contextmanager
