@@ -23,7 +23,7 @@ def collect_notes(study: Study) -> list[str]:
     lines = []
     for part in study.parts:
         titles = part.stage_titles
-        lines += note_unequal_budgets(part.stages, titles)
+        lines += note_unequal_budgets(part)
         lines += note_unequal_texts(part)
         lines += note_near_copies(part)
         lines += note_differences(part.stages, "Hardware differs", ["hardware"])
@@ -94,10 +94,13 @@ def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
     return [f"-- is not measured yet; {commands} fills it in."] if is_missing else []
 
 
-def note_unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:
-    """Rows whose charged amount in a stage is off the stage's median by more than TOLERANCE."""
-    done = stages[stages["done"]]
-    means = done.groupby(["stage", "unit", "row"], sort=False)["charged"].mean()
+def note_unequal_budgets(part: Study) -> list[str]:
+    """Rows whose charged amount in a stage is off the stage's median by more than TOLERANCE.
+
+    Rows that spend the same sum in other stages have one note.
+    """
+    done, elsewhere = part.stages[part.stages["done"]], part.pooled - part.references
+    means = done[~done["row"].isin(elsewhere)].groupby(["stage", "unit", "row"], sort=False)["charged"].mean()
     lines = []
     for (stage, unit), charged in means.groupby(["stage", "unit"], sort=False):
         typical = charged.median()
@@ -108,7 +111,12 @@ def note_unequal_budgets(stages: pd.DataFrame, titles: Sequence[str]) -> list[st
                 f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0" for (_, _, row), amount in off.items()
             ]
             shown = _shorten(who, ", ", "rows")
-            lines.append(f"Budgets differ in stage {titles[stage]}: typically {typical:.4g} {name}, but {shown}.")
+            lines.append(
+                f"Budgets differ in stage {part.stage_titles[stage]}: typically {typical:.4g} {name}, but {shown}."
+            )
+    if elsewhere:
+        rows = [row for row in done["row"].unique() if row in elsewhere]
+        lines.append(f"The same budget in all, but in other stages: {_shorten(rows, ', ', 'rows')}.")
     if done["unit"].nunique() > 1:
         lines.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
     return lines

@@ -5,15 +5,20 @@ The site begins with README.md. It has each study's reports too, which the repos
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+import methods
+import paper_tables
+from benchmark.jobs.study import open_records
+from benchmark.store import load_runs
 
 ROOT = Path(__file__).parent.parent
 FIGURE = re.compile(r"(?<=[(\"])(?:\.\./)?(results/[\w/]+\.png)(?=[)\"])")
@@ -52,13 +57,13 @@ def on_post_build(config: Any) -> None:
 def render_reports() -> list[Path]:
     """The page of each suite in results/ that has records."""
     pages = []
-    for suite in sorted((ROOT / "results").glob("*/*.toml")):
-        study = suite.parent
-        if any((study / "records").glob(f"{suite.stem}-s*.tar.gz")):
-            out = Path(REPORTS.name, "results", study.name)
-            command = ["run_all.py", "report", str(suite), "--runs", str(study), "--out", str(out)]
-            subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-            pages.append(out / suite.stem / "index.html")
+    for study in sorted(path.parent for path in (ROOT / "results").glob("*/records")):
+        out = Path(REPORTS.name, "results", study.name)
+        with open_records(str(study)) as records, contextlib.redirect_stdout(io.StringIO()):
+            for suite, configs in methods.load_study_runs(study):
+                if load_runs(records, suite.name):
+                    paper_tables.write_report([(suite, configs)], records, out)
+                    pages.append(out / suite.name / "index.html")
     return pages
 
 

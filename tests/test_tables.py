@@ -142,6 +142,24 @@ def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
     assert any("ER, seed 0, failed in stage Ns: loss is not finite" in note for note in notes)
 
 
+def test_a_row_that_spends_the_same_in_other_stages_has_one_note(tmp_path):
+    """Oracle: the sum of what is charged, by hand: four stages' budgets in the last, or five, which is more."""
+
+    def spend_late(times):
+        def change(run):
+            for stage, share in zip(run.stages[1:], (0.0, 0.0, 0.0, times), strict=True):
+                phases = [{**phase, "share": share * phase["share"]} for phase in stage[0].phases]
+                stage[0] = structs.replace(stage[0], phases=phases)
+                charged = {**stage[-1].charged, "seconds": share * stage[-1].charged["seconds"]}
+                stage[-1] = structs.replace(stage[-1], charged=charged)
+
+        return change
+
+    same, more = (notes_of(tmp_path / str(times), spend_late(times)) for times in (4, 5))
+    assert [note for note in same if "udget" in note] == ["The same budget in all, but in other stages: ER."]
+    assert sum("Budgets differ in stage" in note for note in more) == 4
+
+
 @pytest.mark.parametrize(("whole", "later"), [(False, False), (True, False), (False, True)])
 def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, later, tmp_path):
     """Oracle: what was recorded of a domain, in tables and figures of perplexities; by hand the geometric mean without
