@@ -116,7 +116,7 @@ def note_unequal_budgets(part: Study) -> list[str]:
             )
     if elsewhere:
         rows = [row for row in done["row"].unique() if row in elsewhere]
-        lines.append(f"The same budget in all, but in other stages: {_shorten(rows, ', ', 'rows')}.")
+        lines.append(f"The same budget as others, but spent in other stages: {_shorten(rows, ', ', 'rows')}.")
     if done["unit"].nunique() > 1:
         lines.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
     return lines
