@@ -25,7 +25,7 @@ from benchmark.settings.command_line import parse, repeat_options
 if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.study import Study
     from benchmark.jobs.state import Survey
-    from benchmark.settings.suite import RunConfig, Suite
+    from benchmark.settings.suite import RunConfig, Suite, Suites
     from benchmark.store import RunRecords
 
 
@@ -65,11 +65,12 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
     return Survey(suite, configs, methods.build, Store(runs or options.runs), paper_tables.list_measures(suite))
 
 
-def open_runs(runs: Path) -> AbstractContextManager[Path]:
-    """The folder of `--runs`; where it is a study's, its archives unpacked."""
+def open_runs(runs: Path, suites: Suites) -> AbstractContextManager[Path]:
+    """The folder of `--runs`; where it is a study's, its archives of these suites, unpacked."""
     from benchmark.jobs.study import RECORDS, open_records
 
-    return open_records(str(runs)) if (runs / RECORDS).is_dir() else nullcontext(runs)
+    names = [suite.name for suite, _ in suites]
+    return open_records(str(runs), names) if (runs / RECORDS).is_dir() else nullcontext(runs)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,7 +104,7 @@ def report(options: argparse.Namespace) -> int:
     import paper_tables
 
     suites = [read_suite(options, name) for name in options.suites]
-    with open_runs(options.runs) as runs:
+    with open_runs(options.runs, suites) as runs:
         paper_tables.write_report(suites, runs, options.out, options.view)
     return 0
 
@@ -111,7 +112,7 @@ def report(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import show
 
-    with open_runs(options.runs) as runs:
+    with open_runs(options.runs, [read_suite(options, options.suite)]) as runs:
         return show(make_survey(options, runs), options.watch)
 
 

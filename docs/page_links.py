@@ -17,7 +17,7 @@ from mkdocs.structure.files import File
 
 import methods
 import paper_tables
-from benchmark.jobs.study import open_records
+from benchmark.jobs.study import lay_out, read_archives
 from benchmark.store import load_runs
 
 ROOT = Path(__file__).parent.parent
@@ -59,8 +59,10 @@ def render_reports() -> list[Path]:
     pages = []
     for study in sorted(path.parent for path in (ROOT / "results").glob("*/records")):
         out = Path(REPORTS.name, "results", study.name)
-        with open_records(str(study)) as records, contextlib.redirect_stdout(io.StringIO()):
-            for suite, configs in methods.load_study_runs(study):
+        archives = read_archives(study)
+        for suite, configs in methods.load_study_runs(study):
+            with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
+                records = lay_out(archives, Path(scratch), [suite.name]).root
                 if load_runs(records, suite.name):
                     paper_tables.write_report([(suite, configs)], records, out)
                     pages.append(out / suite.name / "index.html")

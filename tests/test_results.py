@@ -22,7 +22,7 @@ from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
 from benchmark.models import hash_weights, load
-from benchmark.records import DoneLine, EvaluationLine, LaterLine, select_kind
+from benchmark.records import DoneLine, EvaluationLine, LaterLine, find_last, select_kind
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
@@ -254,6 +254,20 @@ def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
         [later] = select_kind(store.read_stage(stage.parent.name), LaterLine)
         assert later.perplexity == 7.0 and studies._read_archive(study / ARCHIVE) == members
         (study / "records" / f"{name}-s0.tar.gz").unlink()
+
+
+def test_a_stage_that_suites_trained_to_other_weights_is_in_each_as_it_was(study: Path, tmp_path: Path) -> None:
+    """Oracle: by hand: the weights in each archive, whichever comes first."""
+    plain = studies._read_archive(study / ARCHIVE)
+    for name in ("first", "zeroth"):
+        members = {path.replace("suites/tiny/", f"suites/{name}/"): content for path, content in plain.items()}
+        studies._write_archive(study / "records" / f"{name}-s0.tar.gz", members)
+    spoil(study, other_machine)
+    for name in ("first", "tiny", "zeroth"):
+        store = studies.unpack(study, tmp_path / name, [name])
+        weights = {find_last(store.read_stage(path.name), DoneLine).weights for path in store.root.glob("stages/*")}
+        assert ("0" * 64 in weights) == (name == "tiny") and len(weights) == (1 if name == "tiny" else 3)
+        assert [path.name for path in (store.root / "suites").iterdir()] == [name]
 
 
 def other_machine(line: dict) -> None:

@@ -19,7 +19,7 @@ import tarfile
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -35,6 +35,7 @@ from benchmark.training.identity import Identities
 from benchmark.training.method import Build
 
 RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
+Archives = dict[Path, dict[str, bytes]]  # the content of each file of each archive
 RENDERED = {".csv", ".md", ".tex"}  # what must be the same bytes again; pictures depend on fonts and zlib
 
 
@@ -119,32 +120,63 @@ def _describe_result(path: Path, content: bytes) -> str:
     return ""
 
 
-def unpack(folder: Path, into: Path) -> Store:
-    """The records of a study as a folder of `--runs`. Raises ResultsError for an archive that cannot be read."""
-    members: dict[str, bytes] = {}
-    for archive in sorted((folder / RECORDS).glob("*.tar.gz")):
-        for name, content in _read_archive(archive).items():
-            # suites that share models share their files, to which each adds what it measures
-            both = [members.get(name, b""), content] if name.endswith(".jsonl") else [b"", content]
-            if Path(name).name == records.STAGE_FILE:  # of one that was trained twice the last archive's counts
-                both.reverse()
-            members[name] = _join_lines(Path(name), *both)
-    for name, content in members.items():
+def unpack(folder: Path, into: Path, suites: Collection[str] = ()) -> Store:
+    """The records of a study, or of these suites of it, as a folder of `--runs`.
+
+    Raises ResultsError for an archive that cannot be read.
+    """
+    return lay_out(read_archives(folder), into, suites)
+
+
+def read_archives(folder: Path) -> Archives:
+    """The archives of a study, in the order of their names."""
+    return {path: _read_archive(path) for path in sorted((folder / RECORDS).glob("*.tar.gz"))}
+
+
+def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
+    """Write what the archives of these suites hold, of all if none is named, and what others measured of it later.
+
+    Where two archives have a stage with other weights, as two kinds of CPU come to, each suite has it as it was
+    trained for that suite. Of those that are asked for together the last archive's counts.
+    """
+
+    def is_asked_for(archive: Path) -> bool:
+        return not suites or archive.name.rpartition("-s")[0] in suites
+
+    names = {name for archive, members in archives.items() if is_asked_for(archive) for name in members}
+    joined: dict[str, bytes] = {}
+    for archive in sorted(archives, key=is_asked_for):
+        for name, content in archives[archive].items():
+            path, before = Path(name), joined.get(name, b"")
+            if name not in names:
+                continue
+            if path.suffix != ".jsonl" or (
+                before and _describe_result(path, before) != _describe_result(path, content)
+            ):
+                joined[name] = content
+            elif path.name == records.STAGE_FILE:
+                joined[name] = _join_lines(path, content, before)
+            else:  # suites that share models share their files, to which each adds what it measures
+                joined[name] = _join_lines(path, before, content)
+    for name, content in joined.items():
         (into / name).parent.mkdir(parents=True, exist_ok=True)
         (into / name).write_bytes(content)
     store = Store(into)
-    into.mkdir(parents=True, exist_ok=True)
+    (into / "suites").mkdir(parents=True, exist_ok=True)
     store.archive_mark.touch()
     return store
 
 
 @contextlib.contextmanager
-def open_records(place: str) -> Iterator[Path]:
-    """The records in a folder of `--runs`, or in a study's, laid out as the former. Raises ResultsError for others."""
+def open_records(place: str, suites: Collection[str] = ()) -> Iterator[Path]:
+    """The records in a folder of `--runs`, or in a study's, laid out as the former.
+
+    Of a study only those of `suites`, if any is named. Raises ResultsError for other places.
+    """
     folder = Path(place)
     with tempfile.TemporaryDirectory() as scratch:
         if (folder / RECORDS).is_dir():
-            folder = unpack(folder, Path(scratch)).root
+            folder = unpack(folder, Path(scratch), suites).root
         if not (folder / "suites").is_dir():
             raise ResultsError(f"{place}: no records; give a folder of --runs, or a study's as in results/")
         yield folder
@@ -160,9 +192,10 @@ def load_all_runs(folder: Path, build: Build) -> Iterator[RunRecords]:
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
     """Render the report of each of the study's suites that has records, and say what these hold."""
     with tempfile.TemporaryDirectory() as scratch:
-        store = unpack(folder, Path(scratch))
-        _render_reports(suites, store, folder / REPORT, write_report)
+        archives = read_archives(folder)
         for suite, configs in suites:
+            store = lay_out(archives, Path(scratch) / suite.name, [suite.name])
+            _render_report(suite, configs, store, folder / REPORT, write_report)
             count = len(load_runs(store.root, suite.name))
             rendered = f", rendered to {folder / REPORT / suite.name}" if count else ""
             yield f"{suite.name}: {count} of {len(configs)} runs in {folder / RECORDS}{rendered}"
@@ -175,9 +208,10 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
     Raises ResultsError for the first that is not so.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        store = unpack(folder, Path(scratch) / "runs")
-        identities = Identities(store, build)
+        archives, out = read_archives(folder), Path(scratch) / REPORT
         for suite, configs in suites:
+            store = lay_out(archives, Path(scratch) / "runs" / suite.name, [suite.name])
+            identities = Identities(store, build)
             runs, wanted = load_runs(store.root, suite.name), {config.id: config for config in configs}
             for run in runs:
                 if run.id not in wanted:
@@ -190,8 +224,7 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
                 if why := identities.of(wanted[run.id], run.lines).why:
                     raise ResultsError(f"{suite.name}: {run.id}: {why}")
             yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget"
-        out = Path(scratch) / REPORT
-        _render_reports(suites, store, out, write_report)
+            _render_report(suite, configs, store, out, write_report)
         compared = _compare_reports(folder / REPORT, out)
         yield f"report: {compared} tables rendered again from the records are the same"
 
@@ -337,17 +370,17 @@ def _compare_reports(committed: Path, rendered: Path) -> int:
     return len(ours)
 
 
-def _render_reports(suites: Suites, store: Store, out: Path, write_report: RenderReport) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
-        for suite, configs in suites:
-            if not (runs := load_runs(store.root, suite.name)):
-                continue
+def _render_report(
+    suite: Suite, configs: Sequence[RunConfig], store: Store, out: Path, write_report: RenderReport
+) -> None:
+    """The tables and figures of a suite, if it has records, and what its stages were trained on."""
+    if runs := load_runs(store.root, suite.name):
+        with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
             write_report([(suite, configs)], store.root, out)
-            with whole_file(out / suite.name / HARDWARE) as file:
-                file.write(make_hardware_table(runs).encode())
-            (out / suite.name / PAGE).unlink(
-                missing_ok=True
-            )  # a megabyte of the same scripts each; `report` on the records makes it
+        with whole_file(out / suite.name / HARDWARE) as file:
+            file.write(make_hardware_table(runs).encode())
+        # a megabyte of the same scripts each; `report` on the records makes it
+        (out / suite.name / PAGE).unlink(missing_ok=True)
 
 
 def _read_archive(archive: Path) -> dict[str, bytes]:

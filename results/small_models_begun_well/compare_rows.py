@@ -8,6 +8,7 @@ losses of validation documents are recorded, the interval holds the choice of th
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from msgspec import structs
 import run_all
 from analysis.inference import ERRORS, compute_interval, compute_one_sided_p, correct_by_holm
 from analysis.study import Study
-from benchmark.jobs.study import open_records
+from benchmark.jobs.study import Archives, lay_out, read_archives
 
 HERE = Path(__file__).parent
 SIZES = ("57k", "113k", "237k", "1M")  # parameters of the last model
@@ -97,27 +98,29 @@ def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study])
     return [[*line, f"{p:.2g}", "yes" if p < ERRORS else ""] for line, p in zip(lines, corrected, strict=True)]
 
 
-def open_suites(records: Path, suites: Iterable[str]) -> dict[str, Study]:
+def open_suites(archives: Archives, suites: Iterable[str]) -> dict[str, Study]:
     """The suites that have records, as studies, by name, with what was added to them."""
-    there = [suite for suite in suites if (records / "suites" / suite).is_dir()]
-    return {suite: open_suite(records, suite) for suite in there}
+    studies = {suite: open_suite(archives, suite) for suite in suites}
+    return {suite: study for suite, study in studies.items() if not study.ends.empty}
 
 
-def open_suite(records: Path, suite: str) -> Study:
-    study = run_all.open_study(str(HERE / f"{suite}.toml"), str(records))
+def open_suite(archives: Archives, suite: str) -> Study:
+    with tempfile.TemporaryDirectory() as scratch:
+        records = lay_out(archives, Path(scratch), [suite]).root
+        study = run_all.open_study(str(HERE / f"{suite}.toml"), str(records))
     if suite not in ADDED:
         return study
-    added = run_all.open_study(str(HERE / f"{ADDED[suite]}.toml"), str(records))
+    added = open_suite(archives, ADDED[suite])
     moved = [replace(run, line=structs.replace(run.line, suite=suite)) for run in added.runs]
     return replace(study, runs=[*study.runs, *moved])
 
 
 def main() -> None:
-    with open_records(str(HERE)) as records:
-        for title, (pairs, suites) in TABLES.items():
-            studies = {suites[suite]: study for suite, study in open_suites(records, suites).items()}
-            rows = [HEADS, [":--"] * 3 + ["--:"] * 4 + [":--"], *compare_rows(pairs, studies)]
-            print(f"\n{title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
+    archives = read_archives(HERE)
+    for title, (pairs, suites) in TABLES.items():
+        studies = {suites[suite]: study for suite, study in open_suites(archives, suites).items()}
+        rows = [HEADS, [":--"] * 3 + ["--:"] * 4 + [":--"], *compare_rows(pairs, studies)]
+        print(f"\n{title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 
 if __name__ == "__main__":

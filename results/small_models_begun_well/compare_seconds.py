@@ -14,8 +14,6 @@ intervals over seeds hold neither that nor the choice of documents.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from compare_rows import HERE, LARGE, MAP, SIZES, SMALL
@@ -35,9 +33,8 @@ HEADS = "Seconds", "Last size", "Compared", "Read off equal FLOPs", "Run", "Seed
 
 
 def main() -> None:
-    with open_records(str(HERE)) as records:
-        under_flops = pd.concat([list_runs(records, suite) for suite in MAP])
-        run = list_runs(records, RUN)
+    under_flops = pd.concat([list_runs(suite) for suite in MAP])
+    run = list_runs(RUN)
     lines = [HEADS, [":--"] * 3 + ["--:"] * 3]
     for seconds in SECONDS:
         for size in SIZES[:3]:
@@ -50,10 +47,11 @@ def main() -> None:
     print("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
-def list_runs(records: Path, suite: str) -> pd.DataFrame:
+def list_runs(suite: str) -> pd.DataFrame:
     """The row, seed, logarithms of seconds and of AP after the last domain of each run of a suite."""
     configs = {config.id: config for config in methods.runs(load_suite(str(HERE / f"{suite}.toml")))}
-    runs = [run for run in load_runs(records, suite) if run.id in configs]
+    with open_records(str(HERE), [suite]) as records:
+        runs = [run for run in load_runs(records, suite) if run.id in configs]
     values = [(run.row, run.seed, np.log(time_run(configs[run.id], run)), compute_log_ap(run)) for run in runs]
     table: pd.DataFrame = pd.DataFrame(values, columns=["row", "seed", "seconds", "ap"])
     return table

@@ -47,7 +47,7 @@ def agree(ap: Floats, other: Floats) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    with open_records(str(HERE)) as records:
+    with open_records(str(HERE), [SUITE]) as records:
         study = run_all.open_study(str(HERE / f"{SUITE}.toml"), str(records))
         measures = measure_rows(study)
     means = measures.groupby("row").mean().sort_values("ap")

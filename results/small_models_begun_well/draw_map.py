@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMeth
 
 from analysis.figures import COLOURS, style, to_files
 from analysis.study import Study
-from benchmark.jobs.study import open_records
+from benchmark.jobs.study import read_archives
 
 LEAST = "map_sixteenth"
 HOFFMANN = 20  # tokens a parameter of the best size for a budget (Hoffmann et al. 2022)
@@ -27,8 +27,8 @@ MARKERS = dict(zip(SIZES, ("o", "s", "^", "D"), strict=True))
 
 
 def main() -> None:
-    with open_records(str(HERE)) as records, style():
-        studies = open_suites(records, (*MAP, "million"))
+    studies = open_suites(read_archives(HERE), (*MAP, "million"))
+    with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
         draw_changes(axes[0], {name: studies[name] for name in studies if name != LEAST}, "ER, {} from the start")
         draw_changes(axes[1], studies, "ER, 13k")
