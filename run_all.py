@@ -65,8 +65,8 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
     return Survey(suite, configs, methods.build, Store(runs or options.runs), paper_tables.list_measures(suite))
 
 
-def open_runs(runs: Path, suites: Suites) -> AbstractContextManager[Path]:
-    """The folder of `--runs`; where it is a study's, its archives of these suites, unpacked."""
+def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
+    """The folder of `--runs`; where it is a study's, its archives unpacked, of these suites if any is named."""
     from benchmark.jobs.study import RECORDS, open_records
 
     names = [suite.name for suite, _ in suites]
@@ -112,7 +112,7 @@ def report(options: argparse.Namespace) -> int:
 def status(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import show
 
-    with open_runs(options.runs, [read_suite(options, options.suite)]) as runs:
+    with open_runs(options.runs) as runs:
         return show(make_survey(options, runs), options.watch)
 
 
