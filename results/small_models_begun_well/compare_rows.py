@@ -30,6 +30,7 @@ LARGE = (
     ("ELLE (exact), to {}", "ELLE, to {}"),
 )
 SMALL = (("ELLE, to {}", "ER, 13k"), ("ELLE (exact), to {}", "ER, 13k"))
+SMALL_OF_1M = (("ELLE, to {}", "ER, 230k"), ("ELLE (exact), to {}", "ER, 230k"))
 OF_57K = (  # rows of the main table
     ("ELLE", "ER"),
     ("ELLE (exact)", "ER"),
@@ -48,8 +49,10 @@ TABLES = {  # what is compared in which suites; each table is corrected by itsel
     "The map, equal seconds": (LARGE, {"map_seconds": "36 s"}),
     "The map, growing or staying small, equal seconds": (SMALL, {"map_seconds": "36 s"}),
     "One million parameters": (LARGE, {"million": "1e14 FLOPs"}),
+    "One million parameters, growing or staying small": (SMALL_OF_1M, {"million": "1e14 FLOPs"}),
     "Muon": (LARGE, {"muon_quarter": "C/4"}),
     "The main table, C": (OF_57K, {"main_full": "C"}),
+    "The main table, C, another order for each seed": (OF_57K, {"main_full_orders": "C"}),
     "The main table, C/4": (OF_57K, {"main_quarter": "C/4"}),
     "The main table, another order for each seed": (OF_57K, {"main_orders": "C/4"}),
 }
