@@ -7,7 +7,8 @@ The least budget is left out on the left: its batches were too large for large m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -30,22 +31,23 @@ def main() -> None:
     studies = open_suites(read_archives(HERE), (*MAP, "million"))
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
-        draw_changes(axes[0], {name: studies[name] for name in studies if name != LEAST}, "ER, {} from the start")
-        draw_changes(axes[1], studies, "ER, 13k")
+        draw_changes(axes[0], {name: studies[name] for name in studies if name != LEAST}, ["ER, {} from the start"])
+        draw_changes(axes[1], studies, ["ER, 13k", "ER, 230k"])
         axes[0].set_title("Growing, over large from the start")
-        axes[1].set_title("Growing, over staying small (13k)")
+        axes[1].set_title("Growing, over staying small (1M: 230k, others: 13k)")
         axes[0].axvline(HOFFMANN, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         axes[0].legend(*name_lines(), ncols=2, loc="lower right")
         (HERE / "map.png").write_bytes(to_files(figure)["png"])
 
 
-def draw_changes(axis: Axes, studies: Mapping[str, Study], beside: str) -> None:
-    """The change of AP against tokens a parameter of the row `beside`, a line for each method and last size."""
+def draw_changes(axis: Axes, studies: Mapping[str, Study], besides: Sequence[str]) -> None:
+    """The change of AP against tokens a parameter of the row in `besides` that a study has, a line for each method and
+    last size."""
     for (row, _), colour in zip(METHODS.items(), COLOURS, strict=False):
         for size in SIZES:
             points = [
                 (count_tokens(study, change.ap.index, beside.format(size)), change)
-                for study in studies.values()
+                for study, beside in itertools.product(studies.values(), besides)
                 if (change := compare(study, row.format(size), beside.format(size)))
             ]
             if points:
