@@ -38,6 +38,12 @@ def measure_rows(study: Study) -> pd.DataFrame:
     return complete
 
 
+def measure_baselines(study: Study) -> pd.DataFrame:
+    """The scores of what needs no pre-training, in percent: on whole texts, and on what a row of a model holds."""
+    scores = 100 * average_by_domain(study.without_leaks.baselines, ["name"])
+    return pd.DataFrame({"probes": scores.drop(columns="").mean(axis=1), "domain of a text": scores[""]})
+
+
 def agree(ap: Floats, other: Floats) -> tuple[float, float, float]:
     """Kendall's tau of the orders of rows by their means over seeds, with its interval, for values (rows, seeds)."""
     draws = np.random.default_rng(0).integers(ap.shape[1], size=(DRAWS, ap.shape[1]))
@@ -50,10 +56,14 @@ def main() -> None:
     with open_records(str(HERE), [SUITE]) as records:
         study = run_all.open_study(str(HERE / f"{SUITE}.toml"), str(records))
         measures = measure_rows(study)
-    means = measures.groupby("row").mean().sort_values("ap")
+    means, deviations = measures.groupby("row").mean().sort_values("ap"), measures.groupby("row").std()
     print(f"| Row | AP | {' | '.join(ORDERS)} |\n| :-- | --: |{' --: |' * len(ORDERS)}")
     for row, (ap, bits, *scores) in zip(means.index, means.to_numpy(), strict=True):
-        print(f"| {row} | {ap:.1f} | {bits:.3f} | {' | '.join(f'{score:.1f}' for score in scores)} |")
+        ap_moves, bits_move, *move = deviations.loc[row]
+        cells = [f"{score:.1f} ± {by:.1f}" for score, by in zip(scores, move, strict=True)]
+        print(f"| {row} | {ap:.1f} ± {ap_moves:.1f} | {bits:.3f} ± {bits_move:.3f} | {' | '.join(cells)} |")
+    for name, scores in measure_baselines(study).iterrows():
+        print(f"| {name} | | | {' | '.join(f'{score:.1f}' for score in scores)} |")
     by_seed = measures.unstack("seed").loc[means.index]
     for name, sign in ORDERS.items():
         tau, low, high = agree(np.log(by_seed["ap"].to_numpy()), sign * by_seed[name].to_numpy())

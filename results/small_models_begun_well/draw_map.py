@@ -59,7 +59,7 @@ def draw_changes(axis: Axes, studies: Mapping[str, Study], besides: Sequence[str
     axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_xlabel("tokens a parameter of the model that does not grow")
-    axis.set_ylabel("change of AP after CS (lower: growing pays)")
+    axis.set_ylabel("change of final AP (lower: growing pays)")
 
 
 def draw_line(axis: Axes, points: list[tuple[float, Change]], colour: str, marker: str) -> None:
