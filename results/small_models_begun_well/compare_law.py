@@ -1,8 +1,8 @@
 """Print the law and its test: `PYTHONPATH=. python results/small_models_begun_well/compare_law.py`.
 
-See plan.md, "The law". The law is a plane, log(AP grown / AP begun large) = a + b log(parameters) + c log(tokens a
-parameter), both before the first growth, by least squares on the cells of three sizes. An interval is Student's of a
-new cell, with what the plane misses as its noise.
+See plan.md, "The law". The law is a plane, log(AP grown / AP large from the start) = a + b log(parameters) + c
+log(tokens a parameter), both before the first growth, by least squares on the cells of three sizes. An interval is
+Student's of a new cell, with what the plane misses as its noise.
 """
 
 from __future__ import annotations

@@ -41,9 +41,10 @@ OF_57K = (  # rows of the main table
     ("EWC", "Naive"),
     ("A-GEM", "Naive"),
 )
-# What ran later, in a suite of its own: seeds of ELLE at 4C, two rows of the million.
+# What ran later, in a suite of its own: seeds of ELLE with 6.1e12 FLOPs, two rows of the million.
 ADDED = {"map_four": "map_four_elle", "million": "million_small"}
-MAP = {"map_sixteenth": "C/16", "map_quarter": "C/4", "map_full": "C", "map_four": "4C"}  # suites, as they are called
+LESS, MAIN = "3.8e11 FLOPs", "1.5e12 FLOPs"
+MAP = {"map_sixteenth": "9.6e10 FLOPs", "map_quarter": LESS, "map_full": MAIN, "map_four": "6.1e12 FLOPs"}
 TABLES = {  # what is compared in which suites; each table is corrected by itself
     "The map": (LARGE, MAP),
     "The map, growing or staying small": (SMALL, MAP),
@@ -51,11 +52,11 @@ TABLES = {  # what is compared in which suites; each table is corrected by itsel
     "The map, growing or staying small, equal seconds": (SMALL, {"map_seconds": "36 s"}),
     "One million parameters": (LARGE, {"million": "1e14 FLOPs"}),
     "One million parameters, growing or staying small": (SMALL_OF_1M, {"million": "1e14 FLOPs"}),
-    "Muon": (LARGE, {"muon_quarter": "C/4"}),
-    "The main table, C": (OF_57K, {"main_full": "C"}),
-    "The main table, C, another order for each seed": (OF_57K, {"main_full_orders": "C"}),
-    "The main table, C/4": (OF_57K, {"main_quarter": "C/4"}),
-    "The main table, another order for each seed": (OF_57K, {"main_orders": "C/4"}),
+    "Muon": (LARGE, {"muon_quarter": LESS}),
+    "The main table": (OF_57K, {"main_full": MAIN}),
+    "The main table, another order for each seed": (OF_57K, {"main_full_orders": MAIN}),
+    "The main table, less": (OF_57K, {"main_quarter": LESS}),
+    "The main table, less, another order for each seed": (OF_57K, {"main_orders": LESS}),
 }
 HEADS = "Budget", "Last size", "Compared", "AP of both", "Change (95% interval)", "Seeds", "p", "p < 0.05"
 
