@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import json
 import os
 import pickletools
 import re
@@ -27,6 +28,7 @@ from benchmark.locks import JOB, Lease
 from benchmark.store import Store
 from benchmark.training.processes import join
 from tests.support.fake_slurm import DONE, FakeSlurm
+from tests.support.record_lines import read_lines
 from tests.support.suite_folder import SuiteFolder, write_task, write_texts
 
 ROWS = '{ method = "naive" }', '{ method = "er" }'
@@ -73,7 +75,8 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
     """Oracle: by hand, of two runs that share their first stage; then of what is left when one is trained."""
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert waves(tiny, tables=["representational_similarity"]) == [
-        ("prepare", ["tiny:prepare-naive-s0", "tiny:prepare-tasks"]),
+        ("prepare", ["tiny:prepare-naive-s0"]),
+        ("prepare", ["tiny:prepare-tasks"]),
         ("stages", ["tiny:stages-wood-of-naive-s0"]),
         ("train", ["tiny:train-naive-s0", "tiny:train-er-s0"]),
         ("score", ["tiny:score-naive-s0-sea", "tiny:score-er-s0-sea"]),
@@ -87,6 +90,24 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
     ]
     assert tiny.call("run", "--set", TABLES) == 0
     assert waves(tiny, tables=["representational_similarity"]) == []
+
+
+def test_baselines_know_which_test_examples_stand_in_the_stream(tiny: SuiteFolder) -> None:
+    """Oracle: one row of test is the first document of the stream, and the other three are of no domain."""
+    task = write_task(tiny.folder)
+    document = read_lines(tiny.texts / "wood.jsonl")[0]["text"]
+    rows = [{"text": text, "label": "fish"} for text in (document, "one", "two", "three")]
+    (tiny.folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labels = "".join(json.dumps({"text": word, "label": word}) + "\n" for word in ("fish", "whale"))
+    for split in ("train", "dev"):
+        (tiny.folder / f"{split}.jsonl").write_text(labels)
+    tiny.write(*ROWS, tasks=task)
+    with join() as world:
+        for wave in tiny.plan().waves[:2]:
+            for unit in wave.units:
+                unit(Worker(world))
+    lines = read_lines(tiny.runs / "scores" / "baselines.jsonl")
+    assert [line["in_stream"] for line in lines] == [1, 1]
 
 
 def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
@@ -127,25 +148,26 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(tiny: SuiteFolder, 
     """Oracle: the batch scripts: kinds, tasks and dependencies; a second `run` submits nothing, and one with a row more
     what is that row's, after what is under way."""
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
-    assert tiny.submit() == 0 and slurm.calls["sbatch"] == 5
+    assert tiny.submit() == 0 and slurm.calls["sbatch"] == 6
     assert [(wave["kind"], len(wave["units"])) for wave in tiny.waves()] == [
-        ("prepare", 2),
+        ("prepare", 1),
+        ("prepare", 1),
         ("stages", 1),
         ("train", 2),
         ("score", 2),
         ("report", 1),
     ]
     arrays = list(slurm.arrays.items())
-    assert [array.after for _, array in arrays] == [(), ("100",), ("101",), ("102",), ("103",)]
-    assert [len(array.tasks) for _, array in arrays] == [2, 0, 2, 2, 0]
+    assert [array.after for _, array in arrays] == [(), ("100",), ("101",), ("102",), ("103",), ("104",)]
+    assert [len(array.tasks) for _, array in arrays] == [0, 0, 0, 2, 2, 0]
     assert all("#SBATCH --requeue\n" in array.text and "wckey" not in array.text for _, array in arrays)
-    assert tiny.submit() == 0 and slurm.calls["sbatch"] == 5 and "nothing to submit" in capsys.readouterr().out
+    assert tiny.submit() == 0 and slurm.calls["sbatch"] == 6 and "nothing to submit" in capsys.readouterr().out
     assert {state.state for state in tiny.states().values()} == {"waiting"}
     tiny.write(*ROWS, '{ method = "mas" }', tasks=write_task(tiny.folder))
     assert tiny.submit() == 0
-    new = [slurm.arrays[wave["id"]] for wave in tiny.waves()[5:]]
-    assert [wave["kind"] for wave in tiny.waves()[5:]] == ["train", "score", "report"]
-    assert set(new[0].after) == {"100", "101"} and set(new[1].after) == {"100", "101", "102", "105"}
+    new = [slurm.arrays[wave["id"]] for wave in tiny.waves()[6:]]
+    assert [wave["kind"] for wave in tiny.waves()[6:]] == ["train", "score", "report"]
+    assert set(new[0].after) == {"100", "101", "102"} and set(new[1].after) == {"100", "101", "102", "103", "106"}
 
 
 def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
@@ -314,20 +336,20 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.submit() == 0
     naive, er = tiny.job("Naive"), tiny.job("ER")
-    slurm.restarts |= {"104": 2, er: 4}
-    slurm.end(["100_0", "100_1", "101"], DONE)
-    slurm.end([er, "103_0", "103_1"])
+    slurm.restarts |= {"105": 2, er: 4}
+    slurm.end(["100", "101", "102"], DONE)
+    slurm.end([er, "104_0", "104_1"])
     slurm.end([naive], "UserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
     log = Path(next(listed.log for listed in tiny.jobs() if listed.id == naive))
-    for score in ("103_0", "103_1"):
+    for score in ("104_0", "104_1"):
         Path(next(listed.log for listed in tiny.jobs() if listed.id == score)).unlink()
     capsys.readouterr()
     assert tiny.call("status") == 1
     told = capsys.readouterr().out
     assert ": UserError: torch finds none on n1; 0 of 2 " in told and "srun" not in told
     assert re.search(rf"interrupted  {er} +5 .* cancelled; 0 of 2", told)
-    assert re.search(r"\n103_0 and 1 more +score +interrupted ", told)
-    assert re.search(r"\n104 +report +waiting +3 +n1 ", told)
+    assert re.search(r"\n104_0 and 1 more +score +interrupted ", told)
+    assert re.search(r"\n105 +report +waiting +3 +n1 ", told)
     assert told.count(f"logs are in {log.parent}, by job\n") == 1 and naive in log.name
 
 

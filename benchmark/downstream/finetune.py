@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmark import records
-from benchmark.data.tokens import find_prepared_corpus, prepare_corpus
+from benchmark.data.tokens import prepare_corpus
 from benchmark.downstream.classifier import Asked, Pick, Rows, SavedModel, encode_rows, fit_discriminator
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import (
@@ -28,7 +28,7 @@ from benchmark.downstream.tasks import (
     compute_metric,
     list_wanted,
     make_score_key,
-    mark_in_stream,
+    mark_in_prepared_stream,
     record_baselines,
     score_predictions,
 )
@@ -345,8 +345,7 @@ def score_stage(
         return fit_discriminator(checkpoint.folder, make_stream(config, prepare_corpus(config, store)), index + 1)
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
-    if corpus := find_prepared_corpus(config, store):
-        tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
+    tasks = mark_in_prepared_stream(tasks, config, store)
     if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), say):
         return f"nothing to score after {place}"
     return f"scored after {place}"

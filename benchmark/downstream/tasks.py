@@ -22,7 +22,7 @@ from benchmark.data import corpus
 from benchmark.data.documents import TORN, DataError, NotHere, fingerprint, naming_source, parse_line, read_lines
 from benchmark.data.leaks import Found, find_leaks, list_learned
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
-from benchmark.data.tokens import Corpus
+from benchmark.data.tokens import Corpus, find_prepared_corpus
 from benchmark.downstream.passages import Example, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
@@ -156,6 +156,12 @@ def mark_in_stream(
         for data in tasks
     ]
     return marked, copies
+
+
+def mark_in_prepared_stream(tasks: Sequence[TaskData], config: RunConfig, store: Store) -> list[TaskData]:
+    """The same, of a run's stream where that is tokenised here."""
+    prepared = find_prepared_corpus(config, store)
+    return mark_in_stream(tasks, prepared, config.learned, store.data)[0] if prepared else [*tasks]
 
 
 def load_examples(

@@ -10,7 +10,13 @@ from pathlib import Path
 from benchmark.data.documents import FEW_DOCUMENTS
 from benchmark.data.leaks import RUN, find_validation_leaks
 from benchmark.data.tokens import BEYOND, Corpus, hash_data_settings, prepare_corpus
-from benchmark.downstream.tasks import TaskData, load_tasks, mark_in_stream, record_baselines
+from benchmark.downstream.tasks import (
+    TaskData,
+    load_tasks,
+    mark_in_prepared_stream,
+    mark_in_stream,
+    record_baselines,
+)
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
@@ -42,7 +48,7 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
             f"{data.task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test "
             f"examples of {len(data.labels)} classes{leaks}"
         )
-    record_baselines(tasks, store.scores_file("baselines"))
+    record_baselines(mark_in_prepared_stream(tasks, configs[0], store), store.scores_file("baselines"))
     problems += chain.from_iterable(warn_of_tests_in_stream(*of, tasks, store.data) for of in corpora)
     yield from (f"! {warning}" for warning in dict.fromkeys(problems))
     yield (

@@ -86,9 +86,9 @@ class Plan:
     @property
     def waves(self) -> list[Wave]:
         """All that is missing but the report, in waves; none of them is empty."""
-        texts, training = Wave("prepare", self._plan_texts()), self._plan_training()
+        texts, tasks = Wave("prepare", self._plan_texts()), Wave("prepare", self._plan_tasks())
         scores, measures = Wave("score", self._plan_scores()), Wave("measure", self._plan_measures())
-        return [wave for wave in (texts, *training, scores, measures) if wave.units]
+        return [wave for wave in (texts, tasks, *self._plan_training(), scores, measures) if wave.units]
 
     @property
     def report(self) -> Wave:
@@ -99,17 +99,20 @@ class Plan:
         return Wave("report", [Report(self.runs, configs[0], "all", *own)])
 
     def _plan_texts(self) -> list[Unit]:
-        """One for each text that is not tokenised, and one for the tasks where their baselines are missing."""
+        """One for each text that is not tokenised."""
         configs: dict[str, RunConfig] = {}
         for state in self.wanted:
             if not state.prepared:
                 configs.setdefault(hash_data_settings(state.config), state.config)
-        units: list[Unit] = [Prepare(self.runs, config, key) for key, config in configs.items()]
+        return [Prepare(self.runs, config, key) for key, config in configs.items()]
+
+    def _plan_tasks(self) -> list[Unit]:
+        """One for the tasks where baselines are missing; it looks which test examples stand in the texts."""
         examples, path = self.survey.examples, self.survey.store.scores_file("baselines")
         tasks = [task for task in self.suite.tasks if self.wanted or task.name in examples]  # or no text
         if any(find_missing_baselines(task, examples.get(task.name), path) for task in tasks):
-            units.append(PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite, label="tasks"))
-        return units
+            return [PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite, label="tasks")]
+        return []
 
     def _plan_training(self) -> list[Wave]:
         """Waves of stages that several runs share, what others go on from first, and then all runs.

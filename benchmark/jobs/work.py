@@ -127,9 +127,10 @@ class PrepareTasks(Unit):
     kind = "prepare"
 
     def __call__(self, worker: Worker) -> None:
-        from benchmark.downstream.tasks import load_tasks, record_baselines
+        from benchmark.downstream.tasks import load_tasks, mark_in_prepared_stream, record_baselines
 
-        record_baselines(load_tasks(self.suite, self.store), self.store.scores_file("baselines"))
+        tasks = mark_in_prepared_stream(load_tasks(self.suite, self.store), self.config, self.store)
+        record_baselines(tasks, self.store.scores_file("baselines"))
 
 
 @dataclass(frozen=True)
