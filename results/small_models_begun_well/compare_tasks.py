@@ -41,7 +41,8 @@ def measure_rows(study: Study) -> pd.DataFrame:
 def measure_baselines(study: Study) -> pd.DataFrame:
     """The scores of what needs no pre-training, in percent: on whole texts, and on what a row of a model holds."""
     scores = 100 * average_by_domain(study.without_leaks.baselines, ["name"])
-    return pd.DataFrame({"probes": scores.drop(columns="").mean(axis=1), "domain of a text": scores[""]})
+    both: pd.DataFrame = pd.DataFrame({"probes": scores.drop(columns="").mean(axis=1), "domain of a text": scores[""]})
+    return both
 
 
 def agree(ap: Floats, other: Floats) -> tuple[float, float, float]:
