@@ -159,7 +159,7 @@ def mark_in_stream(
 
 
 def mark_in_prepared_stream(tasks: Sequence[TaskData], config: RunConfig, store: Store) -> list[TaskData]:
-    """The same, of a run's stream where that is tokenised here."""
+    """The tasks, marked by a run's stream as above; as they are where its text is not tokenised here."""
     prepared = find_prepared_corpus(config, store)
     return mark_in_stream(tasks, prepared, config.learned, store.data)[0] if prepared else [*tasks]
 
