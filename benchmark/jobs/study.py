@@ -147,9 +147,9 @@ def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
     joined: dict[str, bytes] = {}
     for archive in sorted(archives, key=is_asked_for):
         for name, content in archives[archive].items():
-            path, before = Path(name), joined.get(name, b"")
             if name not in names:
                 continue
+            path, before = Path(name), joined.get(name, b"")
             if path.suffix != ".jsonl" or (
                 before and _describe_result(path, before) != _describe_result(path, content)
             ):
@@ -195,10 +195,10 @@ def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator
         archives = read_archives(folder)
         for suite, configs in suites:
             store = lay_out(archives, Path(scratch) / suite.name, [suite.name])
-            _render_report(suite, configs, store, folder / REPORT, write_report)
-            count = len(load_runs(store.root, suite.name))
-            rendered = f", rendered to {folder / REPORT / suite.name}" if count else ""
-            yield f"{suite.name}: {count} of {len(configs)} runs in {folder / RECORDS}{rendered}"
+            runs = load_runs(store.root, suite.name)
+            _render_report(suite, configs, runs, store, folder / REPORT, write_report)
+            rendered = f", rendered to {folder / REPORT / suite.name}" if runs else ""
+            yield f"{suite.name}: {len(runs)} of {len(configs)} runs in {folder / RECORDS}{rendered}"
         yield f"next: `python run_all.py verify {shlex.quote(str(folder))}` checks it as others would"
 
 
@@ -224,7 +224,7 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
                 if why := identities.of(wanted[run.id], run.lines).why:
                     raise ResultsError(f"{suite.name}: {run.id}: {why}")
             yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget"
-            _render_report(suite, configs, store, out, write_report)
+            _render_report(suite, configs, runs, store, out, write_report)
         compared = _compare_reports(folder / REPORT, out)
         yield f"report: {compared} tables rendered again from the records are the same"
 
@@ -371,10 +371,15 @@ def _compare_reports(committed: Path, rendered: Path) -> int:
 
 
 def _render_report(
-    suite: Suite, configs: Sequence[RunConfig], store: Store, out: Path, write_report: RenderReport
+    suite: Suite,
+    configs: Sequence[RunConfig],
+    runs: Sequence[RunRecords],
+    store: Store,
+    out: Path,
+    write_report: RenderReport,
 ) -> None:
     """The tables and figures of a suite, if it has records, and what its stages were trained on."""
-    if runs := load_runs(store.root, suite.name):
+    if runs:
         with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
             write_report([(suite, configs)], store.root, out)
         with whole_file(out / suite.name / HARDWARE) as file:
