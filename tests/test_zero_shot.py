@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +22,23 @@ from benchmark.models import load
 from benchmark.models.transformer import read_tokenizer
 from benchmark.store import load_runs
 from tests.support import tiny_suite
-from tests.support.suite_folder import QUESTIONS, write_questions
+
+QUESTIONS: list[dict[str, Any]] = [
+    {"question": question, "choices": [first, "seven blue", "cyan"], "answer": place}
+    for place, first in enumerate(["green", "two three", "four"])
+    for question in ("red green", "one two", "blue cyan", "three four")
+]
+
+
+def write_questions(folder: Path) -> str:
+    """Files of the task of lm-evaluation-harness in the docs, beside a suite in a folder, and its section there."""
+    [task] = re.findall(
+        r"```yaml\n(.*?)```", (Path(__file__).parents[1] / "docs" / "your_own_text.md").read_text(), re.S
+    )
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "colours.yaml").write_text(task.replace("tasks/", f"{folder}/tasks/"))
+    (folder / "tasks" / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in QUESTIONS))
+    return '[evaluate]\ntasks = ["colours"]\nfolder = "tasks"\n'
 
 
 def likelihood(model, tokenizer, context: str, continuation: str) -> float:

@@ -7,7 +7,6 @@ import getpass
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -101,24 +100,6 @@ def write_task(folder: Path) -> str:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
     files = ", ".join(f'{split} = "{folder}/{split}.jsonl"' for split in ("train", "dev", "test"))
     return f'{{ name = "fish", domain = "sea", batch_size = 4, max_epochs = 1, {files} }}'
-
-
-QUESTIONS: list[dict[str, Any]] = [
-    {"question": question, "choices": [first, "seven blue", "cyan"], "answer": place}
-    for place, first in enumerate(["green", "two three", "four"])
-    for question in ("red green", "one two", "blue cyan", "three four")
-]
-
-
-def write_questions(folder: Path) -> str:
-    """Files of the task of lm-evaluation-harness in the docs, beside a suite in a folder, and its section there."""
-    [task] = re.findall(
-        r"```yaml\n(.*?)```", (Path(__file__).parents[2] / "docs" / "your_own_text.md").read_text(), re.S
-    )
-    (folder / "tasks").mkdir()
-    (folder / "tasks" / "colours.yaml").write_text(task.replace("tasks/", f"{folder}/tasks/"))
-    (folder / "tasks" / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in QUESTIONS))
-    return '[evaluate]\ntasks = ["colours"]\nfolder = "tasks"\n'
 
 
 def copy_code(folder: Path) -> Path:
