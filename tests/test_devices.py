@@ -7,7 +7,7 @@ import multiprocessing
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from benchmark.models import devices, load
 from benchmark.models.transformer import read_tokenizer
 from benchmark.settings.suite import Budget
 from benchmark.store import Store
-from benchmark.training.processes import World
+from benchmark.training.processes import World, start_fork_server
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper
 from tests.support.other_device import COUNTS, NAME, register
@@ -93,12 +93,18 @@ def elsewhere(folder: Path) -> dict[str, list[Waited]]:
     return waited
 
 
+def called_apart(act: Callable[[Path], Any], folder: Path) -> Any:
+    """What `act` returns in a process of its own: a device that is registered stays."""
+    start_fork_server()
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("forkserver")) as process:
+        return process.submit(act, folder).result()
+
+
 def test_methods_on_another_device(tmp_path: Path) -> None:
     """Oracle: the weights of the CPU. Tensors in main memory meet none of the device's. No step of any method waits for
     the device, but A-GEM's, which must know whether it projects, and one of experts, which must know how many tokens
     each gets."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        steps_of = process.submit(elsewhere, tmp_path).result()
+    steps_of = called_apart(elsewhere, tmp_path)
     assert list(steps_of) == TRIED
     for name, steps in steps_of.items():
         may = {"scalars"} if name in ("agem", "lifelong_moe") else set()
@@ -158,8 +164,7 @@ def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
     """Oracle: what the CPU makes of the same models. Saved and exported files are the same bytes;
     perplexity, scores of fine-tuned models and what is measured for figures are the same numbers."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        cpu, elsewhere = process.submit(used_on_both, tmp_path).result()
+    cpu, elsewhere = called_apart(used_on_both, tmp_path)
     assert {line["kind"] for line in cpu["measures"]} == {"similarity", "attention"}
     assert cpu["measures"] and all(line["reason"] is None for line in cpu["measures"])
     expected, actual = dict(leaves(cpu)), dict(leaves(elsewhere))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,7 @@ from tests.support.record_lines import read_lines
 TALKS = 5  # words that a connection needs to live, in the test below
 
 
-def _let_the_first_act(rank: int, port: int, folder: Path) -> None:
-    conformance.be_one_of_two(rank, port)
+def _let_the_first_act(rank: int, folder: Path) -> None:
     talked: list[float] = []
     plain = World.find_maximum
 
@@ -65,8 +65,7 @@ def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
     return Hungry()
 
 
-def _run_short_of_memory(rank: int, port: int, folder: Path) -> None:
-    conformance.be_one_of_two(rank, port)
+def _run_short_of_memory(rank: int, folder: Path) -> None:
     tiny = TinyRuns("naive", build, folder)
     with join() as world:
         run = tiny.make_run(tiny.make_config(), "two", world=world)
@@ -77,8 +76,7 @@ def _run_short_of_memory(rank: int, port: int, folder: Path) -> None:
         run.train(last_stage=0)
 
 
-def _leave_a_model(rank: int, port: int, folder: Path) -> None:
-    conformance.be_one_of_two(rank, port)
+def _leave_a_model(rank: int, folder: Path) -> None:
     with join():
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         model(torch.ones(1, 2)).sum().backward()
@@ -89,9 +87,10 @@ def _leave_a_model(rank: int, port: int, folder: Path) -> None:
     assert not left, f"{left} live on"
 
 
-def _do_all(rank: int, ports: Sequence[int], folder: Path) -> None:
+def _do_all(ports: Sequence[int], folder: Path) -> None:
     for act, port in zip((_let_the_first_act, _run_short_of_memory, _leave_a_model), ports, strict=True):
-        act(rank, port, folder)
+        os.environ["MASTER_PORT"] = str(port)
+        act(int(os.environ["RANK"]), folder)
 
 
 def test_a_pair_of_processes(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_a_pair_of_processes(tmp_path: Path) -> None:
     tiny = TinyRuns("naive", build, tmp_path)
     run = tiny.make_run(tiny.make_config(), "two")  # makes the text
     ports = [get_free_port() for _ in range(3)]
-    torch.multiprocessing.spawn(_do_all, (ports, tmp_path), nprocs=2)  # type: ignore
+    conformance.call_in_two_processes(_do_all, ports, tmp_path)
     assert [path.name for path in tmp_path.glob("acted-*")] == ["acted-0"]
     lines = read_lines(run.store.run_file(run.config))
     assert [line["kind"] for line in lines] == ["run", "failed"]

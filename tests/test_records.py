@@ -17,6 +17,7 @@ from benchmark.jobs import study
 from benchmark.records import STAGE as LINES
 from benchmark.records import EvaluationLine, MetricsLine, RecordsError, StageLine
 from benchmark.store import load_runs
+from benchmark.training.processes import start_fork_server
 from tests.support.record_lines import DONE, METRICS, STAGE, append_line, evaluation, read_lines
 
 
@@ -137,7 +138,8 @@ def _write_many(path: Path, writer: int, start: Barrier) -> None:
 def test_lines_of_concurrent_writers_never_mix(tmp_path):
     """Oracle: both writers' lines, whole; each is longer than a block of the disk's cache line."""
     path = tmp_path / "records.jsonl"
-    context = multiprocessing.get_context("spawn")
+    start_fork_server()
+    context = multiprocessing.get_context("forkserver")
     start = context.Barrier(2)
     writers = [context.Process(target=_write_many, args=(path, writer, start)) for writer in range(2)]
     for writer in writers:

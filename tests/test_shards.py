@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.elastic.utils.distributed import get_free_port
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.instruments.conformance import ALONE, TinyRuns, be_one_of_two, load_weights, make_tiny_config
+from benchmark.instruments.conformance import ALONE, TinyRuns, call_in_two_processes, load_weights, make_tiny_config
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
 from benchmark.training.batch_parts import check_method
@@ -38,8 +37,7 @@ def perplexities(run: Run) -> list[dict[str, float]]:
     return [line["perplexity"] for line in lines if line["kind"] == "evaluation"]
 
 
-def _train_until_stopped_twice(rank: int, port: int, folder: Path) -> None:
-    be_one_of_two(rank, port)
+def _train_until_stopped_twice(folder: Path) -> None:
     torch.set_default_dtype(torch.float64)
     with join() as world:
         whole = model()
@@ -50,7 +48,7 @@ def _train_until_stopped_twice(rank: int, port: int, folder: Path) -> None:
             tiny = tiny_of(name, folder)
             for steps in (13, 10):  # in the middle of the second stage, and of the third
                 calls = count()
-                stop = lambda calls=calls, steps=steps: rank == 0 and next(calls) == steps  # noqa: E731
+                stop = lambda calls=calls, steps=steps: world.leads and next(calls) == steps  # noqa: E731
                 with pytest.raises(Stopped):
                     tiny.make_run(tiny.make_config(architecture, shard=True, **training), "two", stop, world).train()
 
@@ -68,7 +66,7 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
             run = tinies[name].make_run(tinies[name].make_config(architecture, **training), "one")
             run.train()
             expected[name] = load_weights(run), perplexities(run)
-        torch.multiprocessing.spawn(_train_until_stopped_twice, (get_free_port(), tmp_path), nprocs=2)  # type: ignore
+        call_in_two_processes(_train_until_stopped_twice, tmp_path)
         for name, (architecture, training) in TRIED.items():
             run = tinies[name].make_run(tinies[name].make_config(architecture, shard=True, **training), "two")
             run.train()

@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -44,7 +45,7 @@ from benchmark.training.clock import count_flops
 from benchmark.training.evaluate import measure_perplexities
 from benchmark.training.keys import plan_stage
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
-from benchmark.training.processes import World, join
+from benchmark.training.processes import HELD_BACK, World, join, start_fork_server
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper
 
@@ -267,7 +268,7 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     runs = [tiny.make_run(tiny.make_config(), "two") for tiny in several]  # links the tokenised text
-    torch.multiprocessing.spawn(_train_as_one_of_two, (get_free_port(), several), nprocs=2)  # type: ignore
+    call_in_two_processes(_train_as_one_of_two, several)
     cure = (
         "a process sees its own rows: add up over all with learner.world.add_up or .total, and let no sign, "
         "threshold, order or division by nearly nothing turn rounding into a step"
@@ -276,18 +277,26 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
         _assert_close(weights, load_weights(run), 1e-6, f"{tiny.name} in two processes", cure)
 
 
-def _train_as_one_of_two(rank: int, port: int, several: Sequence[TinyRuns]) -> None:
-    be_one_of_two(rank, port)
+def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
+    """Let two processes that can talk to each other call `act` with these arguments. Raises what either does."""
+    start_fork_server()
+    given = (get_free_port(), act, arguments)
+    torch.multiprocessing.start_processes(_be_one_of_two, given, nprocs=2, start_method="forkserver")  # type: ignore
+
+
+def _train_as_one_of_two(several: Sequence[TinyRuns]) -> None:
     torch.set_default_dtype(torch.float64)
     with join() as world:
         for tiny in several:
             tiny.make_run(tiny.make_config(), "two", world=world).train()
 
 
-def be_one_of_two(rank: int, port: int) -> None:
+def _be_one_of_two(rank: int, port: int, act: Callable[..., None], arguments: Sequence[Any]) -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     torch.set_num_threads(1)
+    act(*arguments)
 
 
 def compiled_equals_eager(tiny: TinyRuns) -> None:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -28,7 +27,6 @@ from benchmark.training.progress import WATCHED
 CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]
 OUTCOMES: tuple[Outcome, ...] = ("done", "failed", "stopped", "taken")  # by the exit status of a process
-HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # from workers: the parent is asked to stop
 PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds after which a unit is tried again that another process had
 PROCESS = 2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel
@@ -140,11 +138,11 @@ def work_through(
     seconds; `show` is told which are under way. Returns the units that failed. Raises Stopped, after checkpoints, when
     asked to stop or where a unit's own process was; and what `when_idle` raises.
     """
-    from benchmark.training.processes import Stopped
+    from benchmark.training.processes import Stopped, start_fork_server
 
     left, not_before, failed, stopping = [*units][::-1], dict[str, float](), list[Unit](), False
     free, busy = list(slots), dict[int, tuple[Unit, Slot, ForkServerProcess]]()
-    start_server()
+    start_fork_server()
     try:
         while busy or (left and not stopping):
             if not busy and all(unit.id in not_before for unit in left):
@@ -180,17 +178,6 @@ def work_through(
     if stopping:
         raise Stopped
     return failed
-
-
-def start_server() -> None:
-    """Start, once, what processes are forked from: it has torch, no threads, and lets no signals through to them."""
-    resource_tracker.ensure_running()  # else it starts with the server, and lets the signals through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
-    forkserver.set_forkserver_preload(
-        ["torch", "benchmark.training.run", "benchmark.downstream.finetune", "sklearn.linear_model"]
-    )
-    forkserver.ensure_running()
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TypeVar
 
@@ -129,6 +131,20 @@ class World:
             threads=torch.get_num_threads(),
             node=find_machine_name(),
         )
+
+
+HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the parent is asked to stop
+
+
+def start_fork_server() -> None:
+    """Start, once, what processes are forked from: it has torch, no threads, and lets no signals through to them."""
+    resource_tracker.ensure_running()  # else it starts with the server, and lets the signals through again
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    forkserver.set_forkserver_preload(
+        ["torch", "benchmark.training.run", "benchmark.downstream.finetune", "sklearn.linear_model"]
+    )
+    forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def list_own_cores() -> list[int]:
