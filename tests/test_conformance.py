@@ -29,14 +29,12 @@ ALONE = [check for check in CHECKS if check is not conformance.two_processes_equ
 # averages `everything` says at once, below; what they compute, networks with adapters or experts too, has tests of its
 # own. `run_all.py check NAME` and `make test-thorough` try each method in all checks.
 TRIED = {"pnn", "elle"}
-# These look into a network or change it; all others only train it, so that one architecture more tells nothing of them.
-LOOK_INTO_NETWORKS = {"elle"}
 # These have a loss or a network of their own; what is compiled of all others is what is compiled of one of these.
 OWN_LOSS_OR_NETWORK = {"ewc", "pnn"}
 # These do something by the share of a budget; of all others one tells as much as any.
 COUNT = {"ewc"}
 TRIED_BY: dict[Callable[[TinyRuns], None], set[str]] = {
-    conformance.every_architecture_learns: LOOK_INTO_NETWORKS,
+    conformance.every_architecture_learns: set(),  # tests/test_golden.py trains in three, growth is tested in each
     conformance.trains_under_every_budget: COUNT,
     conformance.compiled_equals_eager: OWN_LOSS_OR_NETWORK,
 }
