@@ -314,11 +314,12 @@ def processes_of(job: str) -> list[int]:
 
 
 def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
+    began = looked = time.monotonic()
     while not happened():
-        if time.monotonic() > deadline:
+        if time.monotonic() > began + patience:
             raise TimeoutError(f"waited {patience:.0f} s; in the queue: {queue()}")
-        time.sleep(0.2)  # to look costs the jobs their time
+        time.sleep(max(0.2, 3 * (time.monotonic() - looked)))  # to look costs the jobs their time
+        looked = time.monotonic()
 
 
 @contextlib.contextmanager
