@@ -154,7 +154,7 @@ def _divide(kind: Kind, asked: Slurm, units: Sequence[Unit]) -> list[tuple[Unit,
 
 
 class Submission:
-    """Submits waves, each after the one before and work under way of its kind or of earlier ones."""
+    """Submits waves, each after the one before and after work under way of earlier kinds."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.folder = plan, find_notes(plan.suite, plan.survey.store)
