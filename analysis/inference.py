@@ -25,7 +25,8 @@ SAME_DIFFERENCE = 0.25
 def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
     """The 95% Student t interval, shape (...), of the mean of independent values (n, ...); NaN for fewer than two.
 
-    `shared` is the variance of an error that all values have in common; degrees of freedom are Satterthwaite's then.
+    `shared` is the variance of an error that all values have in common; degrees of freedom are Satterthwaite's then,
+    which alone would make the interval of a few values narrower than it is without that error.
     """
     sample = np.asarray(values, float)
     if len(sample) < 2:
@@ -33,9 +34,10 @@ def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
     freedom = len(sample) - 1.0
     with np.errstate(invalid="ignore"):  # an infinite value has no interval
         own = sample.var(axis=0, ddof=1) / len(sample)
+        half = scipy.special.stdtrit(freedom, 1 - ERRORS / 2) * np.sqrt(own)
         if shared:
-            freedom = freedom * (1 + shared / own) ** 2 if own else math.inf
-        half = scipy.special.stdtrit(freedom, 1 - ERRORS / 2) * np.sqrt(own + shared)
+            more = freedom * (1 + shared / own) ** 2 if own else math.inf
+            half = np.maximum(half, scipy.special.stdtrit(more, 1 - ERRORS / 2) * np.sqrt(own + shared))
         return sample.mean(axis=0) - half, sample.mean(axis=0) + half
 
 

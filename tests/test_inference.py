@@ -36,6 +36,13 @@ def test_an_interval_holds_what_all_values_share():
     assert inference.compute_interval([2.0, 2.0], 0.25) == pytest.approx((2 - 1.96 * 0.5, 2 + 1.96 * 0.5), abs=1e-3)
 
 
+def test_an_error_more_makes_no_interval_narrower():
+    """Oracle: the interval without it; Satterthwaite's alone is narrower by a tenth for three values."""
+    values = [1.0, 2.0, 3.0]
+    assert inference.compute_interval(values, 0.03) == inference.compute_interval(values)
+    assert inference.compute_interval(values, 3.0) < inference.compute_interval(values)
+
+
 def test_the_variance_that_documents_bring_is_a_bootstraps():
     """Oracle: 20,000 resamples of the documents; a single one tells nothing."""
     rng = np.random.default_rng(1)
