@@ -1,5 +1,5 @@
-"""Print the map under equal wall time on one machine: as it was run (`map_seconds.toml`), and read off its runs under
-equal FLOPs.
+"""Print the seconds that the map's runs take on one machine, and the map under equal wall time: as it was run
+(`map_seconds.toml`), and read off its runs under equal FLOPs.
 
 A small model computes fewer FLOPs a second than a large one, so with equal FLOPs a model that grows takes longer. The
 step times are those of `step_times.json`, which was made on a quiet machine, with the data beside the project:
@@ -13,6 +13,8 @@ intervals over seeds hold neither that nor the choice of documents.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -29,13 +31,17 @@ from benchmark.training.step_times import find_stage_times
 
 TIMES, RUN = HERE / "step_times.json", "map_seconds"
 SECONDS = (36.0, 144.0)  # each row of the map has budgets below and above; the first is that of `map_seconds.toml`
-HEADS = "Seconds", "Last size", "Compared", "Read off equal FLOPs", "Run", "Seeds"
+ROWS = "ELLE, to {}", "ELLE (exact), to {}", "ER, {} from the start"
 
 
 def main() -> None:
-    under_flops = pd.concat([list_runs(suite) for suite in MAP])
-    run = list_runs(RUN)
-    lines = [HEADS, [":--"] * 3 + ["--:"] * 3]
+    of_suites, run = {suite: list_runs(suite) for suite in MAP}, list_runs(RUN)
+    lines: list[Sequence[str]] = []
+    for suite, of_suite in of_suites.items():
+        means = np.exp(of_suite.groupby("row")["seconds"].mean())
+        lines += [[MAP[suite], size, *(f"{means[row.format(size)]:.0f}" for row in ROWS)] for size in SIZES[:3]]
+    print_table(["Budget", "Last size", *(f"{row.format('it')}, seconds" for row in ROWS)], lines)
+    under_flops, lines = pd.concat(of_suites.values()), []
     for seconds in SECONDS:
         for size in SIZES[:3]:
             for pair in (*LARGE, *SMALL):
@@ -44,7 +50,11 @@ def main() -> None:
                 directly = compare([run[run["row"] == row].set_index("seed")["ap"] for row in rows])
                 measured = directly if seconds == SECONDS[0] else ("", "")
                 lines.append([f"{seconds:.0f}", size, " / ".join(rows), read_off[0], measured[0], read_off[1]])
-    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    print_table(["Seconds", "Last size", "Compared", "Read off equal FLOPs", "Run", "Seeds"], lines)
+
+
+def print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    print("\n".join(f"| {' | '.join(line)} |" for line in (heads, ["--:"] * len(heads), *lines)), end="\n\n")
 
 
 def list_runs(suite: str) -> pd.DataFrame:
