@@ -24,7 +24,7 @@ from benchmark.store import load_runs
 ROOT = Path(__file__).parent.parent
 FIGURE = re.compile(r"(?<=[(\"])(?:\.\./)?(results/[\w/]+\.png)(?=[)\"])")
 OUTSIDE = {"README.md": "index.md", "results/README.md": "results.md", "CONTRIBUTING.md": "contributing.md"}
-OUTSIDE |= {"results/when_growing_pays/details.md": "study_details.md"}
+OUTSIDE |= {"results/small_models_begun_well/details.md": "study_details.md"}
 REPORTS = tempfile.TemporaryDirectory()
 
 
@@ -72,6 +72,8 @@ def render_reports() -> list[Path]:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for each page."""
+    for name, target in OUTSIDE.items():
+        markdown = markdown.replace(f"](../{name})", f"]({target})")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", FIGURE.sub(r"\1", markdown), flags=re.S)
     linked = [re.sub(r"(?<![\w/\[])(?<!\]\()docs/(\w+)\.md", r"[docs/\1.md](\1.md)", part) for part in parts[::2]]
     parts[::2] = linked
