@@ -41,8 +41,8 @@ OF_57K = (  # rows of the main table
     ("EWC", "Naive"),
     ("A-GEM", "Naive"),
 )
-# What ran later, in a suite of its own: seeds of ELLE with 6.1e12 FLOPs, two rows of the million.
-ADDED = {"map_four": "map_four_elle", "million": "million_small"}
+# What ran later, in suites of its own: with 6.1e12 FLOPs two seeds of ELLE and staying small, two rows of the million
+ADDED = {"map_four": "map_four_elle", "map_four_elle": "map_four_small", "million": "million_small"}
 LESS, MAIN = "3.8e11 FLOPs", "1.5e12 FLOPs"
 MAP = {"map_sixteenth": "9.6e10 FLOPs", "map_quarter": LESS, "map_full": MAIN, "map_four": "6.1e12 FLOPs"}
 TABLES = {  # what is compared in which suites; each table is corrected by itself
