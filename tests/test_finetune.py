@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,12 +16,14 @@ import torch
 from msgspec import structs
 from torch import nn
 
+from benchmark import records
 from benchmark.downstream import finetune
 from benchmark.downstream.classifier import Rows, SavedModel, encode_rows
 from benchmark.downstream.finetune import NotScored, Trainer, bucket_by_length, score, score_all
 from benchmark.downstream.tasks import IN_WINDOW, TaskData, record_baselines
 from benchmark.settings.tasks import SPLITS, Finetuning
 from benchmark.training.processes import Stopped
+from tests.support.processes import call_apart
 from tests.support.record_lines import read_lines
 from tests.support.toy_task import LENGTH, SETTINGS, TASK, data_of, grid, save, tokenizer
 
@@ -238,22 +240,18 @@ def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_pa
 
 # Grids
 
-GRID = """
-import os, signal, sys
-from pathlib import Path
-from benchmark import records
-from tests.support.toy_task import grid
 
-append, count = records.append, 0
-def append_and_die(path, record):
-    global count
-    append(path, record)
-    count += path.name == "killed.jsonl"
-    if count == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-records.append = append_and_die
-grid(Path(sys.argv[1]), Path(sys.argv[2]))
-"""
+def grid_and_die(model: Path, path: Path) -> None:
+    """Be killed right after the third score of a grid."""
+    append, written = records.append, count(1)
+
+    def append_and_die(file: Path, record: records.Line) -> None:
+        append(file, record)
+        if file == path and next(written) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with patch.object(records, "append", append_and_die):
+        grid(model, path)
 
 
 def values(path: Path) -> list[tuple]:
@@ -264,10 +262,7 @@ def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):
     """Oracle: an undisturbed grid: the same scores, in the same order, none computed twice."""
     grid(folders["gpt"], tmp_path / "whole.jsonl")
     killed = tmp_path / "killed.jsonl"
-    command = [sys.executable, "-c", GRID, str(folders["gpt"]), str(killed)]
-    root = str(Path(__file__).resolve().parents[1])
-    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": root}, capture_output=True)
-    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
+    assert call_apart(grid_and_die, folders["gpt"], killed) == -signal.SIGKILL
     assert len(read_lines(killed)) == 3
     left = []
     grid(folders["gpt"], killed, lambda record, count: left.append(count))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.processes import Stopped, World
 from benchmark.training.stage import NonFiniteLoss
+from tests.support.processes import call_apart
 from tests.support.record_lines import read_lines, read_stage_lines
-
-ROOT = Path(__file__).parent.parent
 
 
 class FakeTime:
@@ -166,29 +164,20 @@ def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
     assert all(tensor.isfinite().all() for tensor in saved["model"].values())
 
 
-KILL = """
-import os, signal, sys, torch
-from pathlib import Path
-import methods
-from benchmark.instruments.conformance import TinyRuns
-torch.set_num_threads(1)
-tiny = TinyRuns(sys.argv[1], methods.build, Path(sys.argv[2]))
-steps = iter(range(int(sys.argv[3])))
-stop = lambda: next(steps, None) is None and os.kill(os.getpid(), signal.SIGKILL)
-tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed", lambda: bool(stop())).train()
-"""
+def train_and_die(folder: Path, steps: int) -> None:
+    """Train ELLE, with a checkpoint after every step, and be killed after so many."""
+    tiny, calls = TinyRuns("elle", methods.build, folder), count()
+    stop = lambda: bool(next(calls) == steps and os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
+    tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed", stop).train()
 
 
-@pytest.mark.parametrize("steps", [14])
-def test_sigkill_costs_nothing_but_time(steps: int, tmp_path) -> None:
+def test_sigkill_costs_nothing_but_time(tmp_path) -> None:
     """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while it recovers, and
     leaving half a checkpoint."""
     tiny = TinyRuns("elle", methods.build, tmp_path)
     expected = tiny.train_undisturbed()
     torch.set_num_threads(1)
-    command = [sys.executable, "-c", KILL, "elle", str(tmp_path), str(steps)]
-    killed = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    assert call_apart(train_and_die, tmp_path, 14) == -signal.SIGKILL
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "killed")
     assert not run.store.is_stage_done(run.keys[1])
     (run.store.stage_folder(run.keys[1]) / f".checkpoint.pt.{32 * '0'}").write_bytes(b"half")

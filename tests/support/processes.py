@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
+
+from benchmark.training.processes import start_fork_server
 
 PATIENCE = 60.0  # seconds for processes to die
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
@@ -28,6 +32,7 @@ def forked(act: Callable[[], int], log: Path) -> int:
     status = 99
     try:
         prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        forkserver._forkserver.__init__()  # type: ignore[misc]  # the server is its parent's child
         out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -36,6 +41,15 @@ def forked(act: Callable[[], int], log: Path) -> int:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def call_apart(act: Callable[..., object], *arguments: object) -> int | None:
+    """The exit status of a process of its own that calls `act`: minus the number of a signal that ended it."""
+    start_fork_server()
+    process = multiprocessing.get_context("forkserver").Process(target=act, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 def descendants(ancestor: int) -> set[int]:
