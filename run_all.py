@@ -119,7 +119,7 @@ def status(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     survey = make_survey(options)
     suite, store = survey.suite, survey.store
-    ended = [id for executor in executors.of(suite, store) for id in executor.cancel(suite, store)]
+    ended = [id for executor in executors.list_used(suite, store) for id in executor.cancel(suite, store)]
     again = f"`python run_all.py run {suite.called}` goes on from their checkpoints"
     return say([f"ended {len(ended)} jobs; {again}" if ended else "no jobs to end; Ctrl-C ends what runs here"])
 
@@ -206,7 +206,7 @@ def track(options: argparse.Namespace) -> int:
 
 
 def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None = None) -> Study:
-    """What the records below `runs` say of a suite; `set`: what `--set` would (docs/python.md). Raises UserError."""
+    """The records of a suite below `runs`; `set`: what `--set` would (docs/python.md). Raises UserError."""
     import methods
     import paper_tables
     from benchmark.settings.load import load_suite

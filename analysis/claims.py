@@ -1,4 +1,4 @@
-"""What the paper finds, as data. `analysis.verdicts` holds it against the runs at hand and the paper's own numbers."""
+"""The paper's claims, as data. `analysis.verdicts` holds it against the runs at hand and the paper's own numbers."""
 
 from __future__ import annotations
 

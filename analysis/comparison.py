@@ -140,7 +140,7 @@ def describe_furthest_row(name: str, a: Sequence[RunRecords], b: Sequence[RunRec
 
 
 def _pair_ends(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> pd.DataFrame:
-    """What both sides measured of each row and seed after the last stage that both have of the row."""
+    """The measures of both sides of each row and seed after the last stage that both have of the row."""
     measured = [metric.column for metric in PERPLEXITIES]
     ends = [Study("", runs).ends[["row", "seed", "stage", *measured]] for runs in (a, b)]
     both = ends[0].merge(ends[1], on=["row", "seed", "stage"], suffixes=(" of A", " of B"))

@@ -22,7 +22,7 @@ PROMPT_ROWS = {"none": "no prompt", "wrong": "wrong prompt", "right": "right pro
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """What one table or figure shows. `blocks` are the paper's suites that it shows, each with its heading.
+    """One table or figure. `blocks` are the paper's suites that it shows, each with its heading.
 
     `name` (of the file) and `printed` (the paper's numbers) are filled in by `paper_tables.load`.
     """
@@ -51,7 +51,7 @@ class Exhibit:
         return self.blocks.get(part.suite) or describe_growth(part.runs[0])
 
     def select_printed(self, part: Study, block: str = "") -> Mapping[tuple[str, str, str, str], PrintedValue]:
-        """What the paper prints in a block (default: the suite's), by slug of the row, stage from 1, column and metric.
+        """The paper's numbers of a block (default: the suite's), by slug of the row, stage from 1, column and metric.
 
         Nothing where the suite is not one of the paper's that this exhibit shows, nor extends one.
         """
@@ -110,7 +110,7 @@ def to_files(table: Table) -> dict[str, bytes]:
 
 
 def describe_growth(run: RunRecords) -> str:
-    """What grows, in words, e.g. "BERT from L6_D384 to L12_D768"."""
+    """The growth of a suite in words, e.g. "BERT from L6_D384 to L12_D768"."""
     model = run.line.config["model"]
     sizes = [f"L{size['layers']}_D{size['hidden_size']}" for size in model["ladder"]]
     span = sizes[0] if sizes[0] == sizes[-1] else f"from {sizes[0]} to {sizes[-1]}"

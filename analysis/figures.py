@@ -153,7 +153,7 @@ def choose_styles(study: Study, shown: Iterable[str] | None = None) -> dict[str,
 
 
 def describe_grey(style_of: Mapping[str, Style]) -> str:
-    """Which rows of a figure have no colour; nothing if all have one."""
+    """A note of the rows of a figure that have no colour; empty if all have one."""
     grey = [row for row, style in style_of.items() if style["color"] == GREY]
     return f"Grey: {', '.join(grey)}" if grey else ""
 
@@ -287,7 +287,7 @@ def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
 
 
 def find_label_step(count: int) -> int:
-    """Which of so many stages or texts in a row has a label, every 2nd, say: FEW have one at most."""
+    """The number of stages or texts from one label to the next: at most FEW have one."""
     return -(-count // FEW)
 
 

@@ -1,4 +1,4 @@
-"""How alike the models of a stream are: what they predict (ARS), and what their heads attend to.
+"""The likeness of the models of a stream: of their predictions (ARS), and of what their heads attend to.
 
 Average representational similarity of a stream of models (ARS; the paper's appendix, fig:similarity).
 
@@ -83,7 +83,7 @@ def measure_similarity(config: RunConfig, store: Store) -> None:
 def _compute_similarity(models: RunModels, index: int) -> SimilarityLine:
     if reason := models.name_untrained(index):
         return SimilarityLine(ars=None, reason=reason)
-    kl = compute_divergences(models.up_to(index), models.stream, index)
+    kl = compute_divergences(models.load_up_to(index), models.stream, index)
     return SimilarityLine(ars=compute_ars(kl), reason=None)
 
 
@@ -122,11 +122,11 @@ def measure_attention(config: RunConfig, store: Store) -> None:
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(len(maps), index + 1):
             batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(choose_device())
-            maps.append(compute_attention(models.after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu())
+            maps.append(compute_attention(models.load_after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu())
         parents = [_read_parents(models, i) for i in range(1, index + 1)]
         own, others = compare_with_ancestors(maps, parents)
         heads = choose_lineages(len(maps[0]), parents)
-        per_layer = len(maps[index]) // models.after(index).layers
+        per_layer = len(maps[index]) // models.load_after(index).layers
         return AttentionLine(
             own=own,
             others=others,
@@ -142,18 +142,18 @@ def _find_reason_against(models: RunModels, index: int) -> str:
     """Why the heads of a stage's model and its ancestors do not compare; "" where they do."""
     if not_trained := models.name_untrained(index):
         return not_trained
-    if any(isinstance(models.after(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
+    if any(isinstance(models.load_after(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
         return "the first domain is read with what M1 learned, unchanged"
-    shapes = [(model.layers, model.hidden_size) for model in models.up_to(index)]
+    shapes = [(model.layers, model.hidden_size) for model in models.load_up_to(index)]
     if any(shapes[i] != shapes[i - 1] and not models.read_growth(i) for i in range(1, index + 1)):
         return "a model grew without saying which head came from which"
-    if len({model.prompts for model in models.up_to(index)}) > 1:
+    if len({model.prompts for model in models.load_up_to(index)}) > 1:
         return "only some of its models read a prompt"
     return ""
 
 
 def _read_parents(models: RunModels, index: int) -> list[int]:
-    growth, before = models.read_growth(index), models.after(index - 1)
+    growth, before = models.read_growth(index), models.load_after(index - 1)
     heads: int = before.network.config.num_attention_heads  # of queries, in each layer
     if growth is None:
         return list(range(heads * before.layers))
@@ -179,7 +179,7 @@ def find_parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[i
 
 
 def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
-    """How alike (H1, H2) the heads of two models attend, from maps (H1, B, T, T) and (H2, B, T, T)."""
+    """The likeness (H1, H2) of the attention of two models' heads, from maps (H1, B, T, T) and (H2, B, T, T)."""
     entropies = [torch.special.entr(maps).flatten(1).sum(1) for maps in (last, earlier)]
     mixed = torch.stack([torch.special.entr((head + earlier) / 2).flatten(1).sum(1) for head in last])
     divergence = mixed - (entropies[0].unsqueeze(1) + entropies[1]) / 2  # in nats, summed over rows and queries
@@ -189,7 +189,7 @@ def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
 def compare_with_ancestors(
     maps: Sequence[Tensor], parents: Sequence[Sequence[int]]
 ) -> tuple[list[float], list[float | None]]:
-    """How much the last model's heads are like their own ancestor, and like the others, for each earlier model.
+    """The likeness of the last model's heads to their own ancestor, and to the others, for each earlier model.
 
     `parents[i]`: of each head of model i + 1 the one in model i that it came from. None: there are no others.
     """
@@ -234,23 +234,23 @@ class RunModels:
     def stream(self) -> Stream:
         return make_stream(self.config, prepare_corpus(self.config, self.store))
 
-    def after(self, index: int) -> LanguageModel:
+    def load_after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
             self._models[index] = load(self.store.stage_folder(self.keys[index]) / "model").to(choose_device())
         return self._models[index]
 
-    def up_to(self, last: int) -> list[LanguageModel]:
+    def load_up_to(self, last: int) -> list[LanguageModel]:
         """The models after all stages up to `last`."""
-        return [self.after(index) for index in range(last + 1)]
+        return [self.load_after(index) for index in range(last + 1)]
 
     def name_untrained(self, last: int) -> str:
-        """Which models up to that stage's are not trained, in words; a method may leave early stages out."""
+        """The models up to that stage's that are not trained, in words; a method may leave early stages out."""
         missing = [f"M{i + 1}" for i in range(last + 1) if not select_kind(self.read_lines(i), EvaluationLine)]
         return f"{', '.join(missing)} not trained" if missing else ""
 
     def read_growth(self, index: int) -> GrowthRecord | None:
-        """What the stage's growth said of itself; None where nothing grew."""
+        """The record of the stage's growth; None where nothing grew."""
         return select_kind(self.read_lines(index), DoneLine)[-1].growth
 
 

@@ -37,7 +37,7 @@ def collect_notes(study: Study) -> list[str]:
 
 
 def note_passes(runs: Sequence[RunRecords]) -> list[str]:
-    """How often the finished stages of runs read their domains, and how much of these the memory holds."""
+    """Notes on how often the finished stages of runs read their domains, and how much of these the memory holds."""
     times: dict[str, list[float]] = {}
     held: dict[str, list[float]] = {}
     for run in runs:
@@ -53,7 +53,7 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
-    """How the options of a suite's rows were chosen, where `run_all.py tune` chose them."""
+    """Notes on how `run_all.py tune` chose the options of a suite's rows, where it did."""
     ways: dict[str, list[str]] = {}
     for run in runs:
         if way := run.line.config.get("tuned"):
@@ -145,7 +145,7 @@ def note_unequal_texts(part: Study) -> list[str]:
 
 
 def note_differences(stages: pd.DataFrame, what: str, columns: Sequence[str]) -> list[str]:
-    """Which rows have what in the first of these columns, where any of them differs."""
+    """The rows by their value in the first of these columns, where any of them differs."""
     rows = stages.groupby([*columns], sort=False)["row"].unique().reset_index()
     parts = [f"{value} ({', '.join(names)})" for value, *_, names in rows.itertuples(index=False)]
     return [f"{what}: {'; '.join(parts)}."] if len(parts) > 1 else []

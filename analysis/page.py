@@ -24,7 +24,7 @@ from analysis.inference import show_mean
 from analysis.metrics import AP, PERPLEXITIES
 from analysis.study import Study
 from analysis.tables import Block, Cell, Column, Table, TableRow
-from benchmark.files import whole_file
+from benchmark.files import replace_file
 from benchmark.settings.units import UNITS, list_recorded_units
 
 FOLDER = Path(__file__).parent
@@ -141,7 +141,7 @@ def _say_once(table: Table | None, said: set[str]) -> Table | None:
 
 
 def _describe_undecided(scorecard: Table) -> str:
-    """What the page says in place of a scorecard on which nothing is decided; nothing where something is."""
+    """A sentence in place of a scorecard on which nothing is decided; empty where something is."""
     rows = [row for block in scorecard.blocks for row in block.rows]
     if any(row.cells[0].number in ("held", "not held") for row in rows):
         return ""
@@ -149,7 +149,7 @@ def _describe_undecided(scorecard: Table) -> str:
 
 
 def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
-    """What is not equal, or not well, in the runs of each suite, which is named where there are several."""
+    """Notes on what is not equal, or not well, in the runs of each suite, which is named where there are several."""
     lines = []
     for part in study.parts:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
@@ -253,6 +253,6 @@ def render(
         if not only_tables:
             files["index.html"] = render_page(study, verdicts, shown).encode()
     for name, content in files.items():
-        with whole_file(out / name) as file:
+        with replace_file(out / name) as file:
             file.write(content)
     return [out / name for name in files]

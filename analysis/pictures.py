@@ -90,7 +90,7 @@ class MatrixFigure(FigureExhibit):
         return finish(figure, about, figures.describe_texts(study, study.suites), figures.describe_copies(study))
 
     def _make_matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
-        """What a panel shows of each row: a line a stage, a column a text."""
+        """The numbers that a panel shows of each row: a line a stage, a column a text."""
         runs, titles = part.runs, part.stage_titles
         for row in dict.fromkeys(run.row for run in runs):
             of_row = [run for run in runs if run.row == row]

@@ -52,7 +52,7 @@ class ScoreTable(TableExhibit):
         ]
 
     def _note_leaks(self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]) -> list[str]:
-        """What stands in each column that leaks touch without them; `clean` are the blocks without them."""
+        """The numbers without leaks of each column that leaks touch; `clean` are the blocks without them."""
         pairs = [
             (f"{block.title}, {row.label}" if self.by_stage else row.label, row.cells, less.cells)
             for block, without in zip(blocks, clean, strict=True)
@@ -149,7 +149,7 @@ class StageScoreTable(ScoreTable):
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShotTable(TableExhibit):
-    """What lm-evaluation-harness says of every row's model after each stage, beside its AP; a block a row."""
+    """Scores by lm-evaluation-harness of every row's model after each stage, beside its AP; a block a row."""
 
     def _build(self, study: Study) -> Table:
         metrics = {line.task: _choose_metric(line) for run in study.runs for lines in run.zero_shot for line in lines}

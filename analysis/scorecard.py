@@ -92,7 +92,7 @@ def _note_other_verdicts(judged: Judged, clean: Judged) -> list[str]:
 
 
 def _describe_undecided(claims: int, seeds: int) -> str:
-    """What stands in the place of all claims where none can be decided."""
+    """The sentence in the place of all claims where none can be decided."""
     if not claims:
         return "No run has finished what a claim is about."
     have = "one seed" if seeds == 1 else f"{seeds} seeds"
@@ -139,7 +139,7 @@ def _format_p(p: float) -> str:
 
 
 def _describe_rules(ours: Mapping[str, Measurements], claims: int) -> list[str]:
-    """How the card decides, and what claims on the best row are about."""
+    """Notes on how the card decides, and what claims on the best row are about."""
     titles = dict.fromkeys(title for study in ours.values() for title in study.stages[1:])
     return [
         "Held: every comparison of the claim is significant. Not held: one is significantly the other way. Both are "

@@ -160,12 +160,12 @@ class Study:
 
     @cached_property
     def similarities(self) -> pd.DataFrame:
-        """How alike each stage's model and its ancestors are: ars (nats, NaN where there is none), reason."""
+        """The likeness of each stage's model and its ancestors: ars (nats, NaN where there is none), reason."""
         return self._collect_measures(SimilarityLine, ["ars"])
 
     @cached_property
     def attentions(self) -> pd.DataFrame:
-        """How much a stage's heads attend as their own ancestors and as others do, as means; heads, maps, reason."""
+        """The likeness of a stage's heads to their own ancestors and to others, as means; heads, maps, reason."""
         table = self._collect_measures(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
             table[name] = [np.mean(np.array(values, float)) if values else np.nan for values in table[name]]
@@ -218,7 +218,7 @@ class Study:
     def suites(self) -> list[str]:
         return list(dict.fromkeys(run.suite for run in self.runs))
 
-    def of(self, suite: str) -> list[RunRecords]:
+    def list_runs(self, suite: str) -> list[RunRecords]:
         return [run for run in self.runs if run.suite == suite]
 
     @property
@@ -233,7 +233,7 @@ class Study:
 
     def select_suites(self, suites: Sequence[str]) -> Study:
         """The runs of these suites, in this order."""
-        return replace(self, runs=[run for suite in suites for run in self.of(suite)], whole=self.whole or self)
+        return replace(self, runs=[run for suite in suites for run in self.list_runs(suite)], whole=self.whole or self)
 
     def select_rows(self, rows: Collection[str]) -> Study:
         """The runs of these rows."""
@@ -314,7 +314,7 @@ class Study:
     def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
         """Of each seed of a row the tokens and nats of each document, by the texts that are learned after a stage."""
         losses = {}
-        for run in self.of(suite):
+        for run in self.list_runs(suite):
             is_asked_for = make_slug(run.row) == make_slug(row) and run.finished > stage
             end = find_last(run.stages[stage], EvaluationLine) if is_asked_for else None
             if end and end.documents:
@@ -324,14 +324,14 @@ class Study:
 
     @cached_property
     def stage_titles(self) -> list[str]:
-        """What each stage is called: by its domain, or by its place where runs meet the domains in different orders."""
+        """The name of each stage: by its domain, or by its place where runs meet the domains in different orders."""
         orders = {tuple(domain.title for domain in run.domains) for run in self.runs}
         longest = max(orders, key=len)
         return list(longest) if len(orders) == 1 else [f"Domain {place + 1}" for place in range(len(longest))]
 
     @property
     def column_titles(self) -> list[str]:
-        """What stages are called in columns that several suites share: by their place where domains differ."""
+        """The names of stages in columns that several suites share: by their place where domains differ."""
         titles = [part.stage_titles for part in self.parts]
         longest = max(titles, key=len)
         alike = all(each == longest[: len(each)] for each in titles)
@@ -339,7 +339,7 @@ class Study:
 
     @property
     def starts(self) -> dict[str, list[RunRecords]]:
-        """What tables call each start model, and a run of each seed that begins with it."""
+        """The name of each start model in tables, and a run of each seed that begins with it."""
         starts: dict[str, dict[int, RunRecords]] = {}
         for run in self.runs:
             if run.start:
@@ -377,7 +377,7 @@ def find_other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
 
 
 def count_copies(head: StageLine, text: str) -> dict[str, int]:
-    """How many validation documents of a text nearly stand in the training text of each domain, where any does."""
+    """The validation documents of a text that nearly stand in the training text of a domain, as counts by domain."""
     info = head.data.get(text, {})
     counts = {text: info.get("near_copies"), **info.get("near_copies_in", {})}
     return {domain: count for domain, count in counts.items() if count}
@@ -445,7 +445,7 @@ def find_header(stage: Sequence[LineOfStage]) -> StageLine:
 
 
 def describe_hardware(provenance: Provenance) -> str:
-    """What decides how fast a step is, in words."""
+    """The hardware that decides how fast a step is, in words."""
     machine = provenance.hardware
     device = machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
     count = provenance.threads
@@ -461,6 +461,6 @@ def select_measure(measured: Measures, name: str, what: Literal["perplexity", "b
 
 
 def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
-    """What was spent since the start of the run, by unit, and in the budget's as "charged"; NaN where unknown."""
+    """The costs since the start of the run, by unit, and in the budget's as "charged"; NaN where unknown."""
     now = {**charged, "charged": charged[unit]}
     return {name: before + now.get(name, np.nan) for name, before in spent.items()}

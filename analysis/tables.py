@@ -65,12 +65,12 @@ class Cell:
 
     @property
     def beside(self) -> str:
-        """What the paper prints, and its correction."""
+        """The numbers that the paper prints, and their corrections."""
         return f"{self.printed}, corrected {self.corrected}" if self.corrected else self.printed
 
     @property
     def over(self) -> str:
-        """What stands at a number of few seeds."""
+        """The mark at a number of few seeds."""
         return "†" if self.few_seeds == 1 else f"(n = {self.few_seeds})" if self.few_seeds else ""
 
 
@@ -118,7 +118,7 @@ class Table:
 
     @property
     def shown(self) -> Table:
-        """What has room on a page."""
+        """The table with those of its columns that have room on a page."""
         kept = [not column.in_csv_alone for column in self.columns]
         if all(kept):
             return self
@@ -136,7 +136,7 @@ class Table:
         return any(cell.printed for block in self.blocks for row in block.rows for cell in row.cells)
 
     def _repr_markdown_(self) -> str:
-        """What a notebook shows."""
+        """The Markdown that a notebook shows."""
         return to_markdown(self)
 
 

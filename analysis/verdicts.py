@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def margin(self) -> Floats:
-        """How far each seed is on the claim's side of the bound that is nearest on average, shape (seeds,)."""
+        """The distance of each seed from the bound that is nearest on average, on the claim's side, shape (seeds,)."""
         return self.excess[int(np.argmin(self.excess.mean(axis=1)))]
 
 
@@ -117,7 +117,7 @@ class Verdict:
 
     @property
     def _tests_of_the_weakest(self) -> int:
-        """What its p is corrected for: one of many comparisons may refute a claim by chance, but all must hold it."""
+        """The tests that its p is corrected for: one of many may refute a claim by chance, but all must hold it."""
         bounds = sum(len(comparison.excess) for comparison in self.comparisons)
         return self.tests * (bounds if self.weakest.margin.mean() < 0 else 1)
 

@@ -1,4 +1,4 @@
-"""What a user can fix: shown as one message, without a traceback."""
+"""Errors that a user can fix: shown as one message, without a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class UserError(ValueError):
 
 
 def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
-    """What the command line says, in one line, with a question mark for what would steer a terminal."""
+    """The message of an error in one line, with a question mark for each character that would steer a terminal."""
     text = str(error)
     if isinstance(error, OSError):
         text = f"{error.filename2 or error.filename}: {error.strerror}"

@@ -28,7 +28,7 @@ class DamagedFile(UserError):
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path) -> Iterator[None]:
     """Let errors of the disk that name no file name this one: a full disk must be found.
 
     Libraries in Rust (safetensors, tokenizers) raise exceptions of their own, and say the error's number in words,
@@ -48,12 +48,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def replace_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into, which replaces `path` once the block has ended without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _choose_temporary_path(path)
     try:
-        with naming(path):
+        with name_in_errors(path):
             with beside.open("xb") as file:
                 yield file
                 file.flush()
@@ -65,12 +65,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_json(path: Path, content: Any, indent: int | None = None) -> None:
-    with whole_file(path) as file:
+    with replace_file(path) as file:
         file.write(json.dumps(content, indent=indent).encode())
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def replace_folder(folder: Path) -> Iterator[Path]:
     """A folder to write into, which replaces `folder` once the block has ended without an error.
 
     Where it ends with one, what was written stays for `take_over` if it holds BEGUN.
@@ -78,7 +78,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     beside = _choose_temporary_path(folder)
     beside.mkdir(parents=True)
     try:
-        with naming(folder):
+        with name_in_errors(folder):
             yield beside
         (beside / BEGUN).unlink(missing_ok=True)
         mode = beside.stat().st_mode & 0o666  # by the umask; safetensors gives a file to its user alone, whatever that
@@ -129,7 +129,7 @@ def sync(path: Path) -> None:
     """Put a path on the disk: a crash must not leave an empty file under the final name, nor lose the name."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        with naming(path):
+        with name_in_errors(path):
             os.fsync(descriptor)
     except OSError as error:
         if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # some file systems sync files only
@@ -179,7 +179,7 @@ def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) 
 
 
 def read_json(path: Path, cure: str) -> dict[str, Any]:
-    """What `write_json` wrote. Raises DamagedFile."""
+    """The content that `write_json` wrote. Raises DamagedFile."""
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError as error:

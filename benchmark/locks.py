@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmark.errors import UserError
-from benchmark.files import naming
+from benchmark.files import name_in_errors
 
 BEAT = 10.0  # seconds between two signs of life
 EXPIRES = 100.0  # seconds of watching without one: more than a network file system shows old times for, 60
@@ -69,7 +69,7 @@ class Lease:
             return False
         pid, host, job = os.getpid(), socket.gethostname(), os.environ.get(JOB, "")
         try:
-            with naming(self._name_file(number)), self._name_file(number).open("x") as file:
+            with name_in_errors(self._name_file(number)), self._name_file(number).open("x") as file:
                 file.write(f"{identify_kernel()} {pid} {read_start_time(pid)} {host} {job}")
         except FileExistsError:
             return False
@@ -104,7 +104,7 @@ class Lease:
         self._ends.set()
         if self.number:
             own = self._name_file(self.number)
-            with contextlib.suppress(FileNotFoundError), naming(own), own.open("r+") as file:
+            with contextlib.suppress(FileNotFoundError), name_in_errors(own), own.open("r+") as file:
                 file.write(NOBODY)
                 file.truncate()
         self.number = 0

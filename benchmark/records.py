@@ -31,7 +31,7 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from benchmark.errors import UserError
-from benchmark.files import naming
+from benchmark.files import name_in_errors
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -61,7 +61,7 @@ class Titled(Struct):
 
 
 class RunLine(Line, tag="run", kw_only=True):
-    """What a run consists of."""
+    """The settings of a run, and the keys of its stages."""
 
     id: str
     suite: str
@@ -95,7 +95,7 @@ class EndedLine(Line, tag="done", kw_only=True):
 
 
 class Hardware(Struct, kw_only=True, omit_defaults=True):
-    """What a wall time depends on."""
+    """The hardware that a wall time depends on."""
 
     device: str  # the GPU's name, or "CPU"
     count: int  # of processes
@@ -107,7 +107,7 @@ class Hardware(Struct, kw_only=True, omit_defaults=True):
 
 
 class Provenance(Struct):
-    """How a stage was trained."""
+    """Code, packages and hardware that trained a stage."""
 
     code: str  # the commit where there is one, and a hash of the sources that trained
     packages: dict[str, str]  # versions
@@ -123,7 +123,7 @@ class StageBudget(Struct):
 
 
 class StageLine(Line, tag="stage", kw_only=True):
-    """How a stage begins."""
+    """The beginning of a stage."""
 
     key: Key
     index: Count
@@ -142,7 +142,7 @@ class StageLine(Line, tag="stage", kw_only=True):
 
 
 class EvaluationLine(Line, tag="evaluation", kw_only=True):
-    """What a stage's model measures at a step, on each text; None is a number that overflowed."""
+    """Perplexities of a stage's model at a step, on each text; None is a number that overflowed."""
 
     phase: str  # "start": before the first step, after growth
     step: Count
@@ -158,7 +158,7 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
 
 
 class MetricsLine(Line, tag="metrics", kw_only=True):
-    """What a method counts."""
+    """Numbers that a method counts."""
 
     phase: str
     step: Count
@@ -193,7 +193,7 @@ class LaterLine(Line, tag="later", kw_only=True):
 
 
 class GrowthRecord(Struct):
-    """What a growth did."""
+    """The layers and heads that a growth copied."""
 
     layer_sources: list[int]  # old index of each new layer
     layer_is_copy: list[bool]  # whether a new layer is an inserted copy
@@ -202,14 +202,14 @@ class GrowthRecord(Struct):
 
 
 class CoreShare(Struct, kw_only=True):
-    """What a stage had of its cores while the clock ran."""
+    """The share of its cores that a stage had while the clock ran."""
 
     share: float | None  # of the cores that its processes wanted, that others left them, where least; None: too short
     stood_still: float = 0.0  # seconds, off the clock, in which it was stopped
 
 
 class DoneLine(Line, tag="done", kw_only=True):
-    """What a finished stage has spent, how it grew, and what it left."""
+    """The end of a stage: its costs, its growth, and hashes of its weights."""
 
     charged: Spent
     phases: list[dict[str, Any]]  # of each its name, and what it has spent by unit
@@ -270,7 +270,7 @@ class UnscoredLine(Line, tag="unscored", kw_only=True):
 
 
 class ZeroShotLine(Line, tag="zero_shot", kw_only=True):
-    """What lm-evaluation-harness says of a model and a task, without fine-tuning."""
+    """Scores of a model on a task by lm-evaluation-harness, without fine-tuning."""
 
     key: str
     task: str
@@ -281,7 +281,7 @@ class ZeroShotLine(Line, tag="zero_shot", kw_only=True):
 
 
 class SimilarityLine(Line, tag="similarity", kw_only=True):
-    """How like its ancestors a stage's model is, see analysis/model_similarity.py."""
+    """The likeness of a stage's model to its ancestors, see analysis/model_similarity.py."""
 
     key: str = ""
     ars: float | None
@@ -289,7 +289,7 @@ class SimilarityLine(Line, tag="similarity", kw_only=True):
 
 
 class AttentionLine(Line, tag="attention", kw_only=True):
-    """What the heads of a stage's model attend to, see analysis/model_similarity.py."""
+    """The attention of the heads of a stage's model, see analysis/model_similarity.py."""
 
     key: str = ""
     own: list[float]  # how much as the heads that they came from
@@ -328,7 +328,7 @@ def append(path: Path, line: Line) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        with naming(path):
+        with name_in_errors(path):
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 content = b"\n\n" + content  # the empty line tells readers that the one before is a killed writer's

@@ -54,7 +54,7 @@ class Store:
         return self.stage_folder(key) / records.STAGE_FILE
 
     def start_file(self, key: str) -> Path:
-        """What was measured of a start model before anything was trained."""
+        """The measures of a start model before anything was trained."""
         return self.root / "starts" / f"{key}.jsonl"
 
     def run_file(self, config: NamedRun) -> Path:
@@ -69,7 +69,7 @@ class Store:
         return self.root / "suites" / suite / "examples.json"
 
     def measures_file(self, key: str) -> Path:
-        """What was measured of the model that a stage ended with, beside its ancestors."""
+        """The measures of the model that a stage ended with, beside its ancestors."""
         return self.root / "similarity" / f"{key}.jsonl"
 
     def heartbeat_file(self, config: NamedRun) -> Path:
@@ -273,6 +273,6 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
 
 
 def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
-    """What was measured of a run's own texts."""
+    """The measures on a run's own texts."""
     mine = [line for line in lines if run.texts.get(line.domain) == line.text]
     return Measured({line.domain: line.perplexity for line in mine}, {line.domain: line.bits_per_byte for line in mine})

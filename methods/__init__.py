@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from benchmark.settings.base import ConfigError, validate
 from benchmark.settings.load import expand, load_study
-from benchmark.settings.names import same_labels
+from benchmark.settings.names import find_equal_labels
 from benchmark.settings.suite import Row, RunConfig, Suite
 from benchmark.training.method import Group, LifelongMethod
 
@@ -70,7 +70,7 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
         options = {**suite.options.get(row.method, {}), **row.options}
         build(row.method, options)  # a misspelt option fails here, not on the node
         resolved.append(row.model_copy(update={"name": row.name or find(row.method).title, "options": options}))
-    if repeated := same_labels(row.name for row in resolved):
+    if repeated := find_equal_labels(row.name for row in resolved):
         raise ConfigError(
             f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: give them names that differ in "
             "more than spaces, hyphens and letter case"

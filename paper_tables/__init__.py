@@ -102,7 +102,7 @@ class ModelMeasure:
 
 
 def list_measures(suite: Suite) -> tuple[ModelMeasure, ...]:
-    """What the suite's tables and figures need of its models besides the records of training.
+    """The measures of models that the suite's tables and figures need besides the records of training.
 
     Raises ConfigError for a name that is neither a table nor a figure.
     """

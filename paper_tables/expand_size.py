@@ -1,4 +1,4 @@
-"""How many layers and heads to add for each domain (appendix of the paper), over three domains."""
+"""Numbers of layers and heads to add for each domain (appendix of the paper), over three domains."""
 
 from analysis.perplexity_tables import PerplexityTable
 

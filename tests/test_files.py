@@ -12,16 +12,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmark.files import naming, sweep
+from benchmark.files import name_in_errors, sweep
 
 ROOT = Path(__file__).parent.parent
-WRITE_FILE = "with files.whole_file(path / 'a') as file: file.write(b'new'); file.flush(); die()"
-WRITE_FOLDER = "with files.whole_folder(path / 'b') as folder: (folder / 'x').write_text('new'); die()"
+WRITE_FILE = "with files.replace_file(path / 'a') as file: file.write(b'new'); file.flush(); die()"
+WRITE_FOLDER = "with files.replace_folder(path / 'b') as folder: (folder / 'x').write_text('new'); die()"
 
 
 def test_a_file_that_safetensors_cannot_begin_is_one_line(tmp_path: Path) -> None:
-    """The rule of `naming`: an exception of safetensors becomes Python's error of the disk, with the name given."""
-    with pytest.raises(FileNotFoundError) as told, naming(tmp_path / "model"):
+    """The rule of `name_in_errors`: an exception of safetensors becomes Python's error of the disk, with our name."""
+    with pytest.raises(FileNotFoundError) as told, name_in_errors(tmp_path / "model"):
         save_file({"a": torch.zeros(1)}, tmp_path / "none" / "a.safetensors")
     assert told.value.filename == str(tmp_path / "model")
 

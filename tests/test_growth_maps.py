@@ -151,7 +151,7 @@ def test_fpi_depth_is_a_plain_copy(family: str) -> None:
     old = network(family)
     new, record = grow(old, 3, 16, mode="fpi", copied=[0])
     by_hand = copy.deepcopy(old)
-    architecture = architectures.of(old.config.model_type)
+    architecture = architectures.find(old.config.model_type)
     stack = architecture.layers(by_hand)
     layers = torch.nn.ModuleList(copy.deepcopy(stack[source]) for source in record.layer_sources)
     by_hand.base_model.set_submodule(architecture.stack, layers)

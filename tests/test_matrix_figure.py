@@ -35,7 +35,7 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     assert list(texts) == list(dict.fromkeys(run.row for run in study.runs))
     er = [
         [line for line in stage if isinstance(line, EvaluationLine)][-1]
-        for run in study.of("demo")
+        for run in study.list_runs("demo")
         if run.row == "ER"
         for stage in run.stages
     ]

@@ -219,7 +219,7 @@ def test_what_no_kind_is_is_refused(training: dict[str, Any], message: str) -> N
 
 def test_what_torch_refuses_is_one_line() -> None:
     """Oracle: the message names the kind, its options and torch's reason."""
-    sgd, parameter = OPTIMIZERS["sgd"].of({"momentum": -1}), torch.nn.Parameter(torch.ones(2))
+    sgd, parameter = OPTIMIZERS["sgd"].replace_options({"momentum": -1}), torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ConfigError, match=r"optimizer sgd .*'momentum': -1.*: Invalid momentum"):
         PhaseOptimizer(sgd, [("w", parameter)], [1.0], make_tiny_config("naive").training)
 

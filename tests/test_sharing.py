@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmark.files import whole_folder
-from benchmark.models.transformer import naming_damage
+from benchmark.files import replace_folder
+from benchmark.models.transformer import name_damage_in_errors
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def with_umask(mask: int) -> Iterator[None]:
 def test_models_are_for_those_whom_the_umask_lets(umask: int, tmp_path: Path) -> None:
     """Oracle: what the umask means for all other files; safetensors 0.8 gives its own to the user alone."""
     with with_umask(umask):
-        with whole_folder(tmp_path / "model") as folder:
+        with replace_folder(tmp_path / "model") as folder:
             save_file({"a": torch.zeros(2)}, folder / "model.safetensors")
             (folder / "config.json").write_text("{}")
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()}
@@ -39,5 +39,5 @@ def test_models_are_for_those_whom_the_umask_lets(umask: int, tmp_path: Path) ->
 
 def test_a_model_of_another_user_is_not_called_damaged(tmp_path: Path) -> None:
     """Oracle: the system's own word, with the file; a copy of the model, or training it again, would be no cure."""
-    with pytest.raises(PermissionError, match="model.safetensors"), naming_damage(tmp_path):
+    with pytest.raises(PermissionError, match="model.safetensors"), name_damage_in_errors(tmp_path):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "model.safetensors"))

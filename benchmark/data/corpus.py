@@ -27,13 +27,13 @@ from benchmark.data.documents import (
     cut,
     find_files,
     find_kind,
-    fingerprint,
-    naming_source,
+    make_fingerprint,
+    name_source_in_errors,
     parse_rows,
     read_file,
     walk_folder,
 )
-from benchmark.files import hash_file, whole_file
+from benchmark.files import hash_file, replace_file
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain, HubDataset
 
@@ -60,7 +60,7 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[Document]:
     """Documents cut small, of which those with the lowest fingerprints are for validation, one at least."""
     texts = [(document, piece) for document in documents for piece in cut(document.text, PIECE) if piece.strip()]
-    pieces = [(replace(document, text=piece), fingerprint(piece)) for document, piece in texts]
+    pieces = [(replace(document, text=piece), make_fingerprint(piece)) for document, piece in texts]
     lowest = sorted({hashed for _, hashed in pieces})
     end = lowest[max(1, round(valid_share * len(lowest))) - 1] if len(lowest) > 1 else -1
     return [replace(piece, split="valid" if hashed <= end else "train") for piece, hashed in pieces]
@@ -90,7 +90,7 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
             if not document.text.strip():
                 skipped["blank"] += 1
                 continue
-            hashed = fingerprint(document.text)
+            hashed = make_fingerprint(document.text)
             if seen.execute("INSERT OR IGNORE INTO seen VALUES (?)", (hashed - 2**63,)).rowcount:
                 yield replace(document, decides=document.decides or hashed)
             else:
@@ -126,7 +126,7 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         return looks
     content = digest([made, [(name, hash_file(path)) for name, path in files]])
     if makes:
-        with whole_file(note) as file:
+        with replace_file(note) as file:
             file.write(content.encode())
     return content
 
@@ -154,7 +154,7 @@ def _read_dataset(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
     except ImportError:
         raise DataError(f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
     asked = f"name {dataset.name!r}, revision {dataset.revision!r}, split {dataset.split!r}"
-    with naming_source(f"dataset {dataset.path!r} ({', '.join(dataset.files) or asked})"):
+    with name_source_in_errors(f"dataset {dataset.path!r} ({', '.join(dataset.files) or asked})"):
         lines = False
         if dataset.files:
             on_hub = f"hf://datasets/{dataset.path}@{dataset.revision or 'main'}"

@@ -60,7 +60,7 @@ class BrokenText(DataError):
 
 
 @contextmanager
-def naming_source(what: str) -> Iterator[None]:
+def name_source_in_errors(what: str) -> Iterator[None]:
     """Turn whatever libraries raise over text from a network, in the middle of it too, into a DataError that names it.
 
     They do not say what that may be.
@@ -91,7 +91,7 @@ class Document:
     decides: int = 0
 
 
-def fingerprint(text: str) -> int:
+def make_fingerprint(text: str) -> int:
     """64 bits of the sha256 of a text without case, Unicode form and kinds of blanks: copies have the same."""
     same = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return int.from_bytes(hashlib.sha256(same.encode(errors="surrogatepass")).digest()[:8], "big")
@@ -155,7 +155,7 @@ class Sample(Generic[Item]):
 
 
 def find_kind(path: Path) -> str:
-    """How a file is read, by its name; empty for one that holds no text."""
+    """The format of a file, by its name; empty for one that holds no text."""
     name = path.name.lower()
     for packing in PACKED:
         name = name.removesuffix(packing)
@@ -255,7 +255,7 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
     if (nuls := text.count("\0")) > max(1, NULS * len(text)):
         raise BrokenText(place, f"{nuls:,} of {len(text):,} characters are NUL: {CONVERT} -f UTF-16LE")
     pieces = cut(text)
-    decides = fingerprint(text) if len(pieces) > 1 else 0
+    decides = make_fingerprint(text) if len(pieces) > 1 else 0
     return (Document(piece, place, decides=decides) for piece in pieces)
 
 
@@ -265,7 +265,7 @@ def read_rows(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
     if kind == ".parquet":
         yield from _read_parquet(path, text_field)
         return
-    with unpacked(path) as file:
+    with open_unpacked(path) as file:
         if kind == ".txt":
             yield from ((str(path), piece) for piece in _cut_file(path, file))
         elif kind == ".csv":
@@ -328,7 +328,7 @@ def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:
-    """What a line of JSON says. Raises BrokenText for another, with an `example` of what it should be."""
+    """The object in a line of JSON. Raises BrokenText for another, with an `example` of what it should be."""
     try:
         return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
     except UnicodeDecodeError as error:
@@ -346,12 +346,12 @@ def _parse_integer(digits: str) -> int | float:
 
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, decompressed, without their ends. Raises DataError where it is damaged."""
-    with unpacked(path) as file:
+    with open_unpacked(path) as file:
         yield from (line.removesuffix(b"\n") for line in file)
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Any]:
+def open_unpacked(path: Path) -> Iterator[Any]:
     """A file of bytes to read, decompressed. Raises DataError if it is damaged, or its gzip is cut short."""
     damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Which validation documents, and tests of tasks, nearly stand in the training text of a stream, or of the task.
+"""Validation documents, and tests of tasks, that nearly stand in the training text of a stream, or of the task.
 
 They are looked for once; `copies/` in the folder of prepared data holds the answer. Near copies are documents that
 differ in a few words, so that they have long runs of words in common.
@@ -68,7 +68,7 @@ def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
 def find_validation_leaks(
     corpus: Corpus, learned: Sequence[Domain], folder: Path, poll: Poll = lambda waits: None
 ) -> Found:
-    """Which documents of the validation text of each domain and probe nearly stand in training text."""
+    """The documents of the validation text of each domain and probe that nearly stand in training text."""
     asked = {text.name: (text.key, partial(np.asarray, text.valid)) for text in (*corpus.domains, *corpus.probes)}
     return find_leaks(corpus.tokenizer, corpus.special.eos, asked, list_learned(corpus, learned), folder, poll)
 

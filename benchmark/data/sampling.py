@@ -90,7 +90,7 @@ def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Intege
 
 
 def weigh(sources: Sequence[WeightedText], over: float | None) -> NDArray[np.float64]:
-    """How likely a row comes from each source, summing to 1, when the share `over` of the stage is over.
+    """The probability that a row comes from each source when the share `over` of the stage is over.
 
     The mean over the stage where `over` is None.
     """
@@ -102,7 +102,7 @@ def weigh(sources: Sequence[WeightedText], over: float | None) -> NDArray[np.flo
 
 
 class DomainBlocks:
-    """Which rows come from which block of a domain's training text, cut into blocks of `length` tokens.
+    """The order of rows of a domain's training text, cut into blocks of `length` tokens.
 
     A mixed domain is its sources one after the other; a block that two of them share is nobody's. `memory`: so many
     blocks are remembered, of each source by its mean weight, or all of it where that is less; `key` draws them.

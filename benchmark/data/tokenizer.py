@@ -65,7 +65,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """What turns text into ids: its rows of the vocabulary, its special tokens, and a hash of all that decides ids."""
+    """A tokenizer of text: its rows of the vocabulary, its special tokens, and a hash of all that decides ids."""
 
     bpe: Tokenizer
     vocabulary: int
@@ -73,7 +73,7 @@ class TextTokenizer:
     key: str
 
     @classmethod
-    def of(cls, bpe: Tokenizer) -> TextTokenizer:
+    def wrap(cls, bpe: Tokenizer) -> TextTokenizer:
         """One with our layout of ids."""
         return cls(bpe, bpe.get_vocab_size(), Special(), hash_tokenizer(bpe))
 

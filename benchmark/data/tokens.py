@@ -45,7 +45,7 @@ from benchmark.data.tokenizer import (
     load_tokenizer,
     train_bpe,
 )
-from benchmark.files import BEGUN, check_checksums, read_json, take_over, whole_folder, write_checksums, write_json
+from benchmark.files import BEGUN, check_checksums, read_json, replace_folder, take_over, write_checksums, write_json
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, RunConfig
@@ -65,7 +65,7 @@ Poll = Callable[[bool], None]  # told now and then whether another process is wa
 
 
 class DomainInfo(TypedDict, total=False):
-    """What a domain's tokens were made of; it goes into records."""
+    """The settings and files that a domain's tokens were made of; they go into records."""
 
     documents: int
     valid_documents: int  # of these
@@ -150,7 +150,7 @@ class Place:
         lease.acquire(say, lambda: self.poll(True))
         try:
             if not folder.exists():
-                with whole_folder(folder) as unfinished:
+                with replace_folder(folder) as unfinished:
                     take_over(folder, unfinished)
                     make(unfinished)
                     write_checksums(unfinished)
@@ -205,7 +205,7 @@ def _make_tokenizer(
 ) -> TextTokenizer:
     """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
     if config.folder:
-        return TextTokenizer.of(load_bpe(Path(os.path.expanduser(config.folder))))
+        return TextTokenizer.wrap(load_bpe(Path(os.path.expanduser(config.folder))))
     by_name = {domain.name: domain for domain in domains}
     sampled = [by_name[name] for name in config.domains or by_name]
     given = [sources[domain.name] for domain in sampled]
@@ -215,7 +215,7 @@ def _make_tokenizer(
 
 def _load_trained(folder: Path) -> TextTokenizer:
     check_checksums(folder, describe_cure(folder))
-    return TextTokenizer.of(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+    return TextTokenizer.wrap(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
 def _train(sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into: Place, folder: Path) -> None:
@@ -397,7 +397,7 @@ def _write_valid(kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most
 
 
 def _count_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.int64], str]:
-    """How often each id occurs in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32 bits.
+    """The counts of each id in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32 bits.
 
     The file is read in parts: pages of a mapped one would count as our memory.
     """

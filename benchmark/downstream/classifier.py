@@ -65,7 +65,7 @@ class SavedModel:
         self.domains, self.special, self.final = vocabulary.domains, vocabulary.special, final
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
-        self.length = architectures.of(self.config.model_type).count_positions(self.config)
+        self.length = architectures.find(self.config.model_type).count_positions(self.config)
         self.pick: Pick = lambda texts: [self.find_index(self.domains[-1])] * len(texts)  # `score_stage` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
 
@@ -127,7 +127,7 @@ class ColumnClassifier(nn.Module):
 
     def __init__(self, encoder: nn.Module, config: Any, classes: int) -> None:
         super().__init__()
-        architecture = architectures.of(config.model_type)
+        architecture = architectures.find(config.model_type)
         self.encoder, self.last = encoder, not architecture.masked
         config.num_labels = classes
         self.head = architecture.make_classifier(config)

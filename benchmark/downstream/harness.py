@@ -109,7 +109,7 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
 
 
 def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settings: Evaluate, stop: Asked) -> Any:
-    """What the harness says of each task: values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}, and its version.
+    """The harness's scores of each task: values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}, and its version.
 
     Raises NotScored for a task that it cannot ask, Stopped.
     """

@@ -19,7 +19,15 @@ from tokenizers import Tokenizer
 
 from benchmark import records
 from benchmark.data import corpus
-from benchmark.data.documents import TORN, DataError, NotHere, fingerprint, naming_source, parse_line, read_lines
+from benchmark.data.documents import (
+    TORN,
+    DataError,
+    NotHere,
+    make_fingerprint,
+    name_source_in_errors,
+    parse_line,
+    read_lines,
+)
 from benchmark.data.leaks import Found, find_leaks, list_learned
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
 from benchmark.data.tokens import Corpus, find_prepared_corpus
@@ -43,7 +51,7 @@ EXAMPLES_FORMAT = 1  # raised when the same documents come to give other example
 
 
 def _hash_texts(example: Example) -> tuple[int, int]:
-    return fingerprint(example.text), fingerprint(example.text_pair or "")
+    return make_fingerprint(example.text), make_fingerprint(example.text_pair or "")
 
 
 @dataclass(frozen=True)
@@ -230,7 +238,7 @@ def _read_hub(task: str, dataset: HubTask, split: str) -> list[Example]:
     except ImportError:
         raise DataError(f"task {task!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
     examples = []
-    with naming_source(f"task {task!r}: dataset {dataset.path!r}, split {split!r}"):
+    with name_source_in_errors(f"task {task!r}: dataset {dataset.path!r}, split {split!r}"):
         given = {"revision": dataset.revision} if dataset.revision else {}
         rows = load_dataset(dataset.path, dataset.name, split=split, **given)
         names = getattr(rows.features.get(dataset.label_field), "names", None)  # of classes that are stored as numbers
@@ -266,7 +274,7 @@ IN_WINDOW = "bag of words, model's window"
 
 
 def score_predictions(data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
-    """What records say of predictions of test, whoever made them."""
+    """The fields that records have of predictions of test, whoever made them."""
     return {
         "task": data.task.name,
         "domain": data.task.domain,

@@ -1,1 +1,1 @@
-"""What looks at methods and models from outside: speed, conformance, commands on checkpoints."""
+"""Instruments that look at methods and models from outside: speed, conformance, commands on checkpoints."""

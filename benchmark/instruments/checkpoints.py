@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from benchmark.data import corpus
 from benchmark.data.tokenizer import TextTokenizer, Vocabulary, encode_texts, load_tokenizer
 from benchmark.data.tokens import Corpus, DomainInfo, DomainTokens
-from benchmark.files import CHECKSUMS, whole_folder, write_checksums
+from benchmark.files import CHECKSUMS, replace_folder, write_checksums
 from benchmark.models import LanguageModel, growth, load
 from benchmark.models.devices import choose_device
 from benchmark.models.transformer import find_kind, load_network, read_configuration, read_tokenizer
@@ -58,7 +58,7 @@ def _format_facts(facts: Mapping[str, object]) -> str:
 
 
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
-    """How well a model predicts the documents of a file (JSON Lines or text, .gz and .zst too).
+    """Measure how well a model predicts the documents of a file (JSON Lines or text, .gz and .zst too).
 
     `domain`: whose prompt or column reads it; by default the last domain's.
 
@@ -184,7 +184,7 @@ def grow_checkpoint(
     network = read[0].network if read else load_network(checkpoint)
     rows = _take_rows(network, read, seed)
     before = _measure(network, rows, read)
-    with whole_folder(out) as folder:
+    with replace_folder(out) as folder:
         fit, noise = rows if read else None, 0.0 if mode == "exact" else 0.01
         grown, record = growth.grow(
             network.cpu(), layers, hidden_size, mode=mode, noise=noise, seed=seed, calibration=fit

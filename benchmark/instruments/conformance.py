@@ -470,14 +470,14 @@ def _read_contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]
     holders = {kind.__name__: method, f"class {kind.__name__}": kind, kind.__module__: sys.modules[kind.__module__]}
     held = {f"{place}.{name}": value for place, of in holders.items() for name, value in vars(of).items()}
     values = {"the model": model, **{place: value for place, value in held.items() if ".__" not in place}}
-    return {place: _Content.of(value) for place, value in values.items()}
+    return {place: _Content.pickle(value) for place, value in values.items()}
 
 
 class _Content(pickle.Pickler):
     """Writes what values hold: the numbers of tensors on any device, but no code, and nothing that no pickle holds."""
 
     @classmethod
-    def of(cls, value: object) -> bytes:
+    def pickle(cls, value: object) -> bytes:
         content = io.BytesIO()
         cls(content).dump(value)
         return content.getvalue()

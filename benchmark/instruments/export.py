@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from benchmark import records
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.files import whole_folder, write_checksums
+from benchmark.files import replace_folder, write_checksums
 from benchmark.models import LanguageModel, load
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
@@ -73,7 +73,7 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
     model = load(folder)
     domain = _choose_domain(model, stage, prompt)
     network, saved = make_plain(model, read_tokenizer(folder, model.vocabulary), domain)
-    with whole_folder(out) as beside:
+    with replace_folder(out) as beside:
         network.save_pretrained(beside)
         saved.save_pretrained(beside)
         write_checksums(beside)

@@ -29,7 +29,7 @@ from benchmark.data.documents import (
     parse_line,
     read_rows,
 )
-from benchmark.files import whole_file
+from benchmark.files import replace_file
 from benchmark.instruments.speed import MatrixProduct
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Size
@@ -83,7 +83,7 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
         raise ConfigError(f"{file} is there already: choose another name, or remove it")
     texts = [read_beginning(place, _make_name(place)) for place in _find_domains(folders)]
     content = write_content(file, texts, flops_per_second)
-    with whole_file(file) as out:
+    with replace_file(file) as out:
         out.write(content.encode())
     called = shlex.quote(str(file.with_suffix("")))
     return [

@@ -1,4 +1,4 @@
-"""How fast a step of each method is: tokens and FLOPs a second, beside a step of Naive.
+"""The speed of a step of each method: tokens and FLOPs a second, beside a step of Naive.
 
 A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in turns, and ratios are
 medians over the turns. Nothing is trained: the learning rate is 0, and each stage starts from what `start_stage` makes
@@ -43,7 +43,7 @@ WARM_UP = 2  # steps
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step of one phase costs. Tokens and FLOPs are those of all processes."""
+    """The costs of a step of one phase. Tokens and FLOPs are those of all processes."""
 
     row: str
     stage: int
@@ -57,7 +57,7 @@ class Cost:
 
     @property
     def off(self) -> float:
-        """How much more it costs than predicted, as a share; NaN for a phase without matrix products."""
+        """The costs above those that were predicted, as a share; NaN for a phase without matrix products."""
         return self.over_naive / self.predicted - 1 if self.predicted else math.nan
 
 
@@ -170,7 +170,7 @@ def _time_in_turns(
 
 
 def _time_step(stepper: Stepper, step: int) -> float:
-    """How long a step takes at a learning rate of 0, the slowest process's time."""
+    """Seconds of a step at a learning rate of 0, those of the slowest process."""
     world = stepper.inputs.world
     world.synchronize()
     began = time.perf_counter()

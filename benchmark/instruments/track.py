@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmark.errors import UserError
-from benchmark.files import naming
+from benchmark.files import name_in_errors
 from benchmark.records import DoneLine, EvaluationLine
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, Store, leave_out_older_texts, load_runs
@@ -43,7 +43,7 @@ def write_events(folder: Path, evaluations: Sequence[Point]) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError as error:
         raise UserError(f"{error}; `pip install tensorboard`") from None
-    with naming(folder):
+    with name_in_errors(folder):
         shutil.rmtree(folder, ignore_errors=True)
         writer = SummaryWriter(str(folder))
         for step, when, values in evaluations:

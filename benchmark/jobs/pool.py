@@ -35,7 +35,7 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class Slot:
-    """What one process has to itself. `gpu_share` is the part of its GPU's memory that it may take, 0 to 1."""
+    """The cores and the GPU of one process. `gpu_share` is the part of its GPU's memory that it may take, 0 to 1."""
 
     cores: tuple[int, ...]  # none: those of the machine
     threads: int
@@ -181,7 +181,7 @@ def work_through(
 
 
 def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
-    """How the unit of a process that has ended did; what it has said meanwhile, where a table was shown, is printed."""
+    """The outcome of a process that has ended; what it has said meanwhile, where a table was shown, is printed."""
     process.join()
     said = Path(os.environ.get(WATCHED, os.devnull), str(process.pid))
     if said.exists():

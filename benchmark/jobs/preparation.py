@@ -1,4 +1,4 @@
-"""What `prepare` says and warns of, once a suite's text is tokenised and its tasks are read."""
+"""The lines and warnings of `prepare`, once a suite's text is tokenised and its tasks are read."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def name_moving_sets(config: RunConfig) -> str:
 def warn_of_tests_in_stream(
     corpus: Corpus, config: RunConfig, tasks: Sequence[TaskData], folder: Path
 ) -> Iterator[str]:
-    """Which tasks have test examples that models read in pre-training."""
+    """Warnings of tasks with test examples that models read in pre-training."""
     for name, of in mark_in_stream(tasks, corpus, config.learned, folder)[1].items():
         for data in tasks:
             if count := len(of[data.task.name]):

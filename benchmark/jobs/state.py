@@ -35,7 +35,7 @@ FRESH = 60.0  # seconds in which a run in progress gives a sign of life, see `be
 
 @dataclass(frozen=True)
 class StageState:
-    """What the records of a stage say; without any it has not begun."""
+    """The state of a stage by its records; without any it has not begun."""
 
     done: bool = False
     evaluated: bool = False
@@ -46,7 +46,7 @@ class StageState:
 
 @dataclass(frozen=True)
 class Scored:
-    """How far a model's fine-tuning on the suite's tasks is."""
+    """The scores that a model has and lacks."""
 
     model: str  # the key of its stage
     stage: int
@@ -106,11 +106,11 @@ class Survey:
         self._read_scores = cache(
             lambda key, stage, final: read_scores(self.store, self.suite, key, stage, final, self.examples)
         )
-        asked = executors.of(self.suite, self.store)
+        asked = executors.list_used(self.suite, self.store)
         self.jobs = [job for executor in asked for job in executor.list_jobs(self.suite, self.store)]
         self._job_of = {unit: job for job in self.jobs for unit in job.units}
         identities, self.examples = Identities(self.store, self.build), find_example_keys(self.suite, self.store)
-        return [self._read_state(config, identities.of(config)) for config in self.configs]
+        return [self._read_state(config, identities.identify(config)) for config in self.configs]
 
     def plan_keys(self, config: RunConfig) -> list[str]:
         """Stage keys that are known before the text is tokenised; two of them are equal where the real ones are."""

@@ -1,4 +1,4 @@
-"""How far a suite is, in words: the line of a sweep, a table of its runs, and the text of `status`."""
+"""The progress of a suite in words: the line of a sweep, a table of its runs, and the text of `status`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
 
 
 def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """How far the suite is: a line for each row, each run that is not done, and other jobs; some share one."""
+    """The lines of `status`: one for each row, each run that is not done, and other jobs; some share one."""
     head = f"{survey.suite.name}: {survey.suite.title}: {describe_sweep(states)}"
     runs = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
     others = [job for job in survey.jobs if job.kind != "train" and job.is_under_way] + find_lost_jobs(survey, states)
@@ -117,7 +117,7 @@ def _describe_run(run: RunState) -> tuple[str, ...]:
 
 
 def _count_starts(job: Job) -> str:
-    """How often it was started, if more than once."""
+    """The number of its starts, if more than one."""
     return str(job.restarts + 1) if job.restarts else ""
 
 
@@ -134,8 +134,7 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """Which models lack scores because these could not be computed, which methods' code was changed since, and which
-    seeds are not among these."""
+    """Notes on scores that could not be computed, on code that was changed since, and on seeds that are not here."""
     lost = {
         model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
         f"computing them failed: {model.failed}; `run --retry-failed` tries again"

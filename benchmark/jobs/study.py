@@ -26,7 +26,7 @@ from typing import IO, cast
 from benchmark import records
 from benchmark.downstream.tasks import find_example_keys
 from benchmark.errors import UserError
-from benchmark.files import whole_file
+from benchmark.files import replace_file
 from benchmark.jobs.work import RenderReport, Train, Worker
 from benchmark.settings.suite import RunConfig, Suite, Suites, pick_for_stage
 from benchmark.settings.units import UNITS
@@ -57,7 +57,7 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
         held = _read_archive(archive) if archive.exists() else {}
         members = dict(held)
         for config in configs:
-            if config.seed == seed and records.select_kind(identities.of(config).lines, records.EndedLine):
+            if config.seed == seed and records.select_kind(identities.identify(config).lines, records.EndedLine):
                 for path in _list_files(config, store):
                     name = path.relative_to(store.root).as_posix()
                     members[name] = _merge_file(archive, path, members.get(name, b""))
@@ -84,7 +84,7 @@ def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
 
 
 def _merge_file(archive: Path, path: Path, held: bytes) -> bytes:
-    """What an archive is to hold of a file: what it has, and the lines that came later.
+    """The content that an archive is to hold of a file: what it has, and the lines that came later.
 
     A run's file that was written anew is left as the archive has it, and so is that of a stage which was trained again
     to the same weights. Raises ResultsError where the file is of another stage or run.
@@ -221,7 +221,7 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
                     )
                 is_reference = build(run.line.method, run.line.options).group == "references"
                 check_budgets(wanted[run.id], run, anew=is_reference)
-                if why := identities.of(wanted[run.id], run.lines).why:
+                if why := identities.identify(wanted[run.id], run.lines).why:
                     raise ResultsError(f"{suite.name}: {run.id}: {why}")
             yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget"
             _render_report(suite, configs, runs, store, out, write_report)
@@ -337,7 +337,7 @@ def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
 
 
 def make_hardware_table(runs: Sequence[RunRecords]) -> str:
-    """What a suite's stages were trained on, as a table in Markdown; one that several runs share counts once."""
+    """A table in Markdown of the machines that trained a suite's stages; one that several runs share counts once."""
     lines = (line for run in runs for stage in run.stages for line in stage if isinstance(line, records.StageLine))
     starts = {line.key: line for line in lines}  # of a stage that began anew the last
     rows: Counter[tuple[str, ...]] = Counter()
@@ -382,7 +382,7 @@ def _render_report(
     if runs:
         with contextlib.redirect_stdout(io.StringIO()):  # it shows its tables
             write_report([(suite, configs)], store.root, out)
-        with whole_file(out / suite.name / HARDWARE) as file:
+        with replace_file(out / suite.name / HARDWARE) as file:
             file.write(make_hardware_table(runs).encode())
         # a megabyte of the same scripts each; `report` on the records makes it
         (out / suite.name / PAGE).unlink(missing_ok=True)
@@ -406,5 +406,5 @@ def _write_archive(archive: Path, members: dict[str, bytes]) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    with whole_file(archive) as file, gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="") as packed:
+    with replace_file(archive) as file, gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="") as packed:
         packed.write(plain.getvalue())

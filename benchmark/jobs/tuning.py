@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmark.files import whole_file
+from benchmark.files import replace_file
 from benchmark.jobs.state import Survey
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.load import expand, load_suite
@@ -169,7 +169,7 @@ def _write(path: Path, suite: Suite, comment: str) -> None:
             lines += ["rows = [", *(f"  {_to_toml(row)}," for row in value), "]"]
         else:
             lines.append(f"{key} = {_to_toml(value)}")
-    with whole_file(path) as file:
+    with replace_file(path) as file:
         file.write("\n".join([*lines, ""]).encode())
 
 

@@ -37,7 +37,7 @@ from benchmark.settings.suite import RunConfig, Suite
 
 @dataclass(frozen=True)
 class Tables:
-    """How a suite's tables are rendered, and where to; handed in, because jobs must not import the rooms of tables."""
+    """The renderer of a suite's tables, and its folder; handed in, because jobs must not import the rooms of tables."""
 
     render: RenderReport
     out: Path
@@ -161,7 +161,7 @@ class Plan:
 
 
 def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Plan:
-    """What `run` with these options does. Raises ConfigError for what could not be done after training."""
+    """The work of `run` with these options. Raises ConfigError for what could not be done after training."""
     asked = (options.retry_failed, options.parallel, options.processes, options.program)
     plan = Plan(survey, survey.read_states(), tables, *asked)
     if plan.suite.evaluate.tasks and plan._plan_scores():
@@ -185,7 +185,7 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
 
 
 def count_by_kind(units: Iterable[Unit]) -> str:
-    """How many units of which kinds."""
+    """The numbers of units by kind, in words."""
     words = {"stages": "to train what runs share"}
     return ", ".join(
         f"{count} {words.get(kind, f'to {kind}')}" for kind, count in Counter(unit.kind for unit in units).items()

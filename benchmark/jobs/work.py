@@ -73,12 +73,12 @@ class Unit:
 
     @property
     def id(self) -> str:
-        """What tells it from all others of its suite."""
+        """A name that no other unit of its suite has."""
         return f"{self.kind}-{self.key}"
 
     @property
     def name(self) -> str:
-        """What it is called where people read it."""
+        """A name for people."""
         return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
     def has_kept_since(self, mark: Path) -> bool:

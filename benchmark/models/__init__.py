@@ -16,7 +16,7 @@ def load(folder: Path | str) -> LanguageModel:
 
     Raises ConfigError when `folder` holds no such model, DamagedFile for one that is not as it was saved.
     """
-    with transformer.naming_damage(Path(folder)):
+    with transformer.name_damage_in_errors(Path(folder)):
         kind = import_kind(Path(folder))
         return kind.load(folder) if kind else transformer.load(folder)
 

@@ -149,7 +149,7 @@ LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Emb
 
 
 def find_rule(layer: nn.Module) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
-    """How a layer's gradients come from its inputs and those of its outputs; None where that is not known.
+    """The function from a layer's inputs and the gradients of its outputs to its own; None where it is not known.
 
     Every architecture of transformers has its own class of RMSNorm; an epsilon of this name is what tells one.
     """

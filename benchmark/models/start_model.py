@@ -19,7 +19,7 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import CHECKSUMS, hash_files
 from benchmark.models import architectures
 from benchmark.models.growth import find_width_step
-from benchmark.models.transformer import LanguageModel, load_network, naming_damage, read_configuration
+from benchmark.models.transformer import LanguageModel, load_network, name_damage_in_errors, read_configuration
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Model, RunConfig, Size, Start
@@ -38,7 +38,7 @@ def set_start_model(config: RunConfig) -> RunConfig:
         return config
     folder = _find_folder(model.start, model.revision)
     known = _read_start_configuration(folder)
-    architecture = architectures.of(known.model_type)
+    architecture = architectures.find(known.model_type)
     if architecture.count_positions(known) < config.data.sequence_length:
         raise ConfigError(
             f"model.start {model.start!r} has positions for {architecture.count_positions(known)} columns, "
@@ -120,10 +120,10 @@ def _read_start_configuration(folder: Path) -> Any:
         for key, reason in refused.items():
             if key in content:
                 raise ConfigError(f"the model in {folder} {reason}; take another")
-        architectures.of(str(content.get("model_type")))
+        architectures.find(str(content.get("model_type")))
     except ConfigError as error:
         raise ConfigError(f"model.start: {error}") from None
-    with naming_damage(folder):
+    with name_damage_in_errors(folder):
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from benchmark.data.tokenizer import Special, Vocabulary, set_plain_encoding
 from benchmark.errors import UserError
-from benchmark.files import check_checksums, whole_folder, write_checksums
+from benchmark.files import check_checksums, replace_folder, write_checksums
 from benchmark.models import architectures
 from benchmark.models.architectures import Architecture, Shape
 from benchmark.models.devices import keep_random_numbers
@@ -68,7 +68,7 @@ class LanguageModel(nn.Module):
         """
         self.network = network
         config: Any = network.config
-        self.architecture: Architecture = architectures.of(config.model_type)
+        self.architecture: Architecture = architectures.find(config.model_type)
         self.layers, self.hidden_size = config.num_hidden_layers, config.hidden_size
         self.masked, self.sequence_length = self.architecture.masked, self.architecture.count_positions(config)
         use_fast_dropout(network)
@@ -132,7 +132,7 @@ class LanguageModel(nn.Module):
         return finish(hidden)
 
     def insert_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """What the network sees (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
+        """The network's ids (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
         if not self.prompts:
             return tokens
         newest = len(self.vocabulary.domains) - 1
@@ -171,7 +171,7 @@ class LanguageModel(nn.Module):
         self.set_network(self.network)
 
     def part_names(self) -> dict[str, str]:
-        """What each parameter is called in every architecture that has it, by its name in the model.
+        """The name of each parameter that all architectures share, by its name in the model.
 
         A parameter of the i-th transformer layer is `layers.i.` and what its architecture calls it there, one of an
         embedding table `embeddings.j.` likewise, where the tables are of tokens, positions and types, as far as there
@@ -189,7 +189,7 @@ class LanguageModel(nn.Module):
         `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises ValueError when it is
         not the model's tokenizer.
         """
-        with whole_folder(Path(folder)) as beside:
+        with replace_folder(Path(folder)) as beside:
             self._write(beside, tokenizer)
             write_checksums(beside)
 
@@ -229,7 +229,7 @@ def _check_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
 def wrap_tokenizer(
     tokenizer: Tokenizer, special: Special, columns: int, masked: bool, prompt: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """What `AutoTokenizer` reads back.
+    """The tokenizer that `AutoTokenizer` reads back.
 
     A text becomes `<s>`, the prompt if there is one, and its tokens; a masked model reads whole documents, so there
     `</s>` follows. Between two texts stands `</s>`.
@@ -332,10 +332,10 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     check_files(folder)
     model_type = str(read_configuration(folder).get("model_type"))
     try:
-        family: Any = architectures.of(model_type).find_family(model_type)
+        family: Any = architectures.find(model_type).find_family(model_type)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
-    with naming_damage(folder):
+    with name_damage_in_errors(folder):
         network, report = family.from_pretrained(
             folder,
             attn_implementation="sdpa",
@@ -350,13 +350,13 @@ def load_network(folder: Path | str) -> PreTrainedModel:
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
-    """What a model's config.json says. Raises ConfigError where none can be read, or no weights lie beside it."""
+    """The content of a model's config.json. Raises ConfigError where none can be read, or no weights lie beside it."""
     path = folder / "config.json"
     if not path.is_file():
         inside = folder / "model"  # as in the folder of a stage
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
         raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
-    with naming_damage(folder):
+    with name_damage_in_errors(folder):
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
@@ -367,7 +367,7 @@ def read_configuration(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def naming_damage(folder: Path) -> Iterator[None]:
+def name_damage_in_errors(folder: Path) -> Iterator[None]:
     """Turn whatever the libraries raise over a model's damaged files into a ConfigError that names the folder."""
     try:
         yield

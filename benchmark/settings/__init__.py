@@ -1,1 +1,1 @@
-"""What a suite can say: TOML files into frozen, validated settings. No torch here."""
+"""The settings of a suite: TOML files into frozen, validated settings. No torch here."""

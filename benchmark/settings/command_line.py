@@ -131,7 +131,7 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by purpose and 
 
 
 def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
-    """What a command, the first of the arguments, is given; `description` is that of the project.
+    """The options of a command, the first of the arguments; `description` is that of the project.
 
     Raises SystemExit where no command is to be called: what was asked, or what is wrong, is printed.
     """

@@ -44,7 +44,7 @@ def make_slug(label: str) -> str:
     return re.sub(r"[\s_-]", "", unicodedata.normalize("NFKC", label)).casefold()
 
 
-def same_labels(labels: Iterable[str]) -> list[str]:
+def find_equal_labels(labels: Iterable[str]) -> list[str]:
     """The labels that are not alone with their slug: a table could not keep them apart."""
     known = list(labels)
     counts = Counter(map(make_slug, known))
@@ -63,7 +63,7 @@ def make_row_slug(row: str) -> str:
 
 
 def read_first_line(file: Path | None) -> str:
-    """What a file says of itself first: a module's docstring, a suite's title; nothing where there is no file."""
+    """The first words of a file on itself: a module's docstring, a suite's title; empty where there is no file."""
     text = file.read_text(encoding="utf-8") if file else ""
     if file and file.suffix == ".toml":
         title = re.search(r"""^title\s*=\s*["'](.*)["']""", text, re.MULTILINE)

@@ -55,7 +55,7 @@ class Optimizer:
         options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.options.items())
         return self.meaning + (f" (options {options})" if options else "")
 
-    def of(self, options: Options) -> Optimizer:
+    def replace_options(self, options: Options) -> Optimizer:
         """This kind with other values. Raises ValueError for an option that it lacks, or of another type."""
         for name, value in options.items():
             if name not in self.options:

@@ -23,7 +23,7 @@ def find_section(kind: str) -> str:
 
 
 class JobKind(Settings):
-    """What one kind of job asks for instead of what `[slurm]` says: any of its keys; one that is not given is as there.
+    """Resources of one kind of job, over those of `[slurm]`: any of its keys; one that is not given is as there.
 
     `mem` takes the place of `mem_per_cpu`, and that of `mem`. Jobs that do not train are one process on one node.
     """
@@ -85,7 +85,7 @@ class Slurm(JobKind):
     @model_validator(mode="after")
     def _check_consistency(self) -> Slurm:
         for kind in KINDS:
-            own = self.of(kind)
+            own = self.resolve(kind)
             if own.signal_delay_s >= 60 * own.time:
                 raise ValueError(
                     f"signal_delay_s {own.signal_delay_s} leaves nothing of a time limit of {own.time} minutes"
@@ -94,7 +94,7 @@ class Slurm(JobKind):
             wrong = [key for key in OF_TRAINING if kind != "train" and key in getattr(self, kind).model_fields_set]
             if wrong:
                 raise ValueError(f"{kind}.{wrong[0]}: a job to {kind} is one process on one node: leave it out")
-        train = self.of("train")
+        train = self.resolve("train")
         if train.runs_per_job > 1 and train.nodes > 1:
             raise ValueError(
                 f"runs_per_job {train.runs_per_job} and nodes {train.nodes}: runs that share a job are on one node; "
@@ -112,12 +112,12 @@ class Slurm(JobKind):
 
     @property
     def processes(self) -> int:
-        """How many processes a training job has."""
+        """The number of processes of a training job."""
         return self.nodes * self.processes_per_node
 
     @property
     def gpus_of_a_run(self) -> float:
-        """How many GPUs a run has: a share of its job's where that trains several at a time."""
+        """The GPUs of a run: a share of its job's where that trains several at a time."""
         gpus = self.nodes * self.gpus_on_node
         return gpus / self.processes if self.runs_per_job > 1 else gpus
 
@@ -128,14 +128,14 @@ class Slurm(JobKind):
     def __hash__(self) -> int:  # of some keys: not all values have one
         return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
 
-    def of(self, kind: str) -> Slurm:
+    def resolve(self, kind: str) -> Slurm:
         """The settings of one kind of job: what its section says, over `[slurm]`. Jobs with models follow training's.
 
         `score` and `measure` have one GPU, of the kind that training has, if their section does not name others.
         """
         base, own = self, getattr(self, find_section(kind)).model_dump()
         if kind in ("score", "measure"):
-            train = self.of("train")
+            train = self.resolve("train")
             single = f"{str(train.gpus_per_node).rpartition(':')[0]}:1".lstrip(":")
             base = train.model_copy(update={"gpus_per_node": single if train.gpus_on_node else None})
         elif kind in ("prepare", "report"):
@@ -147,16 +147,16 @@ class Slurm(JobKind):
 
     def list_parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
         """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
-        own = self.of(kind)
+        own = self.resolve(kind)
         if kind in ("train", "stages"):
             exclusive = own.takes_whole_nodes(*units)
-            own = own._as_one_process(exclusive is True) if own.runs_per_job > 1 else own
+            own = own._join_processes(exclusive is True) if own.runs_per_job > 1 else own
         else:
             exclusive = getattr(self, kind).exclusive
             own = own.model_copy(update={"nodes": 1, "ntasks_per_node": 1})
         return {**own._list_given_keys(), **({"exclusive": exclusive} if exclusive else {})}
 
-    def _as_one_process(self, whole_nodes: bool) -> Slurm:
+    def _join_processes(self, whole_nodes: bool) -> Slurm:
         """These settings with the cores of all processes in one, which starts the others itself."""
         count = self.processes_per_node
         cores = self.cpus_per_task or (None if whole_nodes or count == 1 else 1)

@@ -28,7 +28,7 @@ from pydantic import (
 
 from benchmark.records import RunLine, Titled
 from benchmark.settings.base import Moment, Seeds, Settings, ShareOfPhase, digest
-from benchmark.settings.names import check_architecture, make_row_slug, same_labels
+from benchmark.settings.names import check_architecture, find_equal_labels, make_row_slug
 from benchmark.settings.optimizers import OPTIMIZERS, find_optimizer
 from benchmark.settings.schedules import ScheduleName
 from benchmark.settings.slurm import Slurm
@@ -47,7 +47,7 @@ class Tokenizer(Settings):
 
 
 class Data(Settings):
-    """How text becomes rows."""
+    """Settings of text that becomes rows."""
 
     sequence_length: int = Field(512, ge=8, description="columns of a row: `<s>`, a prompt, the text tokens")
     valid_share: float = Field(
@@ -189,14 +189,14 @@ class Training(Settings):
 
     @model_validator(mode="after")
     def _check_optimizer(self) -> Training:
-        find_optimizer(self.optimizer).of(self.optimizer_options)
+        find_optimizer(self.optimizer).replace_options(self.optimizer_options)
         if self.shard and (self.compile or self.precision == "fp16"):
             raise ValueError("shard goes neither with compile nor with precision 'fp16': leave one of them out")
         return self
 
 
 class Budget(Settings):
-    """What every method may spend on a stage: `amount` of `unit`, a list gives one amount a stage."""
+    """The budget of every method for a stage: `amount` of `unit`, a list gives one amount a stage."""
 
     unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
     amount: tuple[PositiveFloat, ...] | PositiveFloat = Field(description="what a stage may spend")
@@ -232,7 +232,7 @@ class Row(Settings):
 
 
 class Tuned(Settings):
-    """How options were chosen (`run_all.py tune`); for the records, and no part of a run's identity."""
+    """The search that chose options (`run_all.py tune`); for the records, and no part of a run's identity."""
 
     configurations: int = Field(gt=0, description="as many were tried for each row")
     spent: float = Field(gt=0, description="on a row's search, in the unit of its budget")
@@ -299,7 +299,7 @@ class Suite(Settings):
         for place, named in (("domains and probes", texts), ("tasks", self.tasks)):
             if repeated := [name for name, count in Counter(part.name for part in named).items() if count > 1]:
                 raise ValueError(f"{place}: two have the name {repeated[0]!r}: give each its own")
-            if alike := same_labels(part.label for part in named):
+            if alike := find_equal_labels(part.label for part in named):
                 raise ValueError(
                     f"{place}: {' and '.join(map(repr, alike))} would be one column of a table: give each its own title"
                 )
@@ -411,7 +411,7 @@ class RunConfig(Settings):
         return f"{self.label}-{digest(self.model_dump(mode='json', exclude=leave_out))}"
 
     def describe(self) -> RunLine:
-        """What records say of the run, as far as it is known before it starts."""
+        """The run's line for the records, as far as it is known before it starts."""
         return RunLine(
             id=self.id,
             suite=self.suite,

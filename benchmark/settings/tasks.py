@@ -1,4 +1,4 @@
-"""What a suite says of its downstream tasks and how models are fine-tuned on them. No torch here."""
+"""Settings of a suite's downstream tasks, and of fine-tuning on them. No torch here."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Task(Settings):
 
 
 class Finetuning(Settings):
-    """How models are scored on the downstream tasks of a suite, the same for every method."""
+    """Settings of scores on the downstream tasks of a suite, the same for every method."""
 
     how: tuple[How, ...] = Field(
         ("finetune",),
@@ -107,7 +107,7 @@ class Finetuning(Settings):
     forward_tokens: int = Field(32_768, gt=0, description="columns of a forward pass; larger batches accumulate")
 
     def list_trials(self, task: Task) -> list[tuple[How, int]]:
-        """How the task is scored, with which seeds; a linear probe has nothing to draw but a wrong prompt."""
+        """The ways to score the task, and seeds of each; a linear probe has nothing to draw but a wrong prompt."""
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
         ways: Iterable[How] = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)
         return [(how, seed) for how in ways for seed in seeds[how]]

@@ -29,7 +29,7 @@ class Draw:
 
 
 def plan_draws(phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool) -> tuple[list[Draw], Draw]:
-    """What a step of a phase, the `index`-th of its stage, consists of, and its second batch, `Phase.memory_batch`.
+    """The draws of a step of a phase, the `index`-th of its stage, and of its second batch, `Phase.memory_batch`.
 
     `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see `count_rows_of_share`.
     """

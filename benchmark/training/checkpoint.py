@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmark.files import DamagedFile, whole_file
+from benchmark.files import DamagedFile, replace_file
 from benchmark.training.processes import World
 
 
@@ -31,7 +31,7 @@ class Position:
 
 
 def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
-    """What `save` wrote, on each process's device, or None if there is nothing. Raises DamagedFile.
+    """The checkpoint that `save` wrote, on each process's device, or None if there is none. Raises DamagedFile.
 
     It is the same in all processes: on a network file system one may see an older file than the others, or none.
     """
@@ -49,12 +49,12 @@ def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
     """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not at all."""
-    with whole_file(path) as file:
+    with replace_file(path) as file:
         torch.save(dict(content), file)
 
 
 def load(path: Path, cure: str = "restore it from a copy", device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save` wrote. Only plain data is read back, never code.
+    """The content that `save` wrote. Only plain data is read back, never code.
 
     torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads; it is held against
     the tensors here. Raises DamagedFile, which ends with the cure; so it does where there is no such file.

@@ -42,7 +42,7 @@ class CoreTime:
 
 
 class Clock:
-    """What one stage has spent, in every unit; `spent` is in the budget's own.
+    """The costs of one stage so far, in every unit; `spent` is in the budget's own.
 
     Seconds are the slowest process's, and the same number on all of them, so that all stop after the same step.
     """
@@ -135,7 +135,7 @@ class CoreUse:
 
 
 def measure_core_share(mine: CoreTime, world: World) -> CoreShare:
-    """What the processes of the run had of their cores. All of them must call this at once."""
+    """The share of their cores that the processes of the run had. All of them must call this at once."""
     uses = world.gather(CoreUse(find_machine_name(), tuple(list_own_cores()), torch.get_num_threads(), mine))
     places = {(use.machine, use.cores) for use in uses}
     shares = [measure_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
@@ -154,7 +154,7 @@ def measure_share(uses: Sequence[CoreUse]) -> float:
 
 
 def read_core_time() -> CoreTime:
-    """What the clocks say now; only differences mean anything."""
+    """The readings of the clocks now; only differences mean anything."""
     return CoreTime(time.perf_counter(), time.process_time(), _read_busy_seconds(list_own_cores()))
 
 
@@ -175,7 +175,7 @@ _BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash
 
 
 def count_flops(run: Callable[[], Any]) -> float:
-    """What calling `run` costs. Nothing in it may be compiled: the counter sees operators, not kernels."""
+    """The FLOPs of calling `run`. Nothing in it may be compiled: the counter sees operators, not kernels."""
     formulas = {
         getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
         for backend in _BACKENDS

@@ -27,7 +27,7 @@ LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
 @dataclass(frozen=True)
 class TextLoss:
-    """What a model loses on a validation text: of each document the predicted tokens, and their cross-entropy."""
+    """The loss of a model on a validation text: of each document the predicted tokens, and their cross-entropy."""
 
     tokens: NDArray[np.int64]  # (documents,)
     nats: NDArray[np.float64]  # (documents,)
@@ -38,7 +38,7 @@ class TextLoss:
         mean = float(self.nats.sum() / self.tokens.sum())
         return math.inf if mean > 700 else math.exp(mean)  # e^700 is about the largest a float holds
 
-    def by_document(self) -> list[tuple[int, float]]:
+    def list_documents(self) -> list[tuple[int, float]]:
         """For the records: tokens and nats of each document that has a predicted token."""
         pairs = zip(self.tokens.tolist(), self.nats.round(3).tolist(), strict=True)
         return [(tokens, nats) for tokens, nats in pairs if tokens]
@@ -52,7 +52,7 @@ class TextLoss:
 def evaluate(
     model: LanguageModel, stream: Stream, world: World, precision: str, at_end: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """What an evaluation records of each domain, read with its own prompt or column, and of each probe.
+    """The fields that an evaluation records of each domain, read with its own prompt or column, and of each probe.
 
     `at_end`: whether a stage ends here; then of each document too, for the tables.
     """
@@ -66,7 +66,7 @@ def evaluate(
         copied = {name: {number for of in stream.leaks.values() for number in of[name]} for name in losses}
         others = {name: losses[name].leave_out(numbers) for name, numbers in copied.items() if numbers}
         measured["without_copies"] = {name: loss.perplexity for name, loss in others.items() if loss}
-        measured["documents"] = {name: loss.by_document() for name, loss in losses.items()}
+        measured["documents"] = {name: loss.list_documents() for name, loss in losses.items()}
     return measured
 
 
@@ -75,7 +75,7 @@ def measure_perplexities(model: LanguageModel, stream: Stream, world: World) -> 
 
 
 def to_bits_per_byte(perplexity: float, text: DomainTokens) -> float:
-    """What a byte of a domain's validation text costs at this perplexity per token, whatever the tokenizer.
+    """The bits that a byte of a domain's validation text costs at this perplexity per token, whatever the tokenizer.
 
     For a model that predicts every token, its cross-entropy in bits over the bytes of the text. For a masked one the
     same number of its masked positions, which compares masked models with each other alone.

@@ -1,4 +1,4 @@
-"""What identifies the results of a run, and whether its records are of it: all that reads a result asks. No torch here.
+"""The identity of a run's results, and whether its records are of it: all that reads a result asks. No torch here.
 
 docs/how_it_works.md has the list. A run's id says its settings and its seed; the keys of its stages say the rest.
 """
@@ -22,7 +22,7 @@ from benchmark.training.method import Build
 
 @dataclass(frozen=True)
 class Identity:
-    """What identifies a run, and the records that are of it.
+    """The identity of a run, and the records that are of it.
 
     `keys` are those of its stages; none where they cannot be known before its text is tokenised (`prepared`).
     """
@@ -41,14 +41,14 @@ class Identity:
 
 
 class Identities:
-    """What identifies runs below a folder of `--runs`; a text that several have is looked at once."""
+    """The identities of runs below a folder of `--runs`; a text that several have is looked at once."""
 
     def __init__(self, store: Store, build: Build) -> None:
         self.store, self.build = store, build
         self._corpora: dict[str, Corpus | NotHere | None] = {}
         self._here: dict[str, dict[str, set[str]]] = {}
 
-    def of(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
+    def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
         """The identity of a run, and whether its records are of its text, tokenizer and method's version.
 
         Records are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive.
@@ -86,7 +86,7 @@ class Identities:
         Of recorded settings a method, a start model or a table of step times that is not here tells nothing, as a text.
         """
         try:
-            identity = self.of(config or RunConfig.model_validate(run.line.config), run.lines)
+            identity = self.identify(config or RunConfig.model_validate(run.line.config), run.lines)
         except (ConfigError, ValueError):
             if config:
                 raise
@@ -121,6 +121,6 @@ def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> 
     names = {path.stem for config in configs[:1] for path in store.run_file(config).parent.glob("*.jsonl")}
     seeds = {int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name} - shown
     runs = (config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs)
-    ended = (run.seed for run in runs if run.id in names and select_kind(identities.of(run).lines, EndedLine))
+    ended = (run.seed for run in runs if run.id in names and select_kind(identities.identify(run).lines, EndedLine))
     said = ", ".join(map(str, dict.fromkeys(ended)))
     return [f"! seeds that are trained too and not shown: {said}; --seeds chooses which are"] if said else []

@@ -1,4 +1,4 @@
-"""What a stage may see, and its key: a hash of everything that its weights depend on.
+"""The stage as a method may see it, and its key: a hash of everything that its weights depend on.
 
 A stage depends on the text of its domain, on its settings and on the stage before, never on what comes later in the
 stream. So a further domain, or another order of later ones, leaves the stages before as they are. No torch here: plans
@@ -69,7 +69,7 @@ def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[s
 def _describe_method(
     config: RunConfig, method: LifelongMethod, stage: Stage, phases: Sequence[Phase]
 ) -> dict[str, Any]:
-    """What a key is made of that the method says of a planned stage."""
+    """The parts of a key that the method says of a planned stage."""
     signature, uses_memory = method.signature(stage), method.uses_memory(stage)
     schedules = [phase.schedule for phase in phases]
     # then a learning rate is a function of how much of the whole stream is over
@@ -88,7 +88,7 @@ def _describe_method(
 
 
 def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """What keys are made of that the method does not decide; one a stage."""
+    """The parts of keys that the method does not decide; one a stage."""
     budget, training, model = config.budget, config.training, config.model
     same = {
         "format": FORMAT,

@@ -45,7 +45,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Elapsed:
-    """What share of the budget is over at the middle of a step, from 0 to 1: what a learning rate is a function of."""
+    """The share of the budget that is over at the middle of a step, 0 to 1: learning rates are a function of it."""
 
     phase: float = 0.0
     stage: float = 0.0
@@ -166,7 +166,7 @@ Part = tuple[float, float]  # where a part of the stream begins and ends, in the
 
 
 def measure_elapsed(spent: float, step_cost: float, phase: Part, stage: Part, stream: Part) -> Elapsed:
-    """What share of each part is over at the middle of a step that begins when `spent` is spent and costs `step_cost`.
+    """The share of each part that is over at the middle of a step that begins at `spent` and costs `step_cost`.
 
     All count from where the stage at hand begins.
     """

@@ -1,4 +1,4 @@
-"""What a lifelong pre-training method is: phases of a budget, an objective, and what it does to gradients.
+"""The interface of a lifelong pre-training method: phases of a budget, an objective, and changes of gradients.
 
 The loop (`benchmark/training/stage.py`) is ours; a method says what differs from continued pre-training. Every
 second of a stage belongs to one of its phases, so nothing that a method does escapes the budget.
@@ -91,7 +91,7 @@ class Outlook:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What a method may know of the stage that begins: nothing of later ones, but for controls in `outlook`."""
+    """The stage that begins, as far as a method may know it: nothing of later ones, but for controls in `outlook`."""
 
     domains: tuple[str, ...]  # so far, the new one last
     ladder: tuple[Size, ...]  # so far, one size a domain
@@ -148,7 +148,7 @@ class LifelongMethod:
     evaluated: LanguageModel | None = None  # the model to evaluate and save, where start_stage sets another
 
     def signature(self, stage: Stage) -> dict[str, Any]:
-        """What of the method determines this stage. Stages with equal signatures are trained once and shared.
+        """The part of the method that determines this stage. Stages with equal signatures are trained once and shared.
 
         Nothing in the first stage, unless the method does something there that Naive does not.
         """
@@ -198,7 +198,7 @@ def choose_optimizer(method: LifelongMethod, training: Training) -> Optimizer:
     """The kind of optimizer that a method's phases train with, with its options."""
     kind = method.optimizer
     if kind is None:
-        return find_optimizer(training.optimizer).of(training.optimizer_options)
+        return find_optimizer(training.optimizer).replace_options(training.optimizer_options)
     return find_optimizer(kind) if isinstance(kind, str) else kind
 
 
@@ -206,7 +206,7 @@ Build = Callable[[str, Mapping[str, Any]], LifelongMethod]  # methods.build: thi
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:
-    """What of a method outlives a step."""
+    """The attributes of a method that outlive a step."""
     return {name: getattr(method, name) for name in method.state}
 
 

@@ -72,7 +72,7 @@ class PhaseOptimizer:
 
 
 def fit_moments(state: Mapping[str, Any], parameter: nn.Parameter, vocabulary: int) -> dict[str, Any]:
-    """What a parameter goes on with of its state, where moments have the parameter's shape: Adam's, Muon's, SGD's.
+    """The state that a parameter goes on with, where moments have the parameter's shape: Adam's, Muon's, SGD's.
 
     A tensor with a row for each of `vocabulary` remembers nothing of rows that came with a domain. Whatever else has
     changed its shape begins anew, {}: the moments of a wider model are not those of its parts.
@@ -101,7 +101,7 @@ def copy_layers(known: Moments, sources: Sequence[int]) -> Moments:
 
 
 def find_rate_factors(names: Iterable[str], rates: Mapping[str, float], phase: str) -> list[float]:
-    """What the learning rate of each parameter is multiplied by: 1, or what the first pattern that fits says.
+    """The factor of each parameter's learning rate: 1, or what the first pattern that fits says.
 
     Raises ConfigError for a pattern that fits none of the names.
     """

@@ -1,4 +1,4 @@
-"""How far a run is: stage, phase, fraction of the budget, tokens/s, loss, time left. No torch here."""
+"""The progress of a run: stage, phase, fraction of the budget, tokens/s, loss, time left. No torch here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from benchmark.files import naming
+from benchmark.files import name_in_errors
 from benchmark.settings.units import format_duration
 from benchmark.training.method import Phase, Stage
 
@@ -26,7 +26,7 @@ LINE = 60.0  # likewise between two lines
 
 
 class Heartbeat(msgspec.Struct):
-    """How far a run in progress is, in a file that always says the last; other processes read it."""
+    """The last progress of a run, in a file that other processes read."""
 
     stage: int
     stages: int
@@ -47,7 +47,7 @@ class Heartbeat(msgspec.Struct):
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """What a run in progress said last. None where it said nothing, or its machine went down and left half a file."""
+    """The last progress of a run. None where it said nothing, or its machine went down and left half a file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
     except (OSError, msgspec.DecodeError, ValueError):
@@ -84,7 +84,7 @@ class ProgressLine:
         self.say_briefly(str(heartbeat))
         if self._heartbeat:
             beside = self._heartbeat.with_suffix(".part")
-            with naming(self._heartbeat):
+            with name_in_errors(self._heartbeat):
                 beside.write_bytes(msgspec.json.encode(heartbeat))
                 os.replace(beside, self._heartbeat)
 

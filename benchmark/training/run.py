@@ -124,7 +124,7 @@ class Run:
         """Measure the untouched start model, once for all runs that begin with it."""
         path = self.store.start_file(self._start_key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._acquired(path.with_suffix(".lock"), briefly=True):
+        with self._hold(path.with_suffix(".lock"), briefly=True):
             model = partial(self._load_start_model, start)
             evaluate_missing(path, model, self.stream, self.world, self._choose_precision())
             self.world.wait_for_all()
@@ -158,7 +158,7 @@ class Run:
         folder = self.store.stage_folder(key)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            with self._acquired(folder / "lock", briefly=self.store.is_stage_done(key)) as lease:
+            with self._hold(folder / "lock", briefly=self.store.is_stage_done(key)) as lease:
                 # The first process decides: on a network file system the others may see files late.
                 [todo] = world.find_maximum(world.leads and not self.store.is_stage_done(key))
                 if todo:
@@ -175,7 +175,7 @@ class Run:
             self._train_stage(index)
 
     @contextmanager
-    def _acquired(self, path: Path, briefly: bool) -> Iterator[Lease]:
+    def _hold(self, path: Path, briefly: bool) -> Iterator[Lease]:
         """Hold the lock of work that one process shall do: who waits for it finds the work done.
 
         A lock that is held `briefly`, for a look or an evaluation, is always waited for.

@@ -41,7 +41,7 @@ class Shards(nn.Module):
         whole.to("cpu")
 
     def forward(self, compute: Callable[[], Tensor]) -> Tensor:
-        """What `compute` returns. Embeddings and head are gathered meanwhile, as a block is when it is called."""
+        """The result of `compute`. Embeddings and head are gathered meanwhile, as a block is when it is called."""
         return compute()
 
     def bring_back(self) -> None:
@@ -53,7 +53,7 @@ class Shards(nn.Module):
         whole.to(self._device)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def hold_whole(self) -> Iterator[None]:
         """Inside the block the model is brought back, and afterwards it goes to main memory again."""
         self.bring_back()
         yield
@@ -76,7 +76,7 @@ def take_local_part(tensor: Tensor) -> Tensor:
 
 
 def spread(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """What an optimizer knows of a parameter, its tensors of the parameter's shape sharded as the parameter is."""
+    """An optimizer's state of a parameter, its tensors of the parameter's shape sharded as the parameter is."""
     if not isinstance(parameter, DTensor):
         return dict(state)
     mesh, placements = parameter.device_mesh, parameter.placements

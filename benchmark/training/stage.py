@@ -164,7 +164,7 @@ class StageRun:
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
                     progress.show(self.stage, stepper.phase, clock, loss)
-                with stepper.whole(look or save):
+                with stepper.hold_whole(look or save):
                     if look:
                         self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
                         self._record_metrics(stepper.phase.name, stepper.learner)

@@ -152,7 +152,7 @@ class Loader:
         return [batch.to(self._world.device) for batch in batches]
 
     def _make_own_rows(self, draw: Draw, step: int) -> Tensor:
-        """What the method makes for its source: the same in all processes."""
+        """The rows that the method makes for its source: the same in all processes."""
         generator = torch.Generator(self._world.device)
         bits = draw_bits(self._stream.seed, self._stage.index, draw.number, step)
         with torch.no_grad():
@@ -272,9 +272,9 @@ class Stepper:
         """The optimizer's moments, and of parameters that this phase froze those that it began with."""
         return {**self._known, **(self.optimizer.gather_moments() if self.optimizer else {})}
 
-    def whole(self, wanted: bool) -> AbstractContextManager[None]:
+    def hold_whole(self, wanted: bool) -> AbstractContextManager[None]:
         """Inside the block, where it is wanted, `inputs.model` is as trained so far, and on the device."""
-        return self.shards.whole() if self.shards and wanted else nullcontext()
+        return self.shards.hold_whole() if self.shards and wanted else nullcontext()
 
     def close(self) -> None:
         """End the thread that makes batches, and let what the phase froze learn again."""

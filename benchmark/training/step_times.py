@@ -1,4 +1,4 @@
-"""How long a step takes on a named machine: the table behind budgets of the unit `reference`.
+"""Milliseconds of a step on a named machine: the table behind budgets of the unit `reference`.
 
 Steps times these seconds replay a comparison under equal wall time on any other machine. `run_all.py speed` writes the
 table: JSON, with the machine that was measured (`machine`) and each row of the suite (`rows`).
@@ -45,7 +45,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def list_settings(config: RunConfig) -> dict[str, Any]:
-    """What the time of a step depends on besides method, options and machine, by dotted key."""
+    """The settings that the time of a step depends on besides method, options and machine, by dotted key."""
     relevant = {
         "model": set(Model.model_fields) - {"init"},
         "tokenizer": {"folder", "vocabulary"},
@@ -73,7 +73,7 @@ def _read(path: Path, changed: int) -> Table:
 
 
 def find_stage_times(config: RunConfig, stage: int) -> StageTimes:
-    """What the table that a run's budget names says of a stage; zeros where the budget names none.
+    """The times of a stage in the table that a run's budget names; zeros where the budget names none.
 
     Raises ConfigError when there is no such table, or the run is not in it.
     """

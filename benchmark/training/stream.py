@@ -96,7 +96,7 @@ class Stream:
         return self._cut_in_blocks(np.cumsum(ends) - ends)
 
     def plan_draws(self, phase: Phase, index: int, stage: int, batch_size: int) -> tuple[list[Draw], Draw]:
-        """What a step of a phase, the `index`-th of its stage, consists of, and its second batch: see `plan_draws`."""
+        """The draws of a step of a phase, the `index`-th of its stage, and of its second batch: see `plan_draws`."""
         return plan_draws(
             phase, index, batch_size, self._replay.share if self._replay else 0.0, self._has_memory(stage)
         )

@@ -168,7 +168,7 @@ class Watch:
         steppers: Any = Stepper
         inputs: Any = StageInputs
         stages: Any = StageRun
-        whole_folder, warm_up, step, begin = models.whole_folder, steppers.warm_up, steppers.step, inputs.begin
+        replace_folder, warm_up, step, begin = models.replace_folder, steppers.warm_up, steppers.step, inputs.begin
         save = stages._save
 
         def begun(stage: StageInputs) -> None:
@@ -178,7 +178,7 @@ class Watch:
 
         @contextlib.contextmanager
         def written(folder: Path) -> Iterator[Path]:
-            with self.inside("model written"), whole_folder(folder) as beside:
+            with self.inside("model written"), replace_folder(folder) as beside:
                 yield beside
 
         def warmed_up(stepper: Stepper) -> float:
@@ -202,7 +202,7 @@ class Watch:
 
         executor: Any = local
         executor.list_physical_cores = lambda: [(0,)]  # models are scored in this process then, where it is seen
-        models.whole_folder, inputs.begin = written, begun
+        models.replace_folder, inputs.begin = written, begun
         steppers.warm_up, steppers.step, stages._save = warmed_up, stepped, saved
 
 

@@ -77,7 +77,7 @@ def find_notes(suite: Suite, store: Store) -> Path:
     return store.root.absolute() / "suites" / suite.name / "jobs"
 
 
-def of(suite: Suite, store: Store) -> list[Executor]:
+def list_used(suite: Suite, store: Store) -> list[Executor]:
     """The executors that have noted jobs of a suite: whoever asks for states does not know where its jobs are."""
     return [find(folder.name) for folder in sorted(find_notes(suite, store).glob("*"))]
 

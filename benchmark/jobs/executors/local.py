@@ -94,7 +94,7 @@ def execute(plan: Plan) -> int:
 
 
 def count_processes(asked: int | Literal["all"]) -> int:
-    """How many processes `--processes` asks for. Raises ConfigError for all GPUs of a machine that has none."""
+    """The processes that `--processes` asks for. Raises ConfigError for all GPUs of a machine that has none."""
     from benchmark.models.devices import find_accelerators
 
     if asked != "all":
@@ -151,7 +151,7 @@ def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show:
 
 
 def _describe_start(plan: Plan) -> str:
-    """What this call is going to do, and where."""
+    """A line that says what this call is going to do, and where."""
     if not plan.wanted:
         return f"{plan.suite.name}: nothing to train in {plan.runs}: {describe_sweep(plan.states)}"
     return (
@@ -174,7 +174,7 @@ def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
 
 
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """What torch finds here, and whether the folder of the runs can be written and locked, and how much fits."""
+    """Look at what torch finds here, and whether the folder of the runs can be written and locked."""
     import torch
 
     from benchmark.models.devices import find_accelerators
@@ -195,7 +195,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 @contextlib.contextmanager
 def show_work(name: str) -> Iterator[Show]:
-    """What is told which units are under way: a live table shows these on a terminal; elsewhere they print lines."""
+    """Show the units under way, which the function in the block is told: on a terminal in a live table."""
     console = Console(stderr=True)
     if not (name and console.is_terminal):
         yield lambda units: None

@@ -1,4 +1,4 @@
-"""What the project needs to know of an architecture, and the architectures, one a file.
+"""The record of an architecture, and the architectures, one a file.
 
 The file's name is the architecture's name, and its `ARCHITECTURE` the record. No other file asks for an architecture or
 a model type by name: it asks the record. A file in another folder counts too, once that folder is appended to
@@ -141,17 +141,17 @@ class Place:
 
     def _tensors(self) -> tuple[Tensor, Tensor | None]:
         bias = getattr(self.module, "bias", None)
-        return matrix(self.module).detach(), None if bias is None else bias.detach()
+        return get_matrix(self.module).detach(), None if bias is None else bias.detach()
 
 
-def matrix(module: Any) -> Tensor:
+def get_matrix(module: Any) -> Tensor:
     """The weight (out, in) of a linear map; transformers' Conv1D keeps it the other way round."""
     return module.weight.T if isinstance(module, Conv1D) else module.weight
 
 
 def split(module: Any, parts: int) -> list[Place]:
     """The maps of a matrix that holds `parts` of them one below the other, of the same size each."""
-    return [Place(module, indices) for indices in torch.arange(len(matrix(module))).chunk(parts)]
+    return [Place(module, indices) for indices in torch.arange(len(get_matrix(module))).chunk(parts)]
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Architecture:
         return nn.Linear(config.hidden_size, config.num_labels, bias=False)
 
     def count_positions(self, config: Any) -> int:
-        """How many columns of a row there are positions for."""
+        """The number of columns of a row that there are positions for."""
         return config.max_position_embeddings
 
     @property
@@ -321,7 +321,7 @@ def load(name: str) -> Architecture:
     return _loaded[name]
 
 
-def of(model_type: str) -> Architecture:
+def find(model_type: str) -> Architecture:
     """The record of a network whose configuration has this `model_type`. Raises ConfigError where there is none.
 
     Files that are imported already are asked first: importing one takes a while.

@@ -97,7 +97,7 @@ def _make_width(
 
 
 def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
-    """What fits the LM head's extra units to the states of token ids (B, T); None where it gets none."""
+    """The function that fits the LM head's extra units to the states of token ids (B, T); None where it gets none."""
     if rows is None or find_places(network).head is None or hidden_size % network.config.hidden_size == 0:
         return None
     some = rows[: -(-_CALIBRATION_STATES // rows.shape[1])].to(network.device)
@@ -126,7 +126,7 @@ def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None
 
 def find_architecture(network: PreTrainedModel) -> Architecture:
     """The architecture of a network. Raises ConfigError for an unknown one."""
-    return architectures.of(network.config.model_type)
+    return architectures.find(network.config.model_type)
 
 
 def find_places(network: PreTrainedModel) -> Network[Place]:
@@ -170,7 +170,7 @@ def read_heads(config: Any) -> Heads:
 
 
 def find_width_step(config: Any) -> int:
-    """What the hidden size of a larger network is a multiple of: heads, or groups of them, are copied whole."""
+    """The number that divides the hidden size of a larger network: heads, or groups of them, are copied whole."""
     return config.hidden_size // math.gcd(config.hidden_size, read_heads(config).groups)
 
 

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmark.models.architectures import matrix
+from benchmark.models.architectures import get_matrix
 from benchmark.models.kinds import Encoder
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.transformer import LanguageModel
@@ -35,7 +35,7 @@ CHOSEN = 2  # of the experts, for each token
 
 @dataclass
 class Routes:
-    """Which experts compute which tokens of (B, T, D). Copies of tokens stand in the order of their experts."""
+    """The experts that compute each token of (B, T, D). Copies of tokens stand in the order of their experts."""
 
     shape: torch.Size
     tokens: Tensor  # (N k,): the token of each copy
@@ -96,19 +96,19 @@ class ExpertModel(ExtendedModel):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _map_up(self, number: int, place: int, x: Tensor) -> Tensor:
-        """What the experts' maps up put out (N k, F) for (B, T, D)."""
+        """The outputs (N k, F) of the experts' maps up for (B, T, D)."""
         if number not in self._routes:  # a gated network has two maps up
             self._routes[number] = self._route(number, x)
         return self._apply_experts(number, place, self._routes[number].to_experts(x))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _map_down(self, number: int, place: int, x: Tensor) -> Tensor:
-        """What the experts put out for the tokens (B, T, D), of what stands between up and down, (N k, F)."""
+        """The experts' outputs for the tokens (B, T, D), from what stands between up and down, (N k, F)."""
         routes = self._routes.pop(number)
         return routes.to_tokens(self._apply_experts(number, place, x.split(routes.counts)))
 
     def _apply_experts(self, number: int, place: int, parts: Sequence[Tensor]) -> Tensor:
-        """What one of the maps of each expert puts out for its tokens; one without a token has a gradient, too, of 0.
+        """The outputs of one of the maps of each expert for its tokens; one without a token has a gradient, too, of 0.
 
         Gradients of frozen experts are computed and dropped: a step costs the same whatever the router chooses.
         """
@@ -131,7 +131,7 @@ class ExpertModel(ExtendedModel):
             counts.tolist(),
         )
 
-    def encoder(self, domain: str) -> Encoder:
+    def make_encoder(self, domain: str) -> Encoder:
         """The model with all its experts, whatever the domain: the router chooses."""
         return Encoder(self)
 
@@ -143,14 +143,14 @@ def _list_maps(ffn: Any) -> list[Any]:
 
 
 def _apply_linear(module: Any, x: Tensor, learns: bool) -> Tensor:
-    weight = matrix(module)
+    weight = get_matrix(module)
     if learns and not weight.requires_grad:
         weight = weight.detach().requires_grad_()
     return F.linear(x, weight, module.bias)
 
 
 def _copy_linear(module: Any) -> nn.Linear:
-    weight = matrix(module)
+    weight = get_matrix(module)
     outputs, inputs = weight.shape
     new = nn.utils.skip_init(
         nn.Linear, inputs, outputs, module.bias is not None, device=weight.device, dtype=weight.dtype

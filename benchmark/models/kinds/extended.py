@@ -52,7 +52,7 @@ class ExtendedModel(LanguageModel):
             "fine-tuned: define its `to_plain` where one does"
         )
 
-    def encoder(self, domain: str) -> nn.Module:
+    def make_encoder(self, domain: str) -> nn.Module:
         """The network to fine-tune on a task of `domain`: (B, T) ids and mask -> (B, T, D). See `to_plain`."""
         return PlainEncoder(self.to_plain())
 
@@ -89,4 +89,4 @@ def load(folder: Path | str) -> ExtendedModel:
 
 def load_column(folder: Path | str, domain: str) -> nn.Module:
     """See `ExtendedModel.encoder`."""
-    return load(folder).encoder(domain)
+    return load(folder).make_encoder(domain)

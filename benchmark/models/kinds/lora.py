@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from benchmark.models.architectures import matrix
+from benchmark.models.architectures import get_matrix
 from benchmark.models.kinds import PlainEncoder
 from benchmark.models.kinds.extended import ExtendedModel
-from benchmark.models.kinds.progressive import by_domain
+from benchmark.models.kinds.progressive import compute_by_domain
 from benchmark.models.transformer import LanguageModel
 
 
@@ -38,13 +38,13 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, module: nn.Linear | Conv1D, inputs: Tensor) -> Tensor:
-        """What `module` puts out with W + B A in place of W, for inputs (..., inputs)."""
-        return AdaptedLinear.apply(inputs, matrix(module), module.bias, self.down.weight, self.up.weight)  # type: ignore[no-untyped-call]
+        """The outputs of `module` with W + B A in place of W, for inputs (..., inputs)."""
+        return AdaptedLinear.apply(inputs, get_matrix(module), module.bias, self.down.weight, self.up.weight)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def merge(self, module: nn.Linear | Conv1D) -> None:
         """Add B A to the module's W for good."""
-        matrix(module).add_(self.up.weight @ self.down.weight)
+        get_matrix(module).add_(self.up.weight @ self.down.weight)
 
 
 class AdaptedLinear(torch.autograd.Function):
@@ -91,7 +91,7 @@ class LoraModel(ExtendedModel):
     def add(self, rank: int) -> None:
         """Adapters for the next domain, drawn from torch's generator; all else is frozen."""
         self.requires_grad_(False)
-        new = nn.ModuleList(Adapter(matrix(module), rank) for module in linear_maps(self))
+        new = nn.ModuleList(Adapter(get_matrix(module), rank) for module in linear_maps(self))
         self.adapters.append(new.to(next(self.parameters()).device))
         self.made_with["ranks"].append(rank)
 
@@ -104,7 +104,7 @@ class LoraModel(ExtendedModel):
             self._active = 0
             return hidden
 
-        return by_domain(self, domains, len(self.adapters), encode, tokens, domains)
+        return compute_by_domain(self, domains, len(self.adapters), encode, tokens, domains)
 
     def _apply_linear(self, index: int, module: Any, plain: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
         if not self._active:
@@ -120,7 +120,7 @@ class LoraModel(ExtendedModel):
                 adapter.merge(module)
         return self.network
 
-    def encoder(self, domain: str) -> PlainEncoder:
+    def make_encoder(self, domain: str) -> PlainEncoder:
         known = self.vocabulary.domains
         return PlainEncoder(self.to_plain(known.index(domain) if domain in known else -1))
 

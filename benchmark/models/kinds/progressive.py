@@ -41,7 +41,7 @@ class LinearLateral(nn.Module):
         self.maps = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(columns))
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """What the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
+        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
         received = [linear(hidden) for linear, hidden in zip(self.maps, earlier, strict=True)]
         return sum(received[1:], start=received[0])
 
@@ -59,7 +59,7 @@ class AdapterLateral(nn.Module):
         self.up = nn.Linear(inputs, outputs)
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """What the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
+        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
         scaled = [scale * hidden for scale, hidden in zip(self.scales, earlier, strict=True)]
         return self.up(F.gelu(self.down(torch.cat(scaled, dim=-1))))
 
@@ -120,12 +120,12 @@ class ProgressiveModel(LanguageModel):
         def predict(column: int, tokens: Tensor, positions: Tensor) -> Tensor:
             return self._get_column(column).predict(self.encode(tokens, column=column), positions)
 
-        return by_domain(self, domains, len(self.earlier), predict, tokens, positions)
+        return compute_by_domain(self, domains, len(self.earlier), predict, tokens, positions)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
         """Last hidden states (B, T, D), each row's of its own domain's column; in training mode the newest's."""
         encode = lambda column, rows: self.encode(rows, column=column)  # noqa: E731
-        return by_domain(self, domains, len(self.earlier), encode, tokens)
+        return compute_by_domain(self, domains, len(self.earlier), encode, tokens)
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None, column: int | None = None) -> Tensor:
         """See LanguageModel; of a column, by default the newest.
@@ -143,7 +143,7 @@ class ProgressiveModel(LanguageModel):
     def _run(
         self, column: int, tokens: Tensor, heard: list[list[Tensor]], mask: Tensor | None
     ) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
-        """What a column puts out at each level, L + 1 times (B, T, D), and its final norm."""
+        """The states of a column at each level, L + 1 times (B, T, D), and its final norm."""
         model = self._get_column(column)
         hidden, layers, finish = model.architecture.unroll(model.network, tokens, mask)
         levels = [hidden]
@@ -177,7 +177,7 @@ def make_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn
     return nn.ModuleList(LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1))
 
 
-def by_domain(
+def compute_by_domain(
     model: nn.Module, domains: Tensor, newest: int, compute: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
     """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows, put back in order.

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmark.errors import UserError
-from benchmark.files import whole_folder, write_json
+from benchmark.files import replace_folder, write_json
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
@@ -71,16 +71,16 @@ def find_notes(suite: Suite, store: Store) -> Path:
 
 
 def find_request(run: RunConfig, suite: Suite) -> Slurm:
-    """What a job for a run asks for: what its row says, or else what the suite does."""
+    """The resources that a job for a run asks for: those of its row, or else of the suite."""
     return run.slurm or suite.slurm
 
 
 def count_gpus(suite: Suite, run: RunConfig) -> float:
-    return find_request(run, suite).of("train").gpus_of_a_run
+    return find_request(run, suite).resolve("train").gpus_of_a_run
 
 
 def describe(plan: Plan) -> list[str]:
-    """How many units `execute` would submit in how many jobs, and what these ask for."""
+    """Lines that say how many units `execute` would submit, in how many jobs, and what these ask for."""
     check_plan(plan)
     under_way = _find_units_under_way(list_jobs(plan.suite, plan.survey.store))
     waves = drop_units(plan.waves, under_way)
@@ -107,7 +107,7 @@ def check_plan(plan: Plan) -> None:
             "slurm.gpus_per_node or slurm.exclusive instead"
         )
     for state in plan.wanted:
-        train, rows = find_request(state.config, plan.suite).of("train"), state.config.training.batch_size
+        train, rows = find_request(state.config, plan.suite).resolve("train"), state.config.training.batch_size
         if train.runs_per_job == 1 and rows % train.processes:
             raise ConfigError(
                 f"training.batch_size {rows} cannot be split over {train.processes} processes ({train.nodes} nodes of "
@@ -148,8 +148,8 @@ def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
 
 
 def _divide(kind: Kind, asked: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
-    """What each job does: several units where they train and the suite says so."""
-    size = asked.of("train").runs_per_job if kind in TRAINS else 1
+    """The units of each job: several where they train and the suite says so."""
+    size = asked.resolve("train").runs_per_job if kind in TRAINS else 1
     return [tuple(units[start : start + size]) for start in range(0, len(units), size)]
 
 
@@ -211,7 +211,7 @@ class Submission:
         from benchmark.jobs.executors.slurm.job import Task  # torch, for which who asks for states need not wait
 
         parameters = asked.list_parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
-        own, exclusive = asked.of(kind), parameters.get("exclusive", False)
+        own, exclusive = asked.resolve(kind), parameters.get("exclusive", False)
         many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
         parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
         parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
@@ -238,7 +238,7 @@ def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[s
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
-    """What was submitted, array by array."""
+    """The notes of what was submitted, array by array."""
     return [
         json.loads(path.read_bytes()) for path in sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
     ]
@@ -262,7 +262,7 @@ def copy_code(folder: Path) -> Path:
     copy = folder / find_code_version().replace("/", "_")
     if not copy.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), whole_folder(copy) as unfinished:
+        with contextlib.suppress(FileExistsError), replace_folder(copy) as unfinished:
             try:
                 for name in CODE:
                     shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -305,7 +305,7 @@ def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
 
 
 def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
-    """How a job did that is not in the queue, by what it left; unknown where Slurm was silent."""
+    """The state of a job that is not in the queue, by what it left; unknown where Slurm was silent."""
     if commands.has_succeeded(log):
         return Queued("done")
     if is_silent:
@@ -353,7 +353,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 def _check_node(asked: Slurm, units: set[str], folder: Path) -> str:
     """Ask a node, by a job of one process, what torch finds there; Slurm itself ends one that comes too late."""
     parameters = {**asked.list_parameters("score", units), "time": ANSWER // 2}
-    python = asked.of("score").python or shlex.quote(sys.executable)
+    python = asked.resolve("score").python or shlex.quote(sys.executable)
     script = commands.write_script(folder, parameters, f"{python} -c {shlex.quote(PROBE)}")
     with contextlib.suppress(SlurmError):  # the answer says more
         commands.ask("sbatch", "--wait", f"--deadline=now+{ANSWER}minutes", str(script), patience=60.0 * ANSWER)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.errors import UserError
-from benchmark.files import naming
+from benchmark.files import name_in_errors
 
 PATIENCE = 120.0  # seconds for an answer
 # A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change Slurm's answers.
@@ -64,7 +64,7 @@ def cancel(jobs: Iterable[str]) -> None:
 
 
 def ask(*command: str, patience: float = PATIENCE) -> str:
-    """What a command says. Raises SlurmError where it fails, or says nothing for so many seconds."""
+    """The output of a command. Raises SlurmError where it fails, or says nothing for so many seconds."""
     try:
         with outside_of_jobs():
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience, check=False)
@@ -105,7 +105,7 @@ def submit(logs: Path, python: str, parameters: dict[str, Any], do: Callable[[An
         raise SlurmError(f"no srun here: {ELSEWHERE}") from None
     executor.update_parameters(**parameters, stderr_to_stdout=True)
     try:
-        with naming(logs), outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
+        with name_in_errors(logs), outside_of_jobs(), contextlib.redirect_stderr(io.StringIO()):
             jobs = executor.map_array(do, tasks)
     except FailedJobError as error:
         raise Refusal(str(error).strip()) from None
@@ -122,7 +122,7 @@ def write_script(folder: Path, parameters: dict[str, Any], command: str) -> Path
 
 
 def find_log(folder: Path, job: str) -> Path:
-    """What a job says."""
+    """The log of a job."""
     return folder / f"{job}_0_log.out"
 
 
@@ -133,6 +133,6 @@ def has_succeeded(log: Path) -> bool:
 
 
 def read_log(log: Path) -> tuple[int, list[str]]:
-    """How often the job of this log was started again, and the lines of its last start."""
+    """The number of times that the job of this log was started again, and the lines of its last start."""
     _, *starts = log.read_text(errors="replace").split("Starting with JobEnvironment")
     return max(0, len(starts) - 1), (starts or [""])[-1].splitlines()
