@@ -27,31 +27,26 @@ def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
     return study
 
 
-def differ(where: str, reference: str = "Naive") -> str:
-    return (
-        f"Texts differ in {where}. Their text, tokens or masks are not those of {reference} and of a unigram row, so "
-        "perplexities do not compare, bits per byte only where each token of a text is predicted, and nothing of "
-        "these rows is marked, ranked or judged."
-    )
-
-
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
         ({}, []),
-        ({"ER": {"ns": "other"}}, [differ("Ns: ER")]),
+        ({"ER": {"ns": "other"}}, [("Ns: ER", "Naive")]),
         (
             {"ER": {"wb": "other", "p": "other"}, "EWC": {"ns": "other"}},
-            [differ("Ns: EWC"), differ("WB, Probe: ER")],
+            [("Ns: EWC", "Naive"), ("WB, Probe: ER", "Naive")],
         ),
-        ({"Naive": {"wb": "other"}}, [differ("WB: Naive", "EWC")]),
-        ({"ER": {"wb": "other"}, "ELLE": {"wb": "other"}}, [differ("WB: ER, ELLE")]),
+        ({"Naive": {"wb": "other"}}, [("WB: Naive", "EWC")]),
+        ({"ER": {"wb": "other"}, "ELLE": {"wb": "other"}}, [("WB: ER, ELLE", "Naive")]),
     ],
 )
 def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
     """Oracle: by hand: two seeds of a row are told once, and most rows decide what is other, of equally many the first
     row's."""
-    assert note_unequal_texts(with_texts(tmp_path, changed)) == expected
+    notes = note_unequal_texts(with_texts(tmp_path, changed))
+    assert len(notes) == len(expected)
+    for note, (where, reference) in zip(notes, expected, strict=True):
+        assert f"{where}." in note and f" {reference} " in note
 
 
 FIGURES = ["trend_main", "f1_by_stage", "representational_similarity"]
