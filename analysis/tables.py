@@ -25,6 +25,7 @@ from rich.text import Text
 from analysis.inference import compute_interval
 
 MISSING = "--"
+ROUNDING = 1e-12  # of a number: that much equal numbers may differ by, each CPU has its own logarithm
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ class Cell:
     @cached_property
     def sd(self) -> float:
         """Standard deviation of the seeds (n - 1), NaN for a single one."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else math.nan
+        if len(self.values) < 2:
+            return math.nan
+        sd = float(np.std(self.values, ddof=1))
+        return 0.0 if sd < ROUNDING * abs(self.mean) else sd
 
     @property
     def number(self) -> str:

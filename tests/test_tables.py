@@ -68,6 +68,12 @@ def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
             assert cell.sd == pytest.approx(np.std(expected, ddof=1))
 
 
+def test_equal_numbers_do_not_deviate_on_any_cpu():
+    """Oracle: the definition of a standard deviation: three floats that differ in their last bit are one number."""
+    assert Cell((48.3, math.nextafter(48.3, 49), 48.3)).sd == 0
+    assert Cell((1.0, 1.0 + 1e-9)).sd == pytest.approx(1e-9 / math.sqrt(2))
+
+
 def test_missing_cells_say_which_command_fills_them(tmp_path):
     """Oracle: the last row stopped after two of five stages, so its later cells and no others are missing."""
     table = load("main_pretraining").build(study(tmp_path, finished=2))
