@@ -2,7 +2,8 @@
 
 Left growth over ER that is as large from the start, right over ER that stays small, each at equal FLOPs and against the
 tokens that the budget buys a parameter of the model that does not grow. Bars are `compare_rows.py`'s 95% intervals.
-The least budget is left out on the left: its batches were too large for large models (plan.md).
+On the left the least budget is left out, as its batches were too large for large models, and 237 thousand parameters,
+which end above smaller sizes at their own best rate (plan.md).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from analysis.figures import COLOURS, style, to_files
 from analysis.study import Study
 from benchmark.jobs.study import read_archives
 
-LEAST = "map_sixteenth"
+LEAST, LARGEST = "map_sixteenth", "237k"
 HOFFMANN = 20  # tokens a parameter of the best size for a budget (Hoffmann et al. 2022)
 METHODS = {"ELLE, to {}": "ELLE", "ELLE (exact), to {}": "exact growth"}
 MARKERS = dict(zip(SIZES, ("o", "s", "^", "D"), strict=True))
@@ -31,20 +32,22 @@ def main() -> None:
     studies = open_suites(read_archives(HERE), (*MAP, "million"))
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
-        draw_changes(axes[0], {name: studies[name] for name in studies if name != LEAST}, ["ER, {} from the start"])
-        draw_changes(axes[1], studies, ["ER, 13k", "ER, 230k"])
+        some = {name: studies[name] for name in studies if name != LEAST}
+        draw_changes(axes[0], some, ["ER, {} from the start"], [size for size in SIZES if size != LARGEST])
+        draw_changes(axes[1], studies, ["ER, 13k", "ER, 230k"], SIZES)
         axes[0].set_title("Growing, over large from the start")
         axes[1].set_title("Growing, over staying small (1M: 240k, others: 13k)")
         axes[0].axvline(HOFFMANN, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-        axes[0].legend(*name_lines(), ncols=2, loc="lower right")
+        axes[0].text(1.05 * HOFFMANN, -0.085, "20 (Hoffmann et al.)", color="0.4", fontsize="x-small")
+        axes[1].legend(*name_lines(), ncols=2, loc="upper right")
         (HERE / "map.png").write_bytes(to_files(figure)["png"])
 
 
-def draw_changes(axis: Axes, studies: Mapping[str, Study], besides: Sequence[str]) -> None:
+def draw_changes(axis: Axes, studies: Mapping[str, Study], besides: Sequence[str], last_sizes: Sequence[str]) -> None:
     """The change of AP against tokens a parameter of the row in `besides` that a study has, a line for each method and
     last size."""
     for (row, _), colour in zip(METHODS.items(), COLOURS, strict=False):
-        for size in SIZES:
+        for size in last_sizes:
             points = [
                 (count_tokens(study, change.ap.index, beside.format(size)), change)
                 for study, beside in itertools.product(studies.values(), besides)
