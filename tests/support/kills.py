@@ -160,7 +160,7 @@ class Watch:
         for owner, name, kind in (
             *((tokens, "train_bpe", "tokenizer"), (tokens, "_tokenise", "tokenising")),
             *((StageRun, "_evaluate", "evaluation"), (records, "append", "record")),
-            *((finetune, "score", "fine-tuning"), (RunModels, "after", "look into a model")),
+            *((finetune, "score", "fine-tuning"), (RunModels, "load_after", "look into a model")),
             (paper_tables, "write_report", "report"),
         ):
             self.wrap(owner, name, kind)
