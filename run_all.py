@@ -46,7 +46,7 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
 
     overrides = dict(map(parse_set, options.set)) | ({"seeds": list(options.seeds)} if options.seeds else {})
     suite = load_suite(name, overrides, repeat_options(options, name))
-    return suite, methods.runs(suite, options.methods)
+    return suite, methods.list_runs(suite, options.methods)
 
 
 def say(lines: Iterable[str]) -> int:
@@ -89,9 +89,9 @@ def tune(options: argparse.Namespace) -> int:
     from benchmark.jobs import tuning
 
     suite = read_suite(options, options.suite)[0]
-    rows = methods.rows(suite, options.methods)
+    rows = methods.list_rows(suite, options.methods)
     spaces = {row.method: methods.find(row.method).space for row in rows}
-    return say(tuning.tune(suite, rows, spaces, options.configurations, methods.runs, methods.build, options.runs))
+    return say(tuning.tune(suite, rows, spaces, options.configurations, methods.list_runs, methods.build, options.runs))
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -193,7 +193,7 @@ def list_names(options: argparse.Namespace) -> int:
     files = [path for folder in folders[options.kind] for path in Path(folder).iterdir()]
     suffix = ".toml" if options.kind == "suites" else ".py"
     there = {path.stem: path for path in files if path.suffix == suffix and not path.stem.startswith("_")}
-    known = methods.names() if options.kind == "methods" else there  # other packages' methods too
+    known = methods.list_names() if options.kind == "methods" else there  # other packages' methods too
     return say(f"{name:28}{names.read_first_line(there.get(name))}".rstrip() for name in sorted(known))
 
 
@@ -212,7 +212,7 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
-    return paper_tables.load_study([(suite, methods.runs(suite))], Path(runs))
+    return paper_tables.load_study([(suite, methods.list_runs(suite))], Path(runs))
 
 
 OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "export": "export", "new-suite": "new_suite"}

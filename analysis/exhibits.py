@@ -33,10 +33,6 @@ class Exhibit:
     name: str = ""
     printed: tuple[PrintedValue, ...] = field(default=(), repr=False)
 
-    def render(self, study: Study) -> dict[str, bytes]:
-        """The content of each file, by its suffix."""
-        raise NotImplementedError
-
     def write_numbers(self, study: Study) -> dict[str, bytes]:
         """The files that a figure has beside its picture, by their suffix."""
         return {}

@@ -70,6 +70,15 @@ COLOURS = {
 }
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A figure as files, and what it shows in words."""
+
+    pdf: bytes
+    png: bytes
+    description: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class FigureExhibit(Exhibit):
     """An exhibit that renders as PDF and PNG. The paper prints no numbers for its figures, so that all are ours."""
@@ -83,9 +92,9 @@ class FigureExhibit(Exhibit):
         with style():
             return self._draw(self.select(study))
 
-    def render(self, study: Study) -> dict[str, bytes]:
+    def render(self, study: Study) -> Picture:
         with style():
-            return to_files(self.draw(study)) | self.write_numbers(study)
+            return make_picture(self.draw(study))
 
 
 def describe(figure: Figure) -> str:
@@ -110,13 +119,13 @@ def style() -> Iterator[None]:
             yield
 
 
-def to_files(figure: Figure) -> dict[str, bytes]:
+def make_picture(figure: Figure) -> Picture:
     """The figure as PDF and PNG, which says what it shows, without anything that changes from one day to the next."""
-    pdf, png = io.BytesIO(), io.BytesIO()
+    pdf, png, description = io.BytesIO(), io.BytesIO(), describe(figure)
     figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
     figure.set_layout_engine("none")  # panels stand where they are
-    figure.savefig(png, format="png", dpi=160, metadata={"Software": None, "Description": describe(figure)})
-    return {"pdf": pdf.getvalue(), "png": png.getvalue()}
+    figure.savefig(png, format="png", dpi=160, metadata={"Software": None, "Description": description})
+    return Picture(pdf.getvalue(), png.getvalue(), description)
 
 
 def assign_colours(study: Study) -> dict[str, str]:

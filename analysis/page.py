@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,11 +14,10 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from PIL import Image
 
 from analysis import notes
 from analysis.exhibits import Exhibit, TableExhibit, View, describe_growth, to_files
-from analysis.figures import CLEAR, COLOURS, assign_colours, shorten_number
+from analysis.figures import CLEAR, COLOURS, FigureExhibit, Picture, assign_colours, shorten_number
 from analysis.inference import show_mean
 from analysis.metrics import AP, PERPLEXITIES
 from analysis.study import Study
@@ -32,7 +30,7 @@ GROWN = 1.05  # times the parameters: prompts and adapters are less
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
-def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | bytes]]) -> str:
+def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | Picture]]) -> str:
     """HTML of the report: first table, curve, summary, scorecard if any, the other exhibits, how the runs were made."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -61,9 +59,9 @@ def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[
         undecided=_describe_undecided(scorecard) if scorecard else "",
         tables=first + [tuple(_say_once(table, said) for table in pair) for pair in tables[1:]],
         figures=[
-            (exhibit, base64.b64encode(content).decode(), Image.open(io.BytesIO(content)).info["Description"])
+            (exhibit, base64.b64encode(content.png).decode(), content.description)
             for exhibit, content in exhibits
-            if isinstance(content, bytes)
+            if isinstance(content, Picture)
         ],
         audit=audit,
         made=_build_cost_table(study),
@@ -227,7 +225,7 @@ def render(
     files of its own, NAME.both.tex. The same records give the same bytes. `only_tables`: neither pictures, which take
     longest, nor index.html.
     """
-    shown: list[tuple[Exhibit, Table | bytes]] = []
+    shown: list[tuple[Exhibit, Table | Picture]] = []
     files: dict[str, bytes] = {}
     for exhibit in exhibits:
         if view == "both" and not exhibit.printed:
@@ -236,11 +234,12 @@ def render(
             table = exhibit.build(study, view)
             shown.append((exhibit, table.shown))
             rendered = to_files(table)
-        elif only_tables:
-            rendered = exhibit.write_numbers(study)
         else:
-            rendered = exhibit.render(study)
-            shown.append((exhibit, rendered["png"]))
+            rendered = exhibit.write_numbers(study)
+            if isinstance(exhibit, FigureExhibit) and not only_tables:
+                picture = exhibit.render(study)
+                shown.append((exhibit, picture))
+                rendered |= {"pdf": picture.pdf, "png": picture.png}
         name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
         files |= {f"{name}.{suffix}": content for suffix, content in rendered.items()}
     if view == "ours" and study.runs:

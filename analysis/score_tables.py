@@ -18,7 +18,7 @@ from benchmark.settings.names import BASELINE, make_slug
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
 PROMPTED = "ELLE"  # the paper's row with prompts
 # label; whether it competes; scores, a line a seed and a column a domain; row and stage of the printed numbers
-ScoreLine = tuple[str, bool, pd.DataFrame, str, str]
+ScoredRow = tuple[str, bool, pd.DataFrame, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class ScoreTable(TableExhibit):
                 notes.append(f"{column.name} without leaked test examples: {said}.")
         return notes
 
-    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
         """The blocks of a suite: heading, and the lines in it."""
         chosen = self.only.get(part.suite, ())
         runs = {run.row: run for run in part.runs if not chosen or run.row in chosen}
@@ -84,7 +84,7 @@ class ScoreTable(TableExhibit):
             shown.append((PROBES, lines))
         return shown
 
-    def _make_rows(self, part: Study, lines: list[ScoreLine], titles: dict[str, str]) -> list[TableRow]:
+    def _make_rows(self, part: Study, lines: list[ScoredRow], titles: dict[str, str]) -> list[TableRow]:
         printed, names = self.select_printed(part), list(part.tasks)
         stream = [*dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE)]
         if part.stage_titles != stream or set(part.scores["how"]) == {"linear_probe"}:
@@ -114,7 +114,7 @@ class PromptTable(ScoreTable):
     The paper has no picked prompt; it is shown where it was measured.
     """
 
-    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
         final = _find_final_scores(part)
         prompts = PROMPT_ROWS | ({"picked": "picked prompt"} if "picked" in set(final["prompt"]) else {})
         rows = dict.fromkeys(run.row for run in part.runs)
@@ -139,7 +139,7 @@ class StageScoreTable(ScoreTable):
 
     by_stage = True
 
-    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoreLine]]]:
+    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
         stages = {run.row: range(len(run.domains)) for run in part.runs}
         return [
             (row, [(f"M{i + 1}", True, _average_seeds(part.scores, row, i), row, str(i + 1)) for i in of_row])
@@ -196,12 +196,12 @@ def _make_cell(means: pd.DataFrame, domain: str) -> Cell:
 
 
 def _make_average_cell(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
-    """The mean over tasks of each pre-training seed that has them all; `means` as for `_cell`."""
+    """The mean over tasks of each pre-training seed that has them all; `means` as for `_make_cell`."""
     values = tuple(100 * means.reindex(columns=list(domains)).dropna().mean(axis=1))
     return Cell(values, digits=1, missing=not values and bool(domains))
 
 
-def _collect_baselines(part: Study) -> list[ScoreLine]:
+def _collect_baselines(part: Study) -> list[ScoredRow]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
     scores = _find_final_scores(part)
     scores = scores[scores["headline"]]

@@ -289,8 +289,7 @@ def _put_products(numbers: Measurements, part: Study) -> None:
         for index, stage in enumerate(run.stages):
             for line in stage:
                 if isinstance(line, MetricsLine) and (conflicts := line.values.get("conflicts")) is not None:
-                    counted = line.values.get("steps")
-                    last[index, line.phase] = (line.step if counted is None else counted, conflicts)
+                    last[index, line.phase] = (line.values["steps"] or 0.0, conflicts)
         steps = sum(steps for steps, _ in last.values())
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)

@@ -67,7 +67,6 @@ class RunLine(Line, tag="run", kw_only=True):
     suite: str
     row: str
     row_index: int  # its place in the suite
-    title: str
     method: str
     options: dict[str, Any]  # of the method, which alone knows their types
     seed: int

@@ -20,7 +20,7 @@ from benchmark.settings.suite import Row, RunConfig, Suite
 from benchmark.training.method import Group, LifelongMethod
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Names of all methods, in alphabetical order."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
@@ -28,8 +28,8 @@ def names() -> list[str]:
 @functools.cache
 def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
-    if name not in names():
-        raise ConfigError(f"no method {name!r}; there are {', '.join(names())}")
+    if name not in list_names():
+        raise ConfigError(f"no method {name!r}; there are {', '.join(list_names())}")
     module = importlib.import_module(f"{__name__}.{name}")
     types = [
         value
@@ -48,13 +48,13 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod
     return validate(find(name), options or {}, f"options of method {name!r}")
 
 
-def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
+def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods."""
     chosen: list[Row] = []
     for named in suite.methods:
         of_row = [named]
         if named in get_args(Group):  # it stands for those of its methods that are not named beside it
-            of_row = [name for name in names() if name not in suite.methods and find(name).group == named]
+            of_row = [name for name in list_names() if name not in suite.methods and find(name).group == named]
         chosen += [Row(method=name) for name in of_row]
     chosen += suite.rows
     if not chosen:
@@ -82,10 +82,10 @@ def rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     return [row for row in resolved if not only or row.method in only]
 
 
-def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) -> list[RunConfig]:
+def list_runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) -> list[RunConfig]:
     """The runs of a suite, of the rows of these methods and of these seeds; without names and seeds, all of them."""
-    kept = {row.name for row in rows(suite, only)}  # each keeps its place in the suite, and so its colour
-    wanted = [config for config in expand(suite, rows(suite), seeds or suite.seeds) if config.row in kept]
+    kept = {row.name for row in list_rows(suite, only)}  # each keeps its place in the suite, and so its colour
+    wanted = [config for config in expand(suite, list_rows(suite), seeds or suite.seeds) if config.row in kept]
     if not any(config.model.start for config in wanted):
         return wanted
     from benchmark.models.start_model import set_start_model  # not before it is needed: it imports torch
@@ -95,4 +95,4 @@ def runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) ->
 
 def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
     """The suites in a study's folder as they are written, and all of their runs."""
-    return [(suite, runs(suite)) for suite in load_study(study)]
+    return [(suite, list_runs(suite)) for suite in load_study(study)]

@@ -66,11 +66,11 @@ class AdaptiveReplay(LifelongMethod):
         if self.steps >= self.adaptive and min(rows) > 0:
             now = [loss / count for loss, count in zip(losses, rows, strict=True)]
             if self.before:
-                self.replay_weights = weights_by_fall(self.before, now, rows)
+                self.replay_weights = weigh_by_fall(self.before, now, rows)
             self.steps, self.seen, self.before = 0, [0.0] * len(self.seen), now
 
 
-def weights_by_fall(before: Sequence[float], now: Sequence[float], rows: Sequence[float]) -> list[float]:
+def weigh_by_fall(before: Sequence[float], now: Sequence[float], rows: Sequence[float]) -> list[float]:
     """How likely a memory row shall be of each earlier domain.
 
     `before` and `now` are the mean losses of a domain's rows in the last two intervals, `rows` how many there were in

@@ -37,7 +37,7 @@ class Consolidation(LifelongMethod):
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         self.anchor = [p.detach().clone() for p in model.parameters() if p.requires_grad]
         known = zip(self.importance, self.anchor, strict=True) if self.importance else ()
-        self.importance = [_of_the_shape_of(weight, importance) for importance, weight in known]
+        self.importance = [_fit_to_shape(weight, importance) for importance, weight in known]
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
@@ -80,7 +80,7 @@ class Consolidation(LifelongMethod):
                 p.grad.addcmul_(importance, p.detach() - anchor, value=self.pull * self.strength)
 
 
-def _of_the_shape_of(weight: Tensor, importance: Tensor) -> Tensor:
+def _fit_to_shape(weight: Tensor, importance: Tensor) -> Tensor:
     """The importances of a weight whose rows have come or gone since, for prompts, which matter to nothing before."""
     fitted = weight.new_zeros(weight.shape)
     fitted[: len(importance)] = importance[: len(weight)]

@@ -45,15 +45,15 @@ class AGEM(LifelongMethod):
 
 def project(gradient: Sequence[Tensor], memory_gradient: Sequence[Tensor]) -> bool:
     """Project `gradient` in place if it conflicts with `memory_gradient`. Returns whether it does."""
-    product = inner_product(gradient, memory_gradient)
-    norm = inner_product(memory_gradient, memory_gradient) if product < 0 else 0.0
+    product = compute_inner_product(gradient, memory_gradient)
+    norm = compute_inner_product(memory_gradient, memory_gradient) if product < 0 else 0.0
     if norm > 0:  # it is 0 for a gradient so small that its square vanishes
         for g, r in zip(gradient, memory_gradient, strict=True):
             g.sub_(r, alpha=product / norm)
     return product < 0
 
 
-def inner_product(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+def compute_inner_product(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
     import torch
 
-    return float(torch.stack([torch.sum(a * b) for a, b in zip(one, other, strict=True)]).sum())
+    return float(torch.stack([torch.sum(a * b) for a, b in zip(first, second, strict=True)]).sum())

@@ -47,11 +47,11 @@ class DAS(LifelongMethod):
 
         with evaluating(learner.model):
             learner.accumulate(batches)
-        found = []
+        sums = []
         for module in linear_maps(learner.model):
-            units = (module.weight * module.weight.grad).detach().sum(1 - outputs_of(module))
-            found.append(units if module.bias is None else units + (module.bias * module.bias.grad).detach())
-        self.total = [old + new for old, new in zip(self.total, found, strict=True)] if self.total else found
+            units = (module.weight * module.weight.grad).detach().sum(1 - find_output_dimension(module))
+            sums.append(units if module.bias is None else units + (module.bias * module.bias.grad).detach())
+        self.total = [old + new for old, new in zip(self.total, sums, strict=True)] if self.total else sums
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         import torch
@@ -65,12 +65,12 @@ class DAS(LifelongMethod):
         if not self.importance:
             return
         for module, importance in zip(linear_maps(learner.model), self.importance, strict=True):
-            module.weight.grad.mul_((1 - importance).unsqueeze(1 - outputs_of(module)))
+            module.weight.grad.mul_((1 - importance).unsqueeze(1 - find_output_dimension(module)))
             if module.bias is not None:
                 module.bias.grad.mul_(1 - importance)
 
 
-def outputs_of(module: object) -> int:
+def find_output_dimension(module: object) -> int:
     """The dimension of a linear map's weight that its outputs are: transformers' Conv1D has them last."""
     from transformers.pytorch_utils import Conv1D
 

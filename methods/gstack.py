@@ -57,7 +57,7 @@ class GStack(ER):
         """Share of the budget before growth to so many parameters. Raises ConfigError where the law is no use."""
         if self.timing != "law":
             return self.timing
-        tokens = tokens_before_growth(parameters, stage.outlook.budget)
+        tokens = count_tokens_before_growth(parameters, stage.outlook.budget)
         share = 6 * parameters / self.factor * tokens / stage.outlook.budget
         if share > 1:
             raise ConfigError(
@@ -66,6 +66,6 @@ class GStack(ER):
         return share
 
 
-def tokens_before_growth(parameters: float, flops: float) -> float:
+def count_tokens_before_growth(parameters: float, flops: float) -> float:
     """Tokens d to see before growth (equation 3), for N parameters once grown and C FLOPs in all."""
     return float(10 ** (0.88 * math.log10(parameters) + 163.27 / math.log10(flops) - 5.74))

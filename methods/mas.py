@@ -31,11 +31,11 @@ class MAS(Consolidation):
     share: PartOfStage = 0.05  # of a stage's budget that goes into the importances for the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        add_rows(learner, batches, squared_norm, total, lambda gradients: gradients.abs_())
+        add_rows(learner, batches, compute_squared_norm, total, lambda gradients: gradients.abs_())
         return batches[0].rows
 
 
-def squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
+def compute_squared_norm(logits: Tensor, targets: Tensor) -> Tensor:
     """The squared norm of logits (B, K, V), averaged over the B K positions."""
     from benchmark.models.fast_operators import at_least_fp32
 

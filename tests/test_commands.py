@@ -75,7 +75,7 @@ def test_what_there_is_is_listed(kind: str, capsys) -> None:
     known = {"methods": "er", "suites": "demo", "tables": "main_pretraining", "architectures": "gpt"}
     assert known[kind] in dict(lines) and all(len(line) == 2 for line in lines)
     if kind == "methods":
-        assert [name for name, _ in lines] == methods.names()
+        assert [name for name, _ in lines] == methods.list_names()
 
 
 def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
@@ -87,7 +87,7 @@ def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
     table = capsys.readouterr().out
     assert "ER" in table and "Naive" not in table
     assert run_all.main(["compare", str(tmp_path / "runs"), str(tmp_path / "runs"), "--seeds", "9"]) == 2
-    configs = methods.runs(load_suite("demo"), ("naive", "er"), [0, 1])
+    configs = methods.list_runs(load_suite("demo"), ("naive", "er"), [0, 1])
     for config in configs:
         synthetic.write_as(tmp_path / "runs", config, [f"{config.method}{config.seed}{i}" for i in range(5)], 5)
     Store(tmp_path / "runs").archive_mark.touch()  # whose records are believed without their text

@@ -44,8 +44,8 @@ def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
     """Oracle: the suite's own declaration: rows times seeds, one rung, budget and rate for each domain."""
     monkeypatch.setenv("LIFELONG_DATA", "/nowhere")
     suite = load_suite(name)
-    runs = expand(suite, methods.rows(suite), suite.seeds)
-    assert len(runs) == len(methods.rows(suite)) * len(suite.seeds)
+    runs = expand(suite, methods.list_rows(suite), suite.seeds)
+    assert len(runs) == len(methods.list_rows(suite)) * len(suite.seeds)
     assert len({run.id for run in runs}) == len(runs)
     for run in runs:
         assert len(run.model.ladder) == len(run.domains)
@@ -72,7 +72,7 @@ def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, 
     text = MINIMAL.replace(*change)
     assert text != MINIMAL
     with pytest.raises(ConfigError) as caught:
-        methods.rows(load_suite(suite_file(text)))
+        methods.list_rows(load_suite(suite_file(text)))
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -85,7 +85,8 @@ def test_a_ladder_by_rule_is_the_list_that_it_stands_for(suite_file) -> None:
     ladder = "[{ layers = 1, hidden_size = 64 }, { layers = 2, hidden_size = 128 }]"
     rule = "{ first = { layers = 1, hidden_size = 64 }, every = 3, layers = 1, hidden_size = 64 }"
     by_rule, by_list = (load_suite(suite_file(text.replace(ladder, said))) for said in (rule, f"[{sizes}]"))
-    assert by_rule == by_list and [run.id for run in methods.runs(by_rule)] == [run.id for run in methods.runs(by_list)]
+    runs, same = map(methods.list_runs, (by_rule, by_list))
+    assert by_rule == by_list and [run.id for run in runs] == [run.id for run in same]
     begun = load_suite(suite_file(text.replace(ladder, f'{rule}\nstart = "some/model"')))
     assert begun.model.ladder == by_list.model.ladder[1:]
     with pytest.raises(ConfigError, match=r"model\.ladder: .*\bevry: .*'every'"):
@@ -108,7 +109,7 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
         'set = { "data.memory_tokens" = 5 }\n'
     )
     suite = load_suite(suite_file(text), {"training.learning_rate": 0.1})
-    plain, small = expand(suite, methods.rows(suite), [3])
+    plain, small = expand(suite, methods.list_rows(suite), [3])
     assert (plain.row, small.row) == ("ER", "small")
     assert (plain.data.memory_tokens, small.data.memory_tokens) == (200_000_000, 5)
     assert plain.id != small.id and plain.id.startswith("er-s3-")
@@ -156,7 +157,7 @@ def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatc
         monkeypatch.chdir(folder)
         suite = load_suite(os.path.relpath(tmp_path / "suites" / "more" / "mine.toml"), {"probes": []})
         assert suite.domains[0].train[1:] == ("/there/*.txt", "~/b.txt") and suite.tasks[0].test == "set/t.jsonl"
-        config = expand(suite, methods.rows(suite, ("er",)), [0])[0]
+        config = expand(suite, methods.list_rows(suite, ("er",)), [0])[0]
         paths = (suite.domains[0].train[0], suite.budget.reference, suite.tasks[0].train, suite.tasks[0].dev)
         lists.append([os.path.abspath(str(path)) for path in (*paths, suite.tokenizer.folder, config.tokenizer.folder)])
     names = ["text/a.txt", "suites/times.json", "suites/t.jsonl", "d.jsonl", "suites/more/x", "suites/more/bpe"]
@@ -168,7 +169,7 @@ def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_every
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('extends = "demo"\n')
     for name in ("demo", "mine.toml"):
-        config = methods.runs(load_suite(name))[0]
+        config = methods.list_runs(load_suite(name))[0]
         assert config.budget.reference == "benchmark/suites/demo_times.json" and find_stage_times(config, 0).phases
 
 
@@ -184,7 +185,7 @@ def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -
     assert load_suite("suites/s.toml").model.start == "suites/m"
     file.write_text(text.replace("[model]", '[model]\nstart = "../n"'))
     with pytest.raises(ConfigError, match=r"'\./n'"):
-        methods.runs(load_suite("suites/s.toml"))
+        methods.list_runs(load_suite("suites/s.toml"))
 
 
 PROBE = 'probes = [{ name = "probe", train = ["${PLACE}/y.txt"], valid = ["${PLACE}/z.txt"] }]\n'
@@ -197,7 +198,7 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
         suite = load_suite(
             str(suite_file(PROBE + MINIMAL.replace('packages = ["json"]', 'train = ["${PLACE}/x.txt"]'))), changes
         )
-        return [config.id for config in expand(suite, methods.rows(suite), [0])]
+        return [config.id for config in expand(suite, methods.list_rows(suite), [0])]
 
     monkeypatch.setenv("PLACE", "/here")
     here = ids()
@@ -211,19 +212,19 @@ def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
     for key, value in (("order", '"permute"'), ("slurm.array_parallelism", "2"), ("slurm.report.time", "2")):
         suite = load_suite(suite_file(f'{MINIMAL}[[rows]]\nname = "x"\nmethod = "er"\nset = {{ "{key}" = {value} }}\n'))
         with pytest.raises(ConfigError, match=f"row 'x': '{key}' .*all rows"):
-            expand(suite, methods.rows(suite), [0])
+            expand(suite, methods.list_rows(suite), [0])
 
 
 def test_orders_of_domains(suite_file) -> None:
     """Oracle: permutations of the listed domains, another for some seed, the same one whenever asked; what belongs to
     a stage, and the tokenizer, stays."""
     suites = [load_suite(suite_file(), {"order": order}) for order in ("given", "permute")]
-    given, *permuted = (config for suite in suites for config in expand(suite, methods.rows(suite), range(4)))
+    given, *permuted = (config for suite in suites for config in expand(suite, methods.list_rows(suite), range(4)))
     listed = [domain.name for domain in given.domains]
     orders = [[domain.name for domain in config.domains] for config in permuted[3:]]
     assert all(sorted(order) == listed for order in orders) and len({tuple(order) for order in orders}) == 2
     assert [config.domains for config in permuted[3:]] == [
-        config.domains for config in expand(suites[1], methods.rows(suites[1]), range(4))
+        config.domains for config in expand(suites[1], methods.list_rows(suites[1]), range(4))
     ]
     for config in permuted[3:]:
         assert (config.model, config.budget) == (given.model, given.budget)

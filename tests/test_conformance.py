@@ -40,7 +40,7 @@ TRIED_BY: dict[Callable[[TinyRuns], None], set[str]] = {
 }
 
 
-@pytest.mark.parametrize("name", these_of(TRIED, methods.names()))
+@pytest.mark.parametrize("name", these_of(TRIED, methods.list_names()))
 def test_conforms(name: str, tmp_path) -> None:
     tiny = TinyRuns(name, methods.build, tmp_path)
     for check in ALONE:
@@ -51,7 +51,7 @@ def test_conforms(name: str, tmp_path) -> None:
 
 def test_two_processes_equal_one(tmp_path) -> None:
     """Oracle: the weights of one process. One pair of processes trains every method that does not train as another."""
-    names = these_of({"elle", "agem", "pnn"}, methods.names())
+    names = these_of({"elle", "agem", "pnn"}, methods.list_names())
     several = [TinyRuns(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]]
     conformance.two_processes_equal_one(*several)
 
@@ -87,7 +87,7 @@ def test_the_documented_method_works(tmp_path, monkeypatch) -> None:
     assert len(code.splitlines()) <= 40 and len(PAGE.split()) <= 900
     (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
-    assert name in methods.names()
+    assert name in methods.list_names()
     tiny = TinyRuns(name, methods.build, tmp_path)
     for check in ALONE if THOROUGH else MOST:
         check(tiny)

@@ -45,7 +45,7 @@ Waited = dict[str, int]  # for what, how often
 OWN_STEP = {"naive", "agem", "pnn", "elle", "ewc"}
 OPTIONS = {"ewc": {"share": 0.75}}  # so that the phase which trains nothing has several steps
 CLIP = {"naive": 0.5}
-TRIED = these_of(OWN_STEP, methods.names())
+TRIED = these_of(OWN_STEP, methods.list_names())
 
 
 def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch.Tensor]], list[Waited]]:

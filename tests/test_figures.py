@@ -210,13 +210,15 @@ def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
 def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, monkeypatch, name):
     """Oracle: byte equality under another clock, and another matplotlibrc; PDF font dictionaries of TrueType (Type 42)
     with an embedded file."""
-    first = paper_tables.load(name).render(study)
+    exhibit = paper_tables.load(name)
+    assert isinstance(exhibit, figures.FigureExhibit)
+    first = exhibit.render(study)
     monkeypatch.setattr("time.time", lambda: 2e9)
     of_user: Any = {"text.usetex": True, "lines.linewidth": 9, "axes.facecolor": "red", "axes.grid": True}
     with matplotlib.rc_context(of_user):
-        assert paper_tables.load(name).render(study) == first
-    assert b"/FontFile2" in first["pdf"] and b"/Type3" not in first["pdf"]
-    assert b"/CreationDate" not in first["pdf"]
+        assert exhibit.render(study) == first
+    assert b"/FontFile2" in first.pdf and b"/Type3" not in first.pdf
+    assert b"/CreationDate" not in first.pdf
 
 
 def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):

@@ -53,7 +53,7 @@ def model_of(run: Run, stage: int) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("method", these_of(FORESEES | KEEP_MOST, methods.names()))
+@pytest.mark.parametrize("method", these_of(FORESEES | KEEP_MOST, methods.list_names()))
 def test_a_later_domain_leaves_earlier_stages_as_they_are(tmp_path: Path, method: str) -> None:
     """Oracle: the same stages trained apart, without the later domain: keys and all files of the models."""
     tiny = TinyRuns(method, methods.build, tmp_path)

@@ -37,7 +37,6 @@ def run(
         suite="s",
         row=f"{method} {row}",
         row_index=row,
-        title=method.upper(),
         method=method,
         options={},
         seed=seed,

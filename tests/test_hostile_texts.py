@@ -52,7 +52,7 @@ def test_no_text_is_markup_in_a_report(file: str, tmp_path: Path) -> None:
     """Oracle: LaTeX's command and HTML's element stand nowhere as such; each row of a Markdown table has as
     many cells; no name leaves its folder."""
     suite, folder = load_suite(file, SUITE), tmp_path / "all"
-    [config] = methods.runs(suite)
+    [config] = methods.list_runs(suite)
     synthetic.write_as(folder / "runs", config, [f"stage{index}" for index in range(5)], finished=3)
     paper_tables.write_report([(suite, [config])], folder / "runs", folder / "out")
     check_report(folder / "out")

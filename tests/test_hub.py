@@ -103,6 +103,6 @@ def test_the_suites_name_a_commit_of_each_data_set() -> None:
         tasks = [task.dataset.revision for task in suite.tasks if task.dataset]
         named = [*filter(None, tasks), *(dataset.revision for domain in suite.domains for dataset in domain.datasets)]
         assert tasks.count(None) == lacking and len(named) > 4
-        said = name_moving_sets(methods.runs(suite)[0])
+        said = name_moving_sets(methods.list_runs(suite)[0])
         assert said.count("zapsdcn/") == lacking and "wikimedia" not in said and "nyu-mll" not in said
         assert all(len(revision or "") == 40 and int(revision or "", 16) for revision in named)

@@ -369,7 +369,7 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
 
 def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
     """Oracle: settings recorded with a run may be of a method that is gone, and are believed; a suite's own are not."""
-    config = methods.runs(load_suite(str(write(tmp_path))))[0]
+    config = methods.list_runs(load_suite(str(write(tmp_path))))[0]
     run = make_empty_run(config.describe())
     without_methods = Identities(Store(tmp_path), Mock(side_effect=ConfigError("gone")))
     assert without_methods.leave_out(run) is run

@@ -377,7 +377,7 @@ def test_each_case_ends_in_one_clear_line(group: Callable[..., Iterable[Case]], 
     assert not [f"{case.command} {' '.join(case.more)[:100]}: {why}" for case, why in ends if why]
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", methods.list_names())
 def test_what_training_fills_is_no_option(name: str) -> None:
     """Oracle: the fields of its class that cannot be given."""
     kind: Any = methods.find(name)

@@ -32,7 +32,7 @@ def configs(tmp_path: Path):
 
     def read(seeds: range, **changes: object) -> list[RunConfig]:
         suite = load_suite(file, {key.replace("__", "."): value for key, value in changes.items()})
-        return [config for config in expand(suite, methods.rows(suite), seeds) if config.row == "ER"]
+        return [config for config in expand(suite, methods.list_rows(suite), seeds) if config.row == "ER"]
 
     return read
 

@@ -23,7 +23,7 @@ from benchmark.training import checkpoint
 from benchmark.training.learner import Learner
 from benchmark.training.method import LifelongMethod, Phase, Stage
 from methods.ema import EMA
-from methods.gstack import tokens_before_growth
+from methods.gstack import count_tokens_before_growth
 from tests.support import toy
 from tests.support.record_lines import read_stage_lines
 
@@ -107,7 +107,7 @@ def test_a_soup_is_the_mean_of_the_domains_models() -> None:
 )
 def test_growth_comes_when_the_law_says(parameters: float, tokens: float, expected: float) -> None:
     """Oracle: the growth timings that Du et al. print for Llama 3 8B and Llama 2 7B, 13B and 70B, to their digits."""
-    assert tokens_before_growth(parameters, 6 * parameters * tokens) == pytest.approx(expected, abs=0.005e9)
+    assert count_tokens_before_growth(parameters, 6 * parameters * tokens) == pytest.approx(expected, abs=0.005e9)
 
 
 def test_gstack_grows_once_by_its_factor_and_in_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import methods
-from methods._adaptive_replay import FLOOR, weights_by_fall
+from methods._adaptive_replay import FLOOR, weigh_by_fall
 from tests.support import toy
 
 
@@ -29,7 +29,7 @@ def build(name: str, options: dict[str, Any] | None = None) -> Any:
 )
 def test_weights(before, now, rows, expected) -> None:
     """Oracle: the released code's rule by hand: the fall of the loss per replayed row, the largest where it rose."""
-    assert weights_by_fall(before, now, rows) == pytest.approx(expected)
+    assert weigh_by_fall(before, now, rows) == pytest.approx(expected)
 
 
 def test_losses_are_kept_by_domain() -> None:

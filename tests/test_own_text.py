@@ -63,7 +63,7 @@ def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None
     written = Path("suites/mine.toml").read_text()
     assert len([line for line in written.splitlines() if not line.startswith("#")]) < 16 > len(tomllib.loads(written))
     assert run_all.main(["run", *arguments, "--dry-run"]) == 0
-    assert f"To train: {len(suite.methods)} of {len(methods.runs(suite))} runs" in capsys.readouterr().out
+    assert f"To train: {len(suite.methods)} of {len(methods.list_runs(suite))} runs" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="there already"):
         write_suite("suites/mine", [Path("texts")], 5e10)
 
@@ -183,7 +183,7 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     test = (*map(example, [*near[:5], *some]),)
     tasks = [TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)]
     corpus = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
-    config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
+    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = [*warn_of_text(corpus, config, tmp_path / "data")]
     said += warn_of_tests_in_stream(corpus, config, tasks, tmp_path / "data")
     assert said[0].startswith("a: 30 of 60 ") and "text of" not in said[0]
@@ -205,7 +205,7 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     domains = [Domain(name=name, train=(str(place),)) for name, place in zip("ab", places, strict=True)]
     domains += [Domain(name="c", train=(str(write_text(tmp_path / "c.jsonl", sentences(3))),), valid=(str(held),))]
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
-    config = methods.runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
+    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = list(warn_of_text(corpus, config, tmp_path / "data"))
     assert said[0].startswith("c: only 9 ") and len(said) == 3
     assert said[1].startswith("c: 8 of 9 ") and "text of b" in said[1]  # one is too short

@@ -108,7 +108,7 @@ def test_what_is_kept_is_fp32_under_bf16(architecture: str, tiny: TinyRuns, monk
     plain = Stepper.step
 
     def step(stepper: Stepper, *arguments: Any) -> torch.Tensor:
-        hook = nn.modules.module.register_module_forward_hook(look)  # gone again when the loop looks for hooks
+        hook = nn.modules.module.register_module_forward_hook(look)
         try:
             loss = plain(stepper, *arguments)
         finally:

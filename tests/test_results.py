@@ -57,7 +57,7 @@ def study(trained: Path, tmp_path: Path) -> Path:
 
 def suites_of(study: Path) -> Suites:
     suite = load_suite(str(study / "tiny.toml"))
-    return [(suite, methods.runs(suite))]
+    return [(suite, methods.list_runs(suite))]
 
 
 def check(study: Path) -> list[str]:
@@ -223,7 +223,7 @@ def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Pa
         task = f'[[tasks]]\nname = "toy"\ndomain = "a"\n{files}\n[finetuning]\nseeds = 1\n'
         (study / f"{name}.toml").write_text(text + task)
         suite = load_suite(str(study / f"{name}.toml"))
-        configs, store, [toy] = methods.runs(suite), Store(runs), suite.tasks
+        configs, store, [toy] = methods.list_runs(suite), Store(runs), suite.tasks
         suites.append((suite, configs))
         examples = load_examples(toy, suite.domains, store.data).key
         for model in {store.read_stage_keys(config)[-1] for config in configs}:
@@ -249,7 +249,7 @@ def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
         suite = load_suite(str(study / f"{name}.toml"))
         shutil.copytree(runs / "suites" / "tiny", runs / "suites" / name)
         members = studies._read_archive(study / ARCHIVE)
-        studies.collect(suite, methods.runs(suite), runs, study, methods.build)
+        studies.collect(suite, methods.list_runs(suite), runs, study, methods.build)
         store = studies.unpack(study, tmp_path / name)
         [later] = select_kind(store.read_stage(stage.parent.name), LaterLine)
         assert later.perplexity == 7.0 and studies._read_archive(study / ARCHIVE) == members
@@ -355,7 +355,7 @@ def test_a_suite_without_records_has_no_report(study: Path) -> None:
     """Oracle: the folders of the report, which are the suites that have archives."""
     shutil.copy(study / "tiny.toml", study / "planned.toml")
     planned = load_suite(str(study / "planned.toml"))
-    said = list(studies.render(study, [*suites_of(study), (planned, methods.runs(planned))], write_report))
+    said = list(studies.render(study, [*suites_of(study), (planned, methods.list_runs(planned))], write_report))
     assert [path.name for path in (study / "report").iterdir()] == ["tiny"] and "planned: 0 of" in said[1]
 
 

@@ -90,6 +90,6 @@ def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
     suite = load_suite("demo")
     first, *others = suite.domains
     changed = suite.model_copy(update={"domains": (first.model_copy(update={"title": "New"}), *others)})
-    old, new = (methods.runs(each)[0] for each in (suite, changed))
+    old, new = (methods.list_runs(each)[0] for each in (suite, changed))
     append(Store(tmp_path).run_file(old), old.describe())
     assert old.id == new.id and load_study([(changed, [new])], tmp_path).stage_titles[0] == "New"

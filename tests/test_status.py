@@ -33,7 +33,7 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
     domains = [{"name": "python", "packages": ["stdlib"]}, {"name": "scipy", "title": "SciPy", "packages": ["scipy"]}]
     changes = {"domains": domains, "tasks": [], "model.ladder": [{"layers": 1, "hidden_size": 32}] * 2}
     suite = load_suite("demo", {**changes, "budget.unit": "steps", "budget.amount": [10.0, 30.0]})
-    runs = {run.row: run for run in methods.runs(suite)}
+    runs = {run.row: run for run in methods.list_runs(suite)}
     return [
         RunState(runs[row], state, planned=KEYS[row], stages=tuple(finished), fraction=fraction)
         for row, (state, fraction, finished) in how.items()
@@ -89,7 +89,7 @@ def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
 def survey(tmp_path) -> Survey:
     """Two runs, of which the first has one finished stage."""
     suite = load_suite(str(tiny_suite.write(tmp_path)))
-    survey = Survey(suite, methods.runs(suite), methods.build, Store(tmp_path / "runs"))
+    survey = Survey(suite, methods.list_runs(suite), methods.build, Store(tmp_path / "runs"))
     stages = [(stage(12.3, 1.0),), ()]
     known = [
         RunState(run, "running", planned=tuple(survey.plan_keys(run)), stages=done)

@@ -28,23 +28,23 @@ def check(run: RunConfig) -> None:
 
 
 def search(suite: Suite, count: int = 5, check: tuning.Check = check) -> Suite:
-    spaces = {name: methods.find(name).space for name in methods.names()}
-    return tuning.make_search(suite, methods.rows(suite), spaces, count, check)
+    spaces = {name: methods.find(name).space for name in methods.list_names()}
+    return tuning.make_search(suite, methods.list_rows(suite), spaces, count, check)
 
 
 def test_all_rows_get_as_many_on_the_first_domains() -> None:
     """Oracle: the rule: five different ones, the row's own first; the same sample when asked again; one seed; two
     domains with their own rungs and settings, no tasks, no later text."""
     suite = load_suite("demo", {"methods": ["baselines", "controls"], "seeds": [3, 4]})
-    whole, searching = {row.name: row for row in methods.rows(suite)}, search(suite)
+    whole, searching = {row.name: row for row in methods.list_rows(suite)}, search(suite)
     by_row = itertools.groupby(searching.rows, key=lambda trial: trial.name.rpartition(" ")[0])
     for name, trials in ((name, list(trials)) for name, trials in by_row):
         own = whole.pop(name)
         assert len(trials) == 5 and (trials[0].options, trials[0].set) == (own.options, own.set)
     assert not whole and searching == search(suite)
-    runs = methods.runs(searching)
+    runs = methods.list_runs(searching)
     assert len({run.id for run in runs}) == len(runs) == len(searching.rows)
-    [first, *_] = methods.runs(load_suite("demo"))
+    [first, *_] = methods.list_runs(load_suite("demo"))
     for run in runs:
         assert run.domains == first.domains[:2] and run.model.ladder == first.model.ladder[:2]
         assert (run.seed, run.suite, run.tasks, run.probes) == (3, "demo-tune", (), ())
@@ -91,8 +91,8 @@ def test_a_row_that_no_configuration_trains_is_named() -> None:
     searching = search(suite, 2)
     perplexities = {"Naive 0": 30.0, "Naive 1": 20.0, "ER 0": math.inf, "ER 1": math.inf}
     with pytest.raises(ConfigError, match=r"no .*row 'ER' in demo-tune\.toml"):
-        tuning.pick(suite, methods.rows(suite), searching, perplexities)
-    chosen = tuning.pick(suite, methods.rows(suite), searching, {**perplexities, "ER 1": 9.0})
+        tuning.pick(suite, methods.list_rows(suite), searching, perplexities)
+    chosen = tuning.pick(suite, methods.list_rows(suite), searching, {**perplexities, "ER 1": 9.0})
     assert [row.options for row in chosen.rows] == [searching.rows[1].options, searching.rows[3].options]
 
 
@@ -103,5 +103,5 @@ def test_a_rate_is_scaled_in_every_stage() -> None:
     perplexities = dict(zip([row.name for row in searching.rows], (2.0, 1.0), strict=True))
     factor = searching.rows[1].set[RATE][0] / 1e-3
     assert searching.rows[1].set[RATE] == pytest.approx([1e-3 * factor, 2e-3 * factor])
-    [row] = tuning.pick(suite, methods.rows(suite), searching, perplexities).rows
+    [row] = tuning.pick(suite, methods.list_rows(suite), searching, perplexities).rows
     assert row.set[RATE] == pytest.approx([rate * factor for rate in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3)])

@@ -36,8 +36,8 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(UNITS, "rows", unit)
     assert not load_suite(str(suite), {"budget.unit": "rows"}).slurm.takes_whole_nodes("rows")
     drawn: list[matplotlib.figure.Figure] = []
-    to_files = figures.to_files
-    monkeypatch.setattr(figures, "to_files", lambda figure: drawn.append(figure) or to_files(figure))
+    make_picture = figures.make_picture
+    monkeypatch.setattr(figures, "make_picture", lambda figure: drawn.append(figure) or make_picture(figure))
     folders = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report"))
 
     def call(*options: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmark.files import hash_file
 from benchmark.records import LineOfScores, ZeroShotLine
 from benchmark.settings.base import ConfigError, digest
 from benchmark.settings.suite import RunConfig
@@ -38,7 +38,7 @@ def hash_task_files(settings: Evaluate) -> str:
     """A hash of the files in the folder of one's own tasks; "" where none is here, and records are believed."""
     folder = Path(settings.folder or "")
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if settings.folder else []
-    names = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    names = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
     return digest(names) if names else ""
 
 

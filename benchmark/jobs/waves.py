@@ -141,9 +141,12 @@ class Plan:
         for state in self.states:
             models = {model.stage: model for model in state.scored}
             for stage in list_scored_stages(self.suite, state.config):
-                model, is_trained = models.get(stage), stage < len(state.finished)
-                lacks = model and model.missing and (self.retry_failed or not model.failed)
-                if lacks if is_trained else state not in self.left_out:
+                model = models.get(stage)
+                if stage < len(state.finished):
+                    is_wanted = model and model.missing and (self.retry_failed or not model.failed)
+                else:
+                    is_wanted = state not in self.left_out
+                if is_wanted:
                     key, label = state.planned[stage], f"{state.config.label}-{state.config.domains[stage].name}"
                     units.setdefault(key, Score(self.runs, state.config, key, self.suite, stage, label=label))
         return list(units.values())
@@ -153,8 +156,11 @@ class Plan:
         units: dict[str, Unit] = {}
         for state in self.states if self.survey.measures else []:
             trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
-            missing = not all(measure.is_done(store, key) for measure in self.survey.measures for key in trained)
-            if missing if state.state in ("done", "failed") and trained else state not in self.left_out:
+            if trained and state.state in ("done", "failed"):
+                is_wanted = not all(measure.is_done(store, trained[0]) for measure in self.survey.measures)
+            else:
+                is_wanted = state not in self.left_out
+            if is_wanted:
                 key = state.planned[-1]
                 units.setdefault(key, MeasureModels(self.runs, state.config, key, self.survey.measures))
         return list(units.values())

@@ -72,7 +72,7 @@ def load_study(study: Path) -> list[Suite]:
 
 
 def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
-    """One RunConfig for each row and seed. Row names are resolved already (see `methods.rows`).
+    """One RunConfig for each row and seed. Row names are resolved already (see `methods.list_rows`).
 
     Raises ConfigError for a row's override that breaks the suite's rules, or is of a key that no run has.
     """

@@ -417,7 +417,6 @@ class RunConfig(Settings):
             suite=self.suite,
             row=self.row,
             row_index=self.row_index,
-            title=self.row,
             method=self.method,
             options=self.options,
             seed=self.seed,

@@ -59,7 +59,7 @@ def print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 
 def list_runs(suite: str) -> pd.DataFrame:
     """The row, seed, logarithms of seconds and of AP after the last domain of each run of a suite."""
-    configs = {config.id: config for config in methods.runs(load_suite(str(HERE / f"{suite}.toml")))}
+    configs = {config.id: config for config in methods.list_runs(load_suite(str(HERE / f"{suite}.toml")))}
     with open_records(str(HERE), [suite]) as records:
         runs = [run for run in load_runs(records, suite) if run.id in configs]
     values = [(run.row, run.seed, np.log(time_run(configs[run.id], run)), compute_log_ap(run)) for run in runs]

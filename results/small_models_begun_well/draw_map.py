@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
-from analysis.figures import COLOURS, style, to_files
+from analysis.figures import COLOURS, make_picture, style
 from analysis.study import Study
 from benchmark.jobs.study import read_archives
 
@@ -40,7 +40,7 @@ def main() -> None:
         axes[0].axvline(HOFFMANN, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         axes[0].text(1.05 * HOFFMANN, -0.085, "20 (Hoffmann et al.)", color="0.4", fontsize="x-small")
         axes[1].legend(*name_lines(), ncols=2, loc="upper right")
-        (HERE / "map.png").write_bytes(to_files(figure)["png"])
+        (HERE / "map.png").write_bytes(make_picture(figure).png)
 
 
 def draw_changes(axis: Axes, studies: Mapping[str, Study], besides: Sequence[str], last_sizes: Sequence[str]) -> None:

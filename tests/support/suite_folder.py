@@ -175,7 +175,7 @@ class SuiteFolder:
     def configs(self) -> list[RunConfig]:
         if not self._configs:
             suite = load_suite(str(self.file))
-            self._configs = expand(suite, methods.rows(suite), suite.seeds)
+            self._configs = expand(suite, methods.list_rows(suite), suite.seeds)
         return self._configs
 
     def config(self, row: str) -> RunConfig:

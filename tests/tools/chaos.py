@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument("what", choices=("kills", "many", "disk"))
     parser.add_argument("--kills", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--methods", default=",".join(methods.names()))
+    parser.add_argument("--methods", default=",".join(methods.list_names()))
     parser.add_argument("--runs", type=int, default=200)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun ends as after Ctrl-C

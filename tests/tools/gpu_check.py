@@ -140,7 +140,7 @@ def compare_methods_with_the_cpu(place: Place) -> Figures:
     torch.set_default_dtype(torch.float32 if place.device.type == "mps" else torch.float64)
     tolerance = SINGLE if place.device.type == "mps" else DOUBLE
     worst: dict[str, float | str] = {}
-    names = COSTS if place.stand_in else methods.names()
+    names = COSTS if place.stand_in else methods.list_names()
     for name in names:
         if time.monotonic() > place.ends - 10:
             return judge_weights(worst, tolerance, sorted({*names} - worst.keys()))

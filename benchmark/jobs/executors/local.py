@@ -82,7 +82,8 @@ def execute(plan: Plan) -> int:
                         failed += do_units(units, slots, worker, show)
             for wave in waves if leads else ():
                 if wave.kind not in ("prepare", *TRAINS):  # small steps, which two threads do not make faster
-                    count = 1 if find_accelerators()[1] else min(len(cores := list_physical_cores()), len(wave.units))
+                    cores = list_physical_cores()
+                    count = 1 if find_accelerators()[1] else min(len(cores), len(wave.units))
                     single = make_slots(count, cores, 0) if count > 1 else []
                     failed += do_units(wave.units, single, worker, show)
         except Stopped:

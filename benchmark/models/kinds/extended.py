@@ -88,5 +88,5 @@ def load(folder: Path | str) -> ExtendedModel:
 
 
 def load_column(folder: Path | str, domain: str) -> nn.Module:
-    """See `ExtendedModel.encoder`."""
+    """See `ExtendedModel.make_encoder`."""
     return load(folder).make_encoder(domain)

@@ -1,7 +1,8 @@
 """A job of Slurm from the inside: what submitit runs in each of its processes.
 
 submitit's own `checkpoint` would be called in a handler of the signal, by the first process alone; here all processes
-stop after the same step, and a job is queued again however long the controller is silent.
+stop after the same step, and a job is queued again however long the controller is silent. A job whose stages another
+job trains would hold its GPU and wait: it queues itself behind that one.
 """
 
 from __future__ import annotations
