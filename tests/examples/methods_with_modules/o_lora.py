@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from benchmark.models.architectures import matrix
+from benchmark.models.architectures import get_matrix
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import Adapter, linear_maps
 from benchmark.training.method import AtLeastOne, LifelongMethod, NotNegative
@@ -23,7 +23,7 @@ class SumOfAdapters(ExtendedModel):
     def add(self):
         self.requires_grad_(False)
         maps, rank = linear_maps(self), self.made_with["rank"]
-        self.adapters.append(nn.ModuleList(Adapter(matrix(module), rank) for module in maps))
+        self.adapters.append(nn.ModuleList(Adapter(get_matrix(module), rank) for module in maps))
         self.made_with["domains"] += 1
 
     def adapt(self, place, module, inputs, output):
