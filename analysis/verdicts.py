@@ -289,7 +289,8 @@ def _put_products(numbers: Measurements, part: Study) -> None:
         for index, stage in enumerate(run.stages):
             for line in stage:
                 if isinstance(line, MetricsLine) and (conflicts := line.values.get("conflicts")) is not None:
-                    last[index, line.phase] = (line.values["steps"] or 0.0, conflicts)
+                    # of a method that counts conflicts, but not the steps that had a memory, all steps count
+                    last[index, line.phase] = (line.values.get("steps") or line.step, conflicts)
         steps = sum(steps for steps, _ in last.values())
         if steps:
             share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)

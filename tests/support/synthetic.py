@@ -210,7 +210,7 @@ class _Run:
             line |= {"bits_per_byte": dict.fromkeys(dict(self.domains), 1.0)}
             lines.append(line | {"loss": 2.0, "tokens_per_second": 1e4, "learning_rate": 5e-4})
         if self.method == "agem" and stage:
-            values = {"steps": 1000, "conflicts": 0.0005 * (1 + 0.3 * self.noise("conflicts"))}
+            values = {"conflicts": 0.0005 * (1 + 0.3 * self.noise("conflicts"))}
             lines.append({"kind": "metrics", "phase": "adapt", "step": 1000, "values": values})
         spent = self.charged(1.0)
         timed = [
