@@ -13,7 +13,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.load import expand, load_suite, parse_set
 from benchmark.settings.names import list_suite_names
 from benchmark.settings.suite import pick_for_stage
-from benchmark.training.step_times import find_stage_times
+from benchmark.training.step_times import find_times
 from docs import suite_keys
 
 ROOT = Path(__file__).parent.parent
@@ -170,7 +170,7 @@ def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_every
     (tmp_path / "mine.toml").write_text('extends = "demo"\n')
     for name in ("demo", "mine.toml"):
         config = methods.list_runs(load_suite(name))[0]
-        assert config.budget.reference == "benchmark/suites/demo_times.json" and find_stage_times(config, 0).phases
+        assert config.budget.reference == "benchmark/suites/demo_times.json" and find_times(config)[0].phases
 
 
 def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -> None:

@@ -21,7 +21,7 @@ from benchmark.training.clock import count_flops
 from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 from benchmark.training.step import StageInputs, Stepper, make_stage
-from benchmark.training.step_times import RowTimes, StageTimes, find_stage_times, list_settings
+from benchmark.training.step_times import RowTimes, StageTimes, find_times, list_settings
 from tests.support.record_lines import read_stage_lines
 
 BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu")
@@ -163,15 +163,15 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
         TinyRuns("er", methods.build, tmp_path).make_config(), unit="reference", amount=1, reference=str(path)
     )
     with pytest.raises(ConfigError, match=r"times\.json .*run_all\.py speed conformance --reference"):
-        find_stage_times(config, 0)
+        find_times(config)
     rows = [RowTimes("naive", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
     step_times.write(path, rows, ALONE.describe_hardware())
     with pytest.raises(ConfigError, match="of er with options {} .*row 'er'"):
-        find_stage_times(config, 0)
+        find_times(config)
     other = {**list_settings(config), "training.batch_size": 2048}
     step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], ALONE.describe_hardware())
     with pytest.raises(ConfigError, match="of er .*other settings .*row 'er'"):
-        find_stage_times(config, 0)
+        find_times(config)
     assert [p.name for p in tmp_path.iterdir()] == ["times.json"]
 
 
@@ -199,7 +199,7 @@ def test_costs_of_a_suite(tmp_path) -> None:
     step_times.write(path, rows, ALONE.describe_hardware())
     assert json.loads(path.read_text())["machine"]["device"] == "CPU"
     budget = with_budget(configs[2], unit="reference", amount=1, reference=str(path))
-    assert find_stage_times(budget, 1) == rows[2].stages[1]
+    assert find_times(budget)[1] == rows[2].stages[1]
 
 
 def test_a_machine_that_slows_down_changes_no_time(tmp_path, monkeypatch) -> None:

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -35,7 +35,7 @@ def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]
     """
     import joblib  # a plan of runs waits for nothing
 
-    files = list(find_modules(package))
+    files = find_modules(package)
     processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
     read = joblib.Parallel(n_jobs=processes)(joblib.delayed(_read_module)(*file) for file in files)
     return tuple(chain.from_iterable(documents for documents, _ in read)), sum((skips for _, skips in read), Counter())
@@ -90,12 +90,14 @@ def _walk_objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
         yield from _walk_objects(child, f"{name}.{child.name}".lstrip(".") if within else name)
 
 
-def find_modules(package: str) -> Iterator[tuple[Path, str]]:
-    """The files of a package's modules and their dotted names, sorted, without its tests."""
+@lru_cache(maxsize=16)
+def find_modules(package: str) -> Sequence[tuple[Path, str]]:
+    """The files of a package's modules and their dotted names, sorted, without its tests. Remembered, too."""
+    modules = []
     for root in _find_roots(package):
         prefix = () if package == STDLIB else (package,)
         if root.is_file():
-            yield root, package
+            modules.append((root, package))
         for folder, folders, names in os.walk(root, onerror=refuse):
             # other names cannot be imported: site-packages in the standard library, caches
             folders[:] = sorted(f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"})
@@ -104,7 +106,8 @@ def find_modules(package: str) -> Iterator[tuple[Path, str]]:
                 if name.endswith(".py"):
                     stem = name.removesuffix(".py")
                     parts = inside if stem == "__init__" else (*inside, stem)
-                    yield Path(folder, name), ".".join(parts) or package
+                    modules.append((Path(folder, name), ".".join(parts) or package))
+    return modules
 
 
 def _find_roots(package: str) -> list[Path]:

@@ -21,7 +21,7 @@ from benchmark.settings.base import digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, pick_for_stage
 from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, choose_optimizer, keeps_optimizer
-from benchmark.training.step_times import find_stage_times
+from benchmark.training.step_times import find_times
 
 FORMAT = 3  # raised when the same settings come to mean another computation
 NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
@@ -100,11 +100,11 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
     count = len(config.domains)
     if config.replay and config.replay.share:
         same["replay"] = [config.replay.share, *texts[count:]]
-    parts, domains = [], config.domains
+    parts, domains, times = [], config.domains, find_times(config)
     for index, text in enumerate(texts[:count]):
         spent: list[Any] = [budget.unit, pick_for_stage(budget.amount, index)]
         if budget.reference:
-            spent.append(structs.asdict(find_stage_times(config, index)))
+            spent.append(structs.asdict(times[index]))
         parts.append(
             {
                 **same,

@@ -29,7 +29,7 @@ from benchmark.training.method import Phase, get_state, keeps_optimizer, set_sta
 from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import Stopped, describe_provenance
 from benchmark.training.step import StageInputs, Stepper
-from benchmark.training.step_times import find_stage_times
+from benchmark.training.step_times import find_times
 
 if TYPE_CHECKING:
     from benchmark.training.run import Run
@@ -49,7 +49,7 @@ class StageRun:
         self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
-        self.times = find_stage_times(run.config, self.stage.index)  # the table knows the run's own settings
+        self.times = find_times(run.config)[self.stage.index]  # the table knows the run's own settings
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
         self.carries = False  # whether any phase goes on with what an earlier one has left

@@ -53,7 +53,7 @@ def list_settings(config: RunConfig) -> dict[str, Any]:
         "training": {"batch_size", "micro_batch_size", "clip", "precision", "compile", "shard"}
         | {"optimizer", "optimizer_options"},
     }
-    content = config.model_dump(mode="json")
+    content = config.model_dump(mode="json", include=relevant)
     return {f"{room}.{key}": content[room].get(key) for room, keys in relevant.items() for key in sorted(keys)}
 
 
@@ -72,25 +72,26 @@ def _read(path: Path, changed: int) -> Table:
         ) from None
 
 
-def find_stage_times(config: RunConfig, stage: int) -> StageTimes:
-    """The times of a stage in the table that a run's budget names; zeros where the budget names none.
+def find_times(config: RunConfig) -> Sequence[StageTimes]:
+    """The times of each stage in the table that a run's budget names; zeros where the budget names none.
 
     Raises ConfigError when there is no such table, or the run is not in it.
     """
     if not config.budget.reference:
-        return StageTimes(0.0, {})
+        return [StageTimes(0.0, {})] * len(config.domains)
     given = Path(config.budget.reference)
     # as a suite that comes with the project says it
     path = given if given.exists() or not (ROOT / given).exists() else ROOT / given
     cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     if not path.exists():
         raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")
-    asked = config.method, config.options, list_settings(config)
+    settings = list_settings(config)
     for row in _read(path, path.stat().st_mtime_ns).rows:
+        is_asked_for = (row.method, row.options) == (config.method, config.options)
         # what has its default is left out of either
-        measured = row.method, row.options, {key: row.settings.get(key) for key in asked[2]}
-        if measured == asked and stage < len(row.stages):
-            return row.stages[stage]
+        is_alike = is_asked_for and all(row.settings.get(key) == value for key, value in settings.items())
+        if is_alike and len(row.stages) >= len(config.domains):
+            return row.stages
     raise ConfigError(
         f"{path} has no step times of {config.method} with options {config.options} and the other settings of row "
         f"{config.row!r}; {cure}"

@@ -27,7 +27,7 @@ from benchmark.records import DoneLine, EvaluationLine, find_last
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, load_runs
-from benchmark.training.step_times import find_stage_times
+from benchmark.training.step_times import find_times
 
 TIMES, RUN = HERE / "step_times.json", "map_seconds"
 SECONDS = (36.0, 144.0)  # each row of the map has budgets below and above; the first is that of `map_seconds.toml`
@@ -72,7 +72,7 @@ def time_run(config: RunConfig, run: RunRecords) -> float:
     budget = config.budget.model_copy(update={"reference": str(TIMES)})
     config, total = config.model_copy(update={"budget": budget}), 0.0
     for index, lines in enumerate(run.stages):
-        times, done = find_stage_times(config, index), find_last(lines, DoneLine)
+        times, done = find_times(config)[index], find_last(lines, DoneLine)
         if done and done.charged["steps"]:
             total += times.set_up + sum(phase["steps"] * times.phases[phase["name"]] for phase in done.phases)
     return total
