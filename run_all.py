@@ -76,12 +76,12 @@ def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
 def run(options: argparse.Namespace) -> int:
     import paper_tables
     from benchmark.jobs.status import describe
-    from benchmark.jobs.waves import Tables, execute, make_plan
+    from benchmark.jobs.waves import execute, make_plan
 
-    survey, tables = make_survey(options), Tables(paper_tables.write_report, options.out)
+    survey, render = make_survey(options), paper_tables.write_report
     if options.dry_run:
-        return say(describe(make_plan(survey, tables, options), executors.find(options.executor)))
-    return execute(survey, tables, options)
+        return say(describe(make_plan(survey, render, options), executors.find(options.executor)))
+    return execute(survey, render, options)
 
 
 def tune(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
-from benchmark.settings.names import UNIGRAM, UNTOUCHED, make_slug
+from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
 from benchmark.store import RunRecords
 
@@ -84,10 +84,10 @@ def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[Table
     """AP of each start model, untouched, and of the unigram distributions, on the domains that have come so far."""
     for name, runs in part.starts.items():
         starts = [[select_measure(run.start, domain.name) for domain in run.domains] for run in runs]
-        yield _make_reference_row(name + UNTOUCHED, starts, places)
+        yield _make_reference_row(f"{name}, untouched", starts, places)
     most = part.on_most_texts
     unigram = {run.seed: [run.line.unigram[domain.name] for domain in run.domains] for run in most}
-    yield _make_reference_row(UNIGRAM, list(unigram.values()), places)
+    yield _make_reference_row("Unigram distributions", list(unigram.values()), places)
 
 
 def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:

@@ -13,7 +13,7 @@ from analysis.exhibits import AVERAGE, PROMPT_ROWS, TableExhibit, add_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import ZeroShotLine
-from benchmark.settings.names import BASELINE, make_slug
+from benchmark.settings.names import make_slug
 
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
 PROMPTED = "ELLE"  # the paper's row with prompts
@@ -209,7 +209,7 @@ def _collect_baselines(part: Study) -> list[ScoredRow]:
     of_task = part.baselines["task_key"].isin(set(scores["task_key"]))
     measured = part.baselines[of_task & part.baselines["window"].isin({"", *windows})].assign(seed=0)
     return [
-        (BASELINE + name, False, average_by_domain(lines, ["seed"]), "", "")
+        (f"Baseline: {name}", False, average_by_domain(lines, ["seed"]), "", "")
         for name, lines in measured.groupby("name", sort=False)
     ]
 

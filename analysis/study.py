@@ -37,7 +37,7 @@ from benchmark.records import (
     find_last,
     select_kind,
 )
-from benchmark.settings.names import START, make_slug
+from benchmark.settings.names import make_slug
 from benchmark.settings.units import list_recorded_units
 from benchmark.store import ENOUGH_CORES, RunRecords
 
@@ -346,8 +346,8 @@ class Study:
                 name = Path(run.line.config["model"].get("start") or "").name
                 starts.setdefault(name, {}).setdefault(run.seed, run)
         if len(starts) == 1:
-            return {START: [*next(iter(starts.values())).values()]}
-        return {f"{START} {name}": [*runs.values()] for name, runs in starts.items()}
+            return {"Start model": [*next(iter(starts.values())).values()]}
+        return {f"Start model {name}": [*runs.values()] for name, runs in starts.items()}
 
     @cached_property
     def on_most_texts(self) -> list[RunRecords]:
@@ -448,9 +448,9 @@ def describe_hardware(provenance: Provenance) -> str:
     """The hardware that decides how fast a step is, in words."""
     machine = provenance.hardware
     device = machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
-    count = provenance.threads
+    count = provenance.hardware.threads
     threads = f", {count} {'thread' if count == 1 else 'threads'}" if machine.device.lower() == "cpu" else ""
-    processes = f", {provenance.world_size} processes" if provenance.world_size > 1 else ""
+    processes = f", {provenance.hardware.count} processes" if provenance.hardware.count > 1 else ""
     return f"{device}{threads}{processes}, {provenance.precision}"
 
 

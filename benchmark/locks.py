@@ -169,7 +169,6 @@ class Lease:
         return silent > EXPIRES
 
     def _give_signs(self, number: int, ends: threading.Event) -> None:
-        """Give signs of life until it is given back."""
         while not ends.wait(BEAT):
             with contextlib.suppress(OSError):  # one that is lost has no file any more
                 os.utime(self._name_file(number))

@@ -111,9 +111,7 @@ class Provenance(Struct):
     code: str  # the commit where there is one, and a hash of the sources that trained
     packages: dict[str, str]  # versions
     hardware: Hardware
-    threads: int
     precision: str
-    world_size: int
 
 
 class StageBudget(Struct):

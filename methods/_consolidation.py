@@ -51,14 +51,11 @@ class Consolidation(LifelongMethod):
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
         import torch
 
-        from benchmark.training.evaluate import evaluating
-
         if not self.total:
             self.total = [torch.zeros_like(p) for p in learner.parameters]
         alone = learner.world.size == 1
         part = self.total if alone else [torch.zeros_like(p) for p in learner.parameters]
-        with evaluating(learner.model):
-            self.count += self.measure(learner, batches, part)
+        self.count += self.measure(learner, batches, part)
         if not alone:
             learner.world.add_up(part)
             for known, new in zip(self.total, part, strict=True):

@@ -43,10 +43,8 @@ class DAS(LifelongMethod):
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
         from benchmark.models.kinds.lora import linear_maps
-        from benchmark.training.evaluate import evaluating
 
-        with evaluating(learner.model):
-            learner.accumulate(batches)
+        learner.accumulate(batches)
         sums = []
         for module in linear_maps(learner.model):
             units = (module.weight * module.weight.grad).detach().sum(1 - find_output_dimension(module))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,12 +178,13 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
             super().__init__()
             self.body = body
 
-        def forward(self, input_ids, attention_mask):
+        def encode(self, input_ids, attention_mask):
             return self.body(input_ids, attention_mask=attention_mask).last_hidden_state
 
     checkpoint = SavedModel(folders[kind])
     theirs = checkpoint.load_classifier(("a", "b", "c"), "two").eval()
-    ours = ColumnClassifier(Encoder(theirs.base_model), checkpoint.config, 3).eval()
+    encoder: Any = Encoder(theirs.base_model)
+    ours = ColumnClassifier(encoder, checkpoint.config, 3).eval()
     last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
     weights = {key: next(last[name] for name in last if name.endswith(key)) for key in ours.head.state_dict()}
     ours.head.load_state_dict(weights)

@@ -99,8 +99,8 @@ def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: P
     mask[1, 7:] = 0
     padded = torch.where(mask.bool(), tokens, 1)
     for domain, index in (("web", 0), ("news", 1), ("biology", 2), ("still to come", 2)):
-        encoder = SavedModel(tmp_path / "model").load_classifier(("l", "r"), domain).eval().encoder
+        encoder = SavedModel(tmp_path / "model").load_classifier(("l", "r"), domain).eval().model
         assert all(parameter.requires_grad for parameter in encoder.parameters())
         hidden, short = model.hidden(tokens, of(index)), model.hidden(tokens[[1], :7], of(index, 1))
-        torch.testing.assert_close(encoder(tokens, torch.ones_like(tokens)), hidden, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(encoder(padded, mask)[1, :7], short[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(encoder.encode(tokens), hidden, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(encoder.encode(padded, mask.bool())[1, :7], short[0], rtol=1e-4, atol=1e-5)

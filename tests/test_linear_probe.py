@@ -20,7 +20,7 @@ from benchmark.downstream.finetune import score_all
 from benchmark.downstream.linear_probe import compute_features, score_probe
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
-from benchmark.models import build, import_kind
+from benchmark.models import build, load
 from benchmark.models.kinds.lora import LoraModel
 from benchmark.settings.tasks import SPLITS, Finetuning
 from tests.support.record_lines import read_lines
@@ -84,7 +84,7 @@ def test_a_pair_is_compared(folders):
 
 
 def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
-    """Oracle: what fine-tuning begins with: `load_column`, on texts of one window; domains differ."""
+    """Oracle: what fine-tuning begins with: `make_encoder`, on texts of one window; domains differ."""
     torch.manual_seed(0)
     bpe = tokenizer()
     vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)
@@ -102,7 +102,7 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
         of_domain = replace(data, task=TASK.model_copy(update={"domain": domain}))
         [feature] = compute_features(SavedModel(folder), of_domain, "none", 64)["test"]
         with torch.no_grad():
-            expected = import_kind(folder).load_column(folder, domain)(ids, torch.ones_like(ids))[0, 1:].mean(0)
+            expected = load(folder).make_encoder(domain).encode(ids)[0, 1:].mean(0)
         np.testing.assert_allclose(feature, expected.numpy(), atol=1e-5)
         seen.append(tuple(feature.round(4)))
     assert len(set(seen)) == 3

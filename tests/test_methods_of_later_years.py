@@ -16,6 +16,7 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
+from benchmark.models.devices import evaluating
 from benchmark.models.kinds.lora import linear_maps
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Size, Training
@@ -195,8 +196,8 @@ def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) ->
     tokens = torch.randint(4, 50, (4, 12), generator=generator)
     batch = toy.batch({"tokens": [0] * 4, "targets": [0] * 4})
     batch = replace(batch, tokens=tokens, positions=torch.arange(11).expand(4, 11), targets=tokens[:, 1:])
-    method.observe(learner, [batch])
-    assert model.training
+    with evaluating(model):
+        method.observe(learner, [batch])
     number, eps = 3, 1e-5
     module = linear_maps(model)[number]
     losses = []

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import methods
+from benchmark.models.devices import evaluating
 from benchmark.settings.suite import Data
 from benchmark.training.learner import Learner
 from benchmark.training.method import Phase
@@ -37,9 +38,9 @@ def measured(method, oracle, weights: str, domain: int, samples: int = 32) -> tu
     model.dropout.p = 0.5
     method.start_stage(model, toy.stage(domain))
     learner = toy.learner(model, method)
-    for part in toy.batches(oracle["domains"][domain - 1], samples):
-        method.observe(learner, [part])
-    assert model.training
+    with evaluating(model):  # as the loop does
+        for part in toy.batches(oracle["domains"][domain - 1], samples):
+            method.observe(learner, [part])
     model.dropout.p = 0.0
     return model, learner
 

@@ -71,8 +71,8 @@ def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path
         expected = model(tokens, domains, torch.arange(10)[None])
         torch.testing.assert_close(plain(tokens).logits[..., : expected.shape[-1]], expected, rtol=1e-4, atol=1e-5)
         if name == "o_lora":  # whose modules stay beside the network, all others are of training alone
-            encoder = extended.load_column(stage / "model", "logging")
-            hidden = encoder(tokens, torch.ones_like(tokens))
+            encoder = load(stage / "model").make_encoder("logging")
+            hidden = encoder.encode(tokens)
             torch.testing.assert_close(hidden, model.hidden(tokens, domains), rtol=1e-4, atol=1e-5)
 
 

@@ -180,7 +180,7 @@ def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
 def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
     """Oracle: the words a user needs: the bad value and the choices."""
     vocabulary = Vocabulary(292, ("web",))
-    with pytest.raises(ConfigError, match="'albert'; .*bert, .*gpt"):
+    with pytest.raises(ValueError, match="'albert'; .*bert, .*gpt"):
         build("albert", 2, 128, vocabulary, 32)
     with pytest.raises(ConfigError, match=r"hidden size 100 .*head size 64"):
         build("gpt", 2, 100, vocabulary, 32)

@@ -176,7 +176,7 @@ def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
     assert untrained not in scores and scores[last] == ["fish"]
     [failed] = [line for line in tiny.run_lines("trips") if line["kind"] == "failed"]
     assert "tripped" in failed["traceback"]
-    assert tiny.stage("Naive")[0]["provenance"]["world_size"] == 4
+    assert tiny.stage("Naive")[0]["provenance"]["hardware"]["count"] == 4
     expected = tiny.undisturbed("Naive")
     for name, tensor in expected.weights("Naive").items():
         torch.testing.assert_close(tiny.weights("Naive")[name], tensor, rtol=1e-3, atol=1e-5)

@@ -26,9 +26,9 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from benchmark.data.tokenizer import PAD, encode_texts
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
-from benchmark.models import LanguageModel, architectures, import_kind, load
+from benchmark.models import LanguageModel, architectures, load
 from benchmark.models.fast_operators import use_fast_dropout
-from benchmark.models.transformer import check_files, read_configuration, read_tokenizer, read_vocabulary
+from benchmark.models.transformer import check_files, find_kind, read_configuration, read_tokenizer, read_vocabulary
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
 from benchmark.training.method import Phase
@@ -104,9 +104,9 @@ class SavedModel:
         A masked model's head reads `<s>`, a causal one's the last token. A model with a column (PNN) or adapters (LoRA)
         for each domain is fine-tuned with those of `domain`, one with experts with all of them.
         """
-        if kind := import_kind(self.folder):
-            return ColumnClassifier(kind.load_column(self.folder, domain), self.config, len(labels))
-        check_files(self.folder)
+        if find_kind(self.folder):
+            model: Any = load(self.folder)
+            return ColumnClassifier(model.make_encoder(domain), self.config, len(labels))
         network = AutoModelForSequenceClassification.from_pretrained(
             self.folder,
             num_labels=len(labels),
@@ -123,12 +123,12 @@ class SavedModel:
 
 
 class ColumnClassifier(nn.Module):
-    """The head of transformers' sequence classifiers on an encoder: (B, T) ids and mask -> hidden states (B, T, D)."""
+    """The head of transformers' sequence classifiers on the hidden states of a model, all of which learns."""
 
-    def __init__(self, encoder: nn.Module, config: Any, classes: int) -> None:
+    def __init__(self, model: LanguageModel, config: Any, classes: int) -> None:
         super().__init__()
         architecture = architectures.find(config.model_type)
-        self.encoder, self.last = encoder, not architecture.masked
+        self.model, self.last = model.requires_grad_(), not architecture.masked
         config.num_labels = classes
         self.head = architecture.make_classifier(config)
         for module in self.head.modules():
@@ -138,7 +138,7 @@ class ColumnClassifier(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
-        hidden = self.encoder(input_ids, attention_mask)
+        hidden = self.model.encode(input_ids, attention_mask.bool())
         if self.last:
             hidden = hidden[torch.arange(len(hidden), device=hidden.device), attention_mask.sum(1) - 1]
         return SequenceClassifierOutput(logits=self.head(hidden))

@@ -26,7 +26,7 @@ from benchmark import records
 from benchmark.data.tokenizer import encode_texts
 from benchmark.downstream.classifier import Asked
 from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
-from benchmark.downstream.zero_shot import ZERO_SHOT, find_missing_tasks, hash_task_files, make_score_key
+from benchmark.downstream.zero_shot import ZERO_SHOT, hash_task_files, make_score_key, select_zero_shot_scores
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import choose_device, keep_random_numbers
 from benchmark.models.transformer import read_tokenizer
@@ -163,7 +163,8 @@ def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, as
         ]
 
     def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
-        tasks = find_missing_tasks(settings, key, records.read(path, records.SCORES))
+        there = select_zero_shot_scores(settings, key, records.read(path, records.SCORES))
+        tasks = [task for task in settings.tasks if task not in there]
         lines = [UnscoredLine(key=make_score_key(key, task, settings), task=task, **names) for task in tasks]
         return [(lines, partial(compute, tasks))] if tasks else []
 

@@ -51,9 +51,3 @@ def select_zero_shot_scores(settings: Evaluate, stage: str, lines: Iterable[Line
         if isinstance(line, ZeroShotLine) and line.task in settings.tasks
         if line.key == make_score_key(stage, line.task, settings) and content in ("", line.content)
     }
-
-
-def find_missing_tasks(settings: Evaluate, stage: str, lines: Iterable[LineOfScores]) -> list[str]:
-    """The tasks that a stage's model was not asked yet."""
-    there = select_zero_shot_scores(settings, stage, lines)
-    return [task for task in settings.tasks if task not in there]

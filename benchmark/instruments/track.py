@@ -53,7 +53,6 @@ def write_events(folder: Path, evaluations: Sequence[Point]) -> None:
 
 
 def list_points(run: RunRecords) -> Iterator[Point]:
-    """Each evaluation of a run."""
     steps = 0.0
     for index, stage in enumerate(run.stages):
         for line in stage:

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
@@ -26,7 +26,7 @@ from benchmark.training.progress import WATCHED
 
 CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]
-OUTCOMES: tuple[Outcome, ...] = ("done", "failed", "stopped", "taken")  # by the exit status of a process
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # by the exit status of a process
 PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds after which a unit is tried again that another process had
 PROCESS = 2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel

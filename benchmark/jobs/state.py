@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from itertools import takewhile
 from typing import Literal
 
@@ -21,8 +21,7 @@ from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
-from benchmark.settings.suite import Data, RunConfig, Suite, Tokenizer
-from benchmark.settings.texts import Domain
+from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
 from benchmark.training.identity import Identities, Identity
@@ -114,7 +113,8 @@ class Survey:
 
     def plan_keys(self, config: RunConfig) -> list[str]:
         """Stage keys that are known before the text is tokenised; two of them are equal where the real ones are."""
-        texts = _hash_planned_texts(config.learned, config.tokenizer, config.data)
+        made = [config.tokenizer.model_dump(mode="json"), config.data.model_dump(mode="json", include=MAKES_TOKENS)]
+        texts = [digest([domain.model_dump(mode="json"), *made]) for domain in config.learned]
         return make_stage_keys(config, self._methods[config.row, str(config.options)], texts)
 
     def _read_state(self, config: RunConfig, identity: Identity) -> RunState:
@@ -203,12 +203,6 @@ def _has_prompts(store: Store, key: str) -> bool:
 
 
 MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid_tokens"}  # of the settings of data
-
-
-@lru_cache(maxsize=1000)  # the runs of a row share their settings
-def _hash_planned_texts(domains: Sequence[Domain], tokenizer: Tokenizer, data: Data) -> list[str]:
-    made = {"tokenizer": tokenizer.model_dump(mode="json"), "data": data.model_dump(mode="json", include=MAKES_TOKENS)}
-    return [digest([domain.model_dump(mode="json"), made]) for domain in domains]
 
 
 def _join(*parts: str) -> str:

@@ -87,10 +87,10 @@ def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
     logs = [Path(job.log) for job in [*(run.job for run in runs), *others] if job]
     folders = dict.fromkeys(str(log.parent) for log in logs if log.is_file())
     places = [f"logs are in {', '.join(folders)}, by job"] if folders else []
-    return [head, *summarise(states), *(_align(rows) if rows[1:] else []), *places, *write_notes(survey, states)]
+    return [head, *summarize_rows(states), *(_align(rows) if rows[1:] else []), *places, *write_notes(survey, states)]
 
 
-def summarise(states: Sequence[RunState]) -> list[str]:
+def summarize_rows(states: Sequence[RunState]) -> list[str]:
     """A line of titles, and one for each row of the suite: its runs by state, the mean AP of those that are done."""
     rows: dict[str, list[RunState]] = {}
     for run in states:
@@ -194,7 +194,6 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
 
 
 def _list_budgets(config: RunConfig) -> list[float]:
-    """The budget of each stage."""
     return [pick_for_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
 
 
@@ -210,7 +209,7 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     does_more = "next: the same command without --dry-run does that, then renders the report"
     return [
         f"{plan.suite.name}: {plan.suite.title}: {describe_sweep(plan.states)}",
-        *summarise(plan.states),
+        *summarize_rows(plan.states),
         *does,
         f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}",
         *filter(None, dict.fromkeys(notes)),

@@ -344,7 +344,7 @@ def make_hardware_table(runs: Sequence[RunRecords]) -> str:
     for start in starts.values():
         made = start.provenance
         torch = made.packages.get("torch", "")
-        rows[describe_machine(start), str(made.threads), str(made.world_size), made.precision, torch] += 1
+        rows[describe_machine(start), str(made.hardware.threads), str(made.hardware.count), made.precision, torch] += 1
     heads = ("Machine", "Threads", "Processes", "Precision", "torch", "Stages")
     table = [heads, (":--",) * 5 + ("--:",), *((*row, str(count)) for row, count in sorted(rows.items()))]
     return "**What the stages were trained on.**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)

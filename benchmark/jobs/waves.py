@@ -36,14 +36,6 @@ from benchmark.settings.suite import RunConfig, Suite
 
 
 @dataclass(frozen=True)
-class Tables:
-    """The renderer of a suite's tables, and its folder; handed in, because jobs must not import the rooms of tables."""
-
-    render: RenderReport
-    out: Path
-
-
-@dataclass(frozen=True)
 class Wave:
     """Units that wait for none of each other."""
 
@@ -57,7 +49,8 @@ class Plan:
 
     survey: Survey
     states: Sequence[RunState]
-    tables: Tables | None = None  # of who renders them
+    render: RenderReport | None = None  # handed in, because jobs must not import the rooms of tables
+    out: Path = Path()  # of tables
     retry_failed: bool = False
     parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
     processes: int | Literal["all"] | None = None  # of a machine, that train a run together; None: the executor knows
@@ -92,10 +85,9 @@ class Plan:
 
     @property
     def report(self) -> Wave:
-        """The last one."""
-        assert self.tables
+        assert self.render
         configs = tuple(state.config for state in self.states)
-        own = (self.suite, configs, self.tables.render, self.tables.out.absolute())
+        own = (self.suite, configs, self.render, self.out.absolute())
         return Wave("report", [Report(self.runs, configs[0], "all", *own)])
 
     def _plan_texts(self) -> list[Unit]:
@@ -166,16 +158,16 @@ class Plan:
         return list(units.values())
 
 
-def make_plan(survey: Survey, tables: Tables, options: argparse.Namespace) -> Plan:
+def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace) -> Plan:
     """The work of `run` with these options. Raises ConfigError for what could not be done after training."""
     asked = (options.retry_failed, options.parallel, options.processes, options.program)
-    plan = Plan(survey, survey.read_states(), tables, *asked)
+    plan = Plan(survey, survey.read_states(), render, options.out, *asked)
     if plan.suite.evaluate.tasks and plan._plan_scores():
         check_before_training(survey.configs)
     return plan
 
 
-def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
+def execute(survey: Survey, render: RenderReport, options: argparse.Namespace) -> int:
     """Do the missing work, and render, or have it done. Returns an exit status."""
     try:
         survey.store.data.mkdir(parents=True, exist_ok=True)  # from now on text counts here, and not records alone
@@ -185,7 +177,7 @@ def execute(survey: Survey, tables: Tables, options: argparse.Namespace) -> int:
         said = f"{error}: nothing was begun or submitted; make room there, or repair it, and call `run` again"
         raise UserError(said) from None
     try:
-        return executors.find(options.executor).execute(make_plan(survey, tables, options))
+        return executors.find(options.executor).execute(make_plan(survey, render, options))
     finally:
         survey.in_progress.release()
 

@@ -17,14 +17,9 @@ def load(folder: Path | str) -> LanguageModel:
     Raises ConfigError when `folder` holds no such model, DamagedFile for one that is not as it was saved.
     """
     with transformer.name_damage_in_errors(Path(folder)):
-        kind = import_kind(Path(folder))
-        return kind.load(folder) if kind else transformer.load(folder)
-
-
-def import_kind(folder: Path) -> Any:
-    """The module of the kind of model in a folder, imported only now; None where it is a network alone."""
-    name = transformer.find_kind(folder)
-    return name and import_module(f"benchmark.models.kinds.{name}")
+        kind = transformer.find_kind(Path(folder))
+        module: Any = import_module(f"benchmark.models.kinds.{kind}") if kind else transformer
+        return module.load(folder)
 
 
 def load_trained(stage: Path) -> LanguageModel:

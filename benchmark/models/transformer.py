@@ -332,9 +332,10 @@ def load_network(folder: Path | str) -> PreTrainedModel:
     check_files(folder)
     model_type = str(read_configuration(folder).get("model_type"))
     try:
-        family: Any = architectures.find(model_type).find_family(model_type)
+        record = architectures.find(model_type)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
+    family: Any = record.families[record.model_types.index(model_type)]
     with name_damage_in_errors(folder):
         network, report = family.from_pretrained(
             folder,

@@ -25,10 +25,8 @@ ARCHITECTURE_FOLDERS = [str(Path(__file__).parents[1] / "models" / "architecture
 
 
 def list_architecture_names() -> list[str]:
-    """Names of all architectures; a file that begins with an underscore holds what several of them share."""
-    return sorted(
-        module.name for module in pkgutil.iter_modules(ARCHITECTURE_FOLDERS) if not module.name.startswith("_")
-    )
+    """Names of all architectures."""
+    return sorted(module.name for module in pkgutil.iter_modules(ARCHITECTURE_FOLDERS))
 
 
 def check_architecture(name: str) -> str:
@@ -49,12 +47,6 @@ def find_equal_labels(labels: Iterable[str]) -> list[str]:
     known = list(labels)
     counts = Counter(map(make_slug, known))
     return sorted({label for label in known if counts[make_slug(label)] > 1}) if len(counts) < len(known) else []
-
-
-# What tables call lines of their own
-UNIGRAM = "Unigram distributions"
-START, UNTOUCHED = "Start model", ", untouched"
-BASELINE = "Baseline: "
 
 
 def make_row_slug(row: str) -> str:

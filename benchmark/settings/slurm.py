@@ -18,7 +18,6 @@ Gpus = NonNegativeInt | Annotated[str, Field(pattern=r"^([\w.-]+:)?[1-9]\d*$")]
 
 
 def find_section(kind: str) -> str:
-    """The section of a kind of work."""
     return "train" if kind == "stages" else kind
 
 

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from benchmark import records
 from benchmark.data.tokens import DomainTokens
 from benchmark.models import LanguageModel
-from benchmark.models.devices import autocast
-from benchmark.models.devices import evaluating as evaluating  # where methods look for it
+from benchmark.models.devices import autocast, evaluating
 from benchmark.records import EvaluationLine, LaterLine, StageLine
 from benchmark.training.processes import World
 from benchmark.training.stream import Stream, count_predictions

@@ -31,6 +31,7 @@ import torch.distributed as dist
 
 from benchmark.models.devices import choose_device, name_device, synchronize
 from benchmark.records import Hardware, Provenance
+from benchmark.settings.names import ROOT
 
 T = TypeVar("T")
 
@@ -153,7 +154,6 @@ def list_own_cores() -> list[int]:
 
 
 def find_machine_name() -> str:
-    """The name of this machine."""
     return os.environ.get(NODE) or socket.gethostname()
 
 
@@ -181,21 +181,17 @@ def _read_cpu_model() -> str:
     return named[1].strip() if named else platform.machine()
 
 
-ROOT = Path(__file__).parents[2]
 COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn", "submitit")
 
 
 def describe_provenance(world: World, precision: str) -> Provenance:
     """The code, the packages and the machine with which this process trains a stage."""
-    hardware = world.describe_hardware()
     return Provenance(
         code=find_code_version(),
         packages={"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
-        hardware=hardware,
-        threads=hardware.threads,
+        hardware=world.describe_hardware(),
         precision=precision,
-        world_size=world.size,
     )
 
 

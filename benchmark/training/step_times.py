@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import structs
 
 from benchmark.files import write_json
 from benchmark.records import Hardware
@@ -58,7 +57,7 @@ def list_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
-    write_json(path, {"machine": structs.asdict(machine), "rows": msgspec.to_builtins(rows)}, indent=1)
+    write_json(path, msgspec.to_builtins(Table(machine, tuple(rows))), indent=1)
 
 
 @lru_cache(maxsize=4)

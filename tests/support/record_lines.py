@@ -49,7 +49,7 @@ def append_line(path: Path, line: Line) -> None:
 # Lines of a stage, as training writes them
 
 HARDWARE = {"device": "CPU", "count": 1, "cpu": "Example CPU"}
-PROVENANCE = {"code": "1", "packages": {}, "hardware": HARDWARE, "threads": 1, "precision": "fp32", "world_size": 1}
+PROVENANCE = {"code": "1", "packages": {}, "hardware": HARDWARE, "precision": "fp32"}
 STAGE: dict[str, Any] = {
     "kind": "stage",
     "key": "k",

@@ -27,9 +27,10 @@ from benchmark.jobs.executors import Job, slurm
 from benchmark.jobs.executors.local import do_units
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.state import RunState, Survey
-from benchmark.jobs.waves import Plan, Tables
+from benchmark.jobs.waves import Plan
 from benchmark.jobs.work import Train, Worker
 from benchmark.settings.load import expand, load_suite
+from benchmark.settings.names import ROOT
 from benchmark.settings.suite import RunConfig
 from benchmark.store import Store
 from benchmark.training.processes import join
@@ -105,8 +106,8 @@ def write_task(folder: Path) -> str:
 def copy_code(folder: Path) -> Path:
     """A copy of the code that knows the methods of `tests/examples/paced*.py`."""
     for name in slurm.CODE:
-        shutil.copytree(slurm.ROOT / name, folder / name)  # with what Python has compiled of it
-    shutil.copy(slurm.ROOT / "run_all.py", folder)
+        shutil.copytree(ROOT / name, folder / name)  # with what Python has compiled of it
+    shutil.copy(ROOT / "run_all.py", folder)
     for method in (Path(__file__).parents[1] / "examples").glob("paced*.py"):
         shutil.copy(method, folder / "methods" / method.name)
     return folder
@@ -187,7 +188,7 @@ class SuiteFolder:
         suite = load_suite(str(self.file), overrides)
         configs = [config for config in self.configs() if rows is None or config.row in rows]
         survey = Survey(suite, configs, methods.build, Store(self.runs), paper_tables.list_measures(suite))
-        return Plan(survey, survey.read_states(), Tables(paper_tables.write_report, self.folder / "report"))
+        return Plan(survey, survey.read_states(), paper_tables.write_report, self.folder / "report")
 
     def survey(self) -> Survey:
         return Survey(load_suite(str(self.file)), self.configs(), methods.build, Store(self.runs))

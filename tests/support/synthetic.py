@@ -226,8 +226,13 @@ class _Run:
         provenance = {
             **PROVENANCE,
             "packages": {"torch": "2.13.0", "transformers": "5.23.0"},
-            "hardware": {"device": self.suite.hardware, "count": 1, "cpu": "Example CPU", "node": "node1"},
-            "threads": 2,
+            "hardware": {
+                "device": self.suite.hardware,
+                "count": 1,
+                "cpu": "Example CPU",
+                "threads": 2,
+                "node": "node1",
+            },
         }
         return {
             **{**STAGE, "key": self.keys[stage], "index": stage, "domain": name, "provenance": provenance},

@@ -266,10 +266,6 @@ class Architecture:
         families: tuple[Any, ...] = self.families
         return tuple(family.config_class.model_type for family in families)
 
-    def find_family(self, model_type: str) -> type[PreTrainedModel]:
-        """transformers' class for one of its names."""
-        return self.families[self.model_types.index(model_type)]
-
     def build(self, shape: Shape) -> PreTrainedModel:
         """A freshly initialised network; its weights are a function of torch's seed.
 
@@ -312,12 +308,9 @@ _loaded: dict[str, Architecture] = {}
 
 
 def load(name: str) -> Architecture:
-    """The record in NAME.py. Raises ConfigError with the choices where there is no such file."""
+    """The record in NAME.py. Raises ValueError with the choices where there is no such file."""
     if name not in _loaded:
-        try:
-            _loaded[name] = importlib.import_module(f"{__name__}.{check_architecture(name)}").ARCHITECTURE
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        _loaded[name] = importlib.import_module(f"{__name__}.{check_architecture(name)}").ARCHITECTURE
     return _loaded[name]
 
 

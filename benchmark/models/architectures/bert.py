@@ -66,7 +66,6 @@ class Bert(Architecture):
         )
 
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
-        """The modules of a layer."""
         return Layer(
             attention=Attention(
                 norm=layer.attention.output.LayerNorm,

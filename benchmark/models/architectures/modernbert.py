@@ -18,7 +18,7 @@ from benchmark.data.tokenizer import BOS, EOS
 from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, split
 
 
-class MeanOrFirstHead(nn.Module):
+class FirstTokenHead(nn.Module):
     """The head and the classifier of transformers' ModernBertForSequenceClassification: (B, T, D) to (B, C)."""
 
     def __init__(self, config: Any) -> None:
@@ -80,7 +80,7 @@ class ModernBert(Architecture):
         return network.head.act
 
     def make_classifier(self, config: Any) -> nn.Module:
-        return MeanOrFirstHead(config)
+        return FirstTokenHead(config)
 
 
 def _find_layer_modules(layer: Any) -> Layer[Any]:

@@ -158,7 +158,6 @@ def place_layers(layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]) -
 
 
 def read_epsilon(network: PreTrainedModel) -> float:
-    """The epsilon of the network's norms."""
     return getattr(network.config, find_architecture(network).epsilon)
 
 

@@ -25,7 +25,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmark.models.architectures import get_matrix
-from benchmark.models.kinds import Encoder
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.transformer import LanguageModel
 
@@ -131,9 +130,9 @@ class ExpertModel(ExtendedModel):
             counts.tolist(),
         )
 
-    def make_encoder(self, domain: str) -> Encoder:
+    def make_encoder(self, domain: str) -> LanguageModel:
         """The model with all its experts, whatever the domain: the router chooses."""
-        return Encoder(self)
+        return self
 
 
 def _list_maps(ffn: Any) -> list[Any]:

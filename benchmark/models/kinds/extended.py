@@ -14,11 +14,10 @@ from typing import Any
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmark.models import transformer
-from benchmark.models.kinds import PlainEncoder
 from benchmark.models.transformer import LanguageModel
 from benchmark.settings.base import ConfigError
 
@@ -52,9 +51,9 @@ class ExtendedModel(LanguageModel):
             "fine-tuned: define its `to_plain` where one does"
         )
 
-    def make_encoder(self, domain: str) -> nn.Module:
-        """The network to fine-tune on a task of `domain`: (B, T) ids and mask -> (B, T, D). See `to_plain`."""
-        return PlainEncoder(self.to_plain())
+    def make_encoder(self, domain: str) -> LanguageModel:
+        """The model to fine-tune on a task of `domain`. See `to_plain`."""
+        return LanguageModel(self.to_plain(), self.vocabulary)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         super()._write(folder, tokenizer)
@@ -85,8 +84,3 @@ def load(folder: Path | str) -> ExtendedModel:
         raise ValueError(f"{len(other)} tensors are missing or none of {name}'s, e.g. {min(other)}")
     model.load_state_dict(own, strict=False)
     return model.eval()
-
-
-def load_column(folder: Path | str, domain: str) -> nn.Module:
-    """See `ExtendedModel.make_encoder`."""
-    return load(folder).make_encoder(domain)

@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from benchmark.models.architectures import get_matrix
-from benchmark.models.kinds import PlainEncoder
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.progressive import compute_by_domain
 from benchmark.models.transformer import LanguageModel
@@ -120,9 +119,9 @@ class LoraModel(ExtendedModel):
                 adapter.merge(module)
         return self.network
 
-    def make_encoder(self, domain: str) -> PlainEncoder:
+    def make_encoder(self, domain: str) -> LanguageModel:
         known = self.vocabulary.domains
-        return PlainEncoder(self.to_plain(known.index(domain) if domain in known else -1))
+        return LanguageModel(self.to_plain(known.index(domain) if domain in known else -1), self.vocabulary)
 
 
 def linear_maps(model: LanguageModel) -> list[Any]:

@@ -24,7 +24,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from benchmark.models import transformer
-from benchmark.models.kinds import Encoder
 from benchmark.models.transformer import LanguageModel
 
 FILE = transformer.KIND_FILES["progressive"]  # in the folder of a saved model, beside the folder of each column
@@ -160,6 +159,16 @@ class ProgressiveModel(LanguageModel):
     def _get_column(self, index: int) -> Any:
         return self.earlier[index] if index < len(self.earlier) else self
 
+    def make_encoder(self, domain: str) -> ProgressiveModel:
+        """The column of `domain` with all that it hears, the newest for a domain that has none.
+
+        All of it learns: the authors found that better than tuning the newest column alone (a comment in the paper's
+        source).
+        """
+        known, columns = self.vocabulary.domains, self.columns
+        count = known.index(domain) + 1 if domain in known else len(columns)
+        return ProgressiveModel(columns[:count], self.laterals[: count - 1], self.kind)
+
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         """A Hugging Face folder for each column; what they share (config, tokenizer) lies here, too."""
         for index, column in enumerate(self.columns):
@@ -197,28 +206,13 @@ def compute_by_domain(
     return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
-def load(folder: Path | str, columns: int | None = None) -> ProgressiveModel:
-    """The model that `ProgressiveModel.save` wrote, or its first `columns` columns; in evaluation mode."""
+def load(folder: Path | str) -> ProgressiveModel:
+    """The model that `ProgressiveModel.save` wrote, in evaluation mode."""
     folder = Path(folder)
     transformer.check_files(folder)
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    count = content["columns"] if columns is None else columns
-    models = [transformer.load(folder / f"column_{index}") for index in range(count)]
+    models = [transformer.load(folder / f"column_{index}") for index in range(content["columns"])]
     hidden_size, layers = models[0].hidden_size, models[0].layers
-    laterals = nn.ModuleList(make_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, count))
-    names = set(laterals.state_dict())
-    saved = load_file(folder / _LATERALS)
-    laterals.load_state_dict({name: tensor for name, tensor in saved.items() if name in names})
+    laterals = nn.ModuleList(make_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, len(models)))
+    laterals.load_state_dict(load_file(folder / _LATERALS))
     return ProgressiveModel(models, laterals, content["lateral"])
-
-
-def load_column(folder: Path | str, domain: str) -> Encoder:
-    """The column of `domain` with all that it hears, the newest for a domain that has none.
-
-    All of it learns: the authors found that better than tuning the newest column alone (a comment in the paper's
-    source).
-    """
-    columns = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))["columns"]
-    domains = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["domains"]
-    index = domains.index(domain) if domain in domains else len(domains) - 1
-    return Encoder(load(folder, min(index + 1, columns)))

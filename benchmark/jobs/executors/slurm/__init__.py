@@ -35,6 +35,7 @@ from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
+from benchmark.settings.names import ROOT
 from benchmark.settings.slurm import KINDS, Slurm, find_section
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
@@ -54,7 +55,6 @@ ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of t
 }
 UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
-ROOT = Path(__file__).parents[4]
 ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
 SEES = "sees this folder, and has torch"
 PROBE = f"""\

@@ -122,7 +122,6 @@ def write_script(folder: Path, parameters: dict[str, Any], command: str) -> Path
 
 
 def find_log(folder: Path, job: str) -> Path:
-    """The log of a job."""
     return folder / f"{job}_0_log.out"
 
 
