@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.errors import run_command
+from benchmark.errors import UserError, run_command
 from benchmark.jobs import executors
 from benchmark.settings.command_line import parse, repeat_options
 
@@ -62,7 +62,8 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
     from benchmark.store import Store
 
     suite, configs = read_suite(options, options.suite)
-    return Survey(suite, configs, methods.build, Store(runs or options.runs), paper_tables.list_measures(suite))
+    store = Store(runs or require_runs(options.runs))
+    return Survey(suite, configs, methods.build, store, paper_tables.list_measures(suite))
 
 
 def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
@@ -71,6 +72,15 @@ def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
 
     names = [suite.name for suite, _ in suites]
     return open_records(str(runs), names) if (runs / RECORDS).is_dir() else nullcontext(runs)
+
+
+def require_runs(runs: Path) -> Path:
+    """The folder of `--runs`, for commands that write there. Raises UserError for a study's, which is only read."""
+    from benchmark.jobs.study import RECORDS
+
+    if (runs / RECORDS).is_dir():
+        raise UserError(f"{runs} is a study's folder: give another --runs; `collect` adds what is trained there")
+    return runs
 
 
 def run(options: argparse.Namespace) -> int:
@@ -88,16 +98,16 @@ def tune(options: argparse.Namespace) -> int:
     import methods
     from benchmark.jobs import tuning
 
-    suite = read_suite(options, options.suite)[0]
+    suite, runs = read_suite(options, options.suite)[0], require_runs(options.runs)
     rows = methods.list_rows(suite, options.methods)
     spaces = {row.method: methods.find(row.method).space for row in rows}
-    return say(tuning.tune(suite, rows, spaces, options.configurations, methods.list_runs, methods.build, options.runs))
+    return say(tuning.tune(suite, rows, spaces, options.configurations, methods.list_runs, methods.build, runs))
 
 
 def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
-    return say(preparation.prepare(*read_suite(options, options.suite), options.runs))
+    return say(preparation.prepare(*read_suite(options, options.suite), require_runs(options.runs)))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -148,8 +158,9 @@ def collect(options: argparse.Namespace) -> int:
     from benchmark.jobs import study
     from paper_tables import write_report
 
-    suites = methods.load_study_runs(options.study)
-    study.collect(*read_suite(options, options.suite), options.runs, options.study, methods.build)
+    suites, (suite, configs) = methods.load_study_runs(options.study), read_suite(options, options.suite)
+    study.check_suites(options.study, suites, [suite.name])
+    study.collect(suite, configs, require_runs(options.runs), options.study, methods.build)
     return say(study.render(options.study, suites, write_report))
 
 
@@ -202,17 +213,26 @@ def track(options: argparse.Namespace) -> int:
     from benchmark.instruments.track import track
 
     suite, configs = read_suite(options, options.suite)
-    return say(track(suite.name, configs, methods.build, options.runs, options.out))
+    with open_runs(options.runs, [(suite, configs)]) as runs:
+        return say(track(suite.name, configs, methods.build, runs, options.out))
 
 
 def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None = None) -> Study:
-    """The records of a suite below `runs`; `set`: what `--set` would (docs/python.md). Raises UserError."""
+    """The records of a suite below `runs`; `set`: what `--set` would (docs/python.md).
+
+    Raises UserError, also where there are none.
+    """
     import methods
     import paper_tables
     from benchmark.settings.load import load_suite
 
     suite = load_suite(name, set)
-    return paper_tables.load_study([(suite, methods.list_runs(suite))], Path(runs))
+    suites = [(suite, methods.list_runs(suite))]
+    with open_runs(Path(runs), suites) as folder:
+        study = paper_tables.load_study(suites, folder)
+    if said := paper_tables.name_lack(study):
+        raise UserError(f"{runs}: {said}")
+    return study
 
 
 OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "export": "export", "new-suite": "new_suite"}

@@ -90,8 +90,9 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
         ends = np.flatnonzero(line["is_end"])[::-1]
         ends = ends[:: figures.find_label_step(len(ends))].tolist()
         axis.plot(line["charged"], line["mean"], color=own["color"], linewidth=0.5, alpha=0.5, zorder=2 - grey)
-        inside = line["mean"].where(line["mean"] <= limits[1])
-        axis.plot(line["charged"], inside, label=f"_{row}", markevery=ends, zorder=2 - grey, **own)
+        inside = line["mean"].where(line["mean"].between(*limits))
+        # the last marker stands on the panel's edge
+        axis.plot(line["charged"], inside, label=f"_{row}", markevery=ends, zorder=2 - grey, clip_on=False, **own)
         if not grey:
             steps = line[line["phase"] != "start"]  # right after growth seeds lie far apart, and would cover the rest
             between = (steps[column] for column in ("charged", "low", "high"))

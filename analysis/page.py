@@ -171,7 +171,7 @@ def _build_cost_table(study: Study) -> Table:
         ).itertuples()
     ]
     caption = "How the runs were made: means over seeds, times summed over stages."
-    columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", "Charged s")))
+    columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", "Train wall time (s)")))
     return Table("made", "", caption, "Row", columns, (Block("", tuple(rows)),))
 
 
@@ -228,8 +228,6 @@ def render(
     shown: list[tuple[Exhibit, Table | Picture]] = []
     files: dict[str, bytes] = {}
     for exhibit in exhibits:
-        if view == "both" and not exhibit.printed:
-            continue  # the paper has nothing like it
         if isinstance(exhibit, TableExhibit):
             table = exhibit.build(study, view)
             shown.append((exhibit, table.shown))

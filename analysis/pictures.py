@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -83,9 +84,9 @@ class MatrixFigure(FigureExhibit):
         lines = (f"{row} {', '.join(map(figures.shorten_number, end))}" for row, end in ends)
         if columns <= figures.FEW:
             figure.set_label(f"After the last stage, of each text in order: {'; '.join(lines)}.")
-        finished = [(run.suite, run.row) for run in study.runs if run.finished]
-        seeds = max(map(finished.count, finished))
-        over = "one seed" if seeds == 1 else f"mean of up to {seeds} seeds"
+        counts = Counter((run.suite, run.row) for run in study.runs if run.finished).values()
+        seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+        over = "one seed" if seeds == "1" else f"mean of {seeds} seeds"
         about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
         return finish(figure, about, figures.describe_texts(study, study.suites), figures.describe_copies(study))
 

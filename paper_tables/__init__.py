@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 PRINTED = ("bert_base", "bert_large", "gpt_base", "ablation", "half_time", "small_memory", "expand_size")
 """The suites that the paper prints numbers of."""
+LONGEST_NAME = 100  # characters of the folder of a report
 READS_MODELS: dict[str, type[records.Line]] = {
     "representational_similarity": records.SimilarityLine,
     "attention_patterns": records.AttentionLine,
@@ -124,6 +125,10 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", onl
     tables = {table: find_study_folder(suite) for suite, _ in suites for table in suite.tables}
     study = load_study(suites, runs)
     exhibits, folder = list(itertools.starmap(load, tables.items())), out / study.name
+    if view == "both":
+        exhibits = [exhibit for exhibit in exhibits if exhibit.printed]  # the paper has nothing like the others
+    if said := name_lack(study):
+        print(f"! {said}")
     render(study, exhibits, load, folder, view, only_tables)
     main = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
     if main:
@@ -137,6 +142,13 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", onl
     for line in (line for _, configs in suites for line in name_further_seeds(configs, identities)):
         print(line)
     print(f"open {folder / 'index.html'} in a browser" if view == "ours" else f"all of it is in {folder}")
+
+
+def name_lack(study: Study) -> str:
+    """Says that nothing of a study is recorded; "" where something is, even if it does not count."""
+    if any(run.line.stages or run.why for run in study.runs):
+        return ""
+    return f"no records of {study.name}: give the --runs where they are, or the folder of a study, results/NAME"
 
 
 def load_study(suites: Suites, runs: Path) -> Study:
@@ -178,4 +190,6 @@ def load_study(suites: Suites, runs: Path) -> Study:
     called = {suite.name: suite.called for suite, _ in suites}
     printed = {suite.name: next((name for name in suite.built_in if name in PRINTED), "") for suite, _ in suites}
     only_last = frozenset(suite.name for suite, _ in suites if suite.finetuning.stages == "last")
-    return Study("+".join(names), chosen, title, paper, called, printed, only_last)
+    joined = "+".join(names)
+    name = joined if len(joined) <= LONGEST_NAME else f"{names[0]}+{len(names) - 1}_more"
+    return Study(name, chosen, title, paper, called, printed, only_last)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 import methods
 from benchmark.data.tokens import prepare_corpus
 from benchmark.downstream.tasks import load_examples, make_score_key
+from benchmark.errors import UserError
 from benchmark.instruments.conformance import TinyRuns
 from benchmark.jobs import study as studies
 from benchmark.jobs.study import ResultsError
@@ -28,7 +29,7 @@ from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
 from benchmark.store import RunRecords, Store, load_runs
 from paper_tables import load_study, write_report
-from run_all import main
+from run_all import main, open_study
 from tests.support.record_lines import append_line, read_lines, write_lines
 from tests.support.tiny_suite import write
 
@@ -374,3 +375,39 @@ def test_a_study_is_reported_as_a_folder_of_runs_is(study: Path, tmp_path: Path,
     assert main(["report", str(study / "tiny.toml"), "--runs", str(study), "--out", str(tmp_path / "out")]) == 0
     table = Path("tiny", "main_pretraining.csv")
     assert (tmp_path / "out" / table).read_text() == (study / "report" / table).read_text()
+    opened = open_study(str(study / "tiny.toml"), str(study)).ends
+    assert sorted(opened["run"].unique()) == sorted(config.id for config in suites_of(study)[0][1])
+    capsys.readouterr()
+    assert main(["track", str(study / "tiny.toml"), "--runs", str(study), "--out", str(tmp_path / "tracked")]) == 0
+    written = {path.name for path in (tmp_path / "tracked" / "tiny").iterdir()}
+    assert written == set(opened["run"]) and "tensorboard --logdir" in capsys.readouterr().out
+
+
+def test_a_study_is_not_written_to_but_by_collect(study: Path, tmp_path: Path, capsys) -> None:
+    """Oracle: the files that are there before and after, and the folder or suite that messages name."""
+    before = sorted(path for path in study.rglob("*"))
+    for command in ("run", "prepare", "speed", "cancel", "tune"):
+        assert main([command, str(study / "tiny.toml"), "--runs", str(study)]) == 2
+        assert str(study) in capsys.readouterr().err
+    assert main(["collect", "demo", "--runs", str(tmp_path), "--study", str(study)]) == 2
+    assert "'demo'" in capsys.readouterr().err and sorted(study.rglob("*")) == before
+    shutil.copy(study / ARCHIVE, study / "records" / "stranger-s0.tar.gz")
+    with pytest.raises(ResultsError, match="'stranger'"):
+        check(study)
+
+
+def test_records_that_are_not_there_are_said(study: Path, tmp_path: Path, capsys) -> None:
+    """Oracle: the suite's name in the words that are printed or raised, and no exit status of an error for a report."""
+    suite = str(study / "tiny.toml")
+    with pytest.raises(UserError, match="no records of tiny"):
+        open_study(suite, str(tmp_path))
+    assert main(["report", suite, "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    assert "no records of tiny" in capsys.readouterr().out
+
+
+def test_runs_that_a_study_lacks_are_to_be_done(study: Path, capsys) -> None:
+    """Oracle: another seed than the archive's, of a text that is not here."""
+    text = (study / "tiny.toml").read_text()
+    (study / "tiny.toml").write_text(text.replace("/a.jsonl", "/gone.jsonl"))
+    assert main(["status", str(study / "tiny.toml"), "--runs", str(study), "--seeds", "7"]) == 0
+    assert "todo" in capsys.readouterr().out

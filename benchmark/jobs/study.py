@@ -43,6 +43,13 @@ class ResultsError(UserError):
     """A study's folder that does not hold what it says."""
 
 
+def check_suites(folder: Path, suites: Suites, names: Collection[str]) -> None:
+    """Raises ResultsError where a name is not that of one of the study's suites: nobody would read its records."""
+    known = [suite.name for suite, _ in suites]
+    if others := sorted({*names} - {*known}):
+        raise ResultsError(f"{folder} has no suite {others[0]!r}, only {', '.join(known)}: put its file there")
+
+
 def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path, build: Build) -> None:
     """Add the records of the suite's finished runs to the study in `folder`.
 
@@ -209,6 +216,7 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
     """
     with tempfile.TemporaryDirectory() as scratch:
         archives, out = read_archives(folder), Path(scratch) / REPORT
+        check_suites(folder, suites, [archive.name.rpartition("-s")[0] for archive in archives])
         for suite, configs in suites:
             store = lay_out(archives, Path(scratch) / "runs" / suite.name, [suite.name])
             identities = Identities(store, build)

@@ -62,7 +62,7 @@ class Identities:
             tokens, sizes = corpus.keys, tuple(domain.info["tokens"] for domain in corpus.domains)
         elif recorded and (self.store.is_archive or self._agrees(config, recorded.tokens)):
             keys, tokens = recorded.stages, recorded.tokens
-        elif corpus and not recorded:
+        elif corpus and not (recorded or self.store.is_archive):
             raise corpus
         if tokens:
             keys = make_stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])
