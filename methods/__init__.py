@@ -45,7 +45,8 @@ def find(name: str) -> type[LifelongMethod]:
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
     """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
-    return validate(find(name), options or {}, f"options of method {name!r}")
+    kind, place = find(name), f"options of method {name!r}"
+    return validate(kind, validate(kind, options or {}, place).options(), place)  # defaults of its file, too
 
 
 def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:

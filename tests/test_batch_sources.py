@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,3 +97,36 @@ def test_sources_that_are_none_are_refused(sources: Any, message: str) -> None:
     """Oracle: the message names the place, the value and the choices, before anything is trained."""
     with pytest.raises(ConfigError, match=message):
         check_method(make_tiny_config("naive"), Mixes(sources))
+
+
+@dataclass
+class Asks(LifelongMethod):
+    """Has one phase or several."""
+
+    asked: tuple = ()
+
+    def phases(self, stage):
+        return [Phase(f"phase {number}", **of) for number, of in enumerate(self.asked)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (({"share": 0.7}, {"share": 0.7}), "stage 0 sum to 1.4"),
+        (({"share": 0.5}, {"share": 0.3}), "stage 2 sum to 0.8"),
+        (({"memory": 1.5},), "share of 1.5 of a batch"),
+        (({"domain": "memory"},), "no domain 'memory'"),
+    ],
+)
+def test_phases_that_no_run_can_have_are_refused(asked: Any, message: str) -> None:
+    """Oracle: the sums by hand, and the number or name that was given."""
+    with pytest.raises(ConfigError, match=message):
+        check_method(make_tiny_config("asks"), Asks(asked))
+
+
+def test_a_default_that_an_option_cannot_have_is_refused(tmp_path, monkeypatch) -> None:
+    """Oracle: the option's own range."""
+    (tmp_path / "tenfold.py").write_text(Path(methods.__path__[0], "er.py").read_text().replace("= 0.1 ", "= 10 "))
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    with pytest.raises(ConfigError, match="'tenfold': replay: .*less than or equal to 1.*10"):
+        methods.build("tenfold")

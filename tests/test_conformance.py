@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,11 @@ def test_the_documented_method_works(tmp_path, monkeypatch) -> None:
 class Wrong(LifelongMethod):
     """Breaks one promise on purpose."""
 
+    state = ("omega",)
+
     how: str = ""
+
+    omega: int = field(default=0, init=False)
 
     def signature(self, stage):
         if self.how == "asked":  # works for its answer
@@ -117,12 +121,15 @@ class Wrong(LifelongMethod):
             base.ln_f.eps = 0.5
         if self.how == "GPT only":
             base.wte.weight.data.mul_(1.0)
+        self.own = torch.nn.Linear(1, 1) if self.how == "own module" else None
         return model
 
     def loss(self, learner, batch):
         loss = super().loss(learner, batch)
         if self.how == "compiled" and torch.compiler.is_compiling():
             loss = loss + learner.parameters[0].square().sum()
+        if self.own is not None:
+            loss = loss + self.own(torch.ones(1)).sum()
         if self.how == "unseeded":
             loss = loss * np.random.rand()
         if self.how == "bf16" and learner.autocast._enabled:
@@ -130,6 +137,9 @@ class Wrong(LifelongMethod):
         return loss
 
     def adjust_gradients(self, learner, memory):
+        self.omega += self.how == "remembers"
+        if self.omega > conformance.STEPS:  # not in the first stage
+            learner.parameters[0].grad.mul_(0.5)
         learner.record(steps=learner.metrics.get("steps", 0) + 1)
         if self.how == "counts":
             learner.parameters[0].grad.div_(round(self.budget) - 1)
@@ -149,12 +159,14 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
     ("how", "check", "message"),
     [
         ("", conformance.options_are_documented, "option 'how' "),
-        ("too much", conformance.phases_fill_each_stage, "more than the budget"),
+        ("too much", conformance.phases_fill_each_stage, "sum to 2"),
         ("too many", conformance.budget_is_kept_to_one_step, "which may end at"),
         ("unseeded", conformance.trains_the_same_twice, "differs by .* take them from torch"),
         ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
         ("first stage", conformance.is_naive_where_it_says, "differs by .* first stage: .*`signature`"),
+        ("remembers", conformance.is_naive_where_it_says, "differs by .* Naive has trained"),
         ("asked", works_on_the_clock_alone, "takes 16 FLOPs"),
+        ("own module", works_on_the_clock_alone, "own gets gradients"),
         ("counts", conformance.trains_under_every_budget, "not finite"),
         ("state", conformance.resumes_identically_from_a_kill_in_each_phase, "differs by .* kills: .*`state`"),
         pytest.param(
@@ -162,7 +174,7 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         ),
         pytest.param("compiled", conformance.compiled_equals_eager, "compiled", marks=only_thorough),
         ("bf16", conformance.bf16_is_finite, "the loss is not finite"),
-        ("GPT only", conformance.every_architecture_learns, "no attribute 'wte'"),
+        ("GPT only", conformance.every_architecture_learns, "bert.*no attribute 'wte'"),
     ],
 )
 def test_each_check_can_fail(how: str, check: Callable[[TinyRuns], None], message: str, tmp_path) -> None:
@@ -243,6 +255,42 @@ class OwnOptimizer(LifelongMethod):
 def test_a_method_with_an_optimizer_of_its_own_does_something(tmp_path) -> None:
     """Oracle: the rule of stage keys: a first stage of another key need not be Naive's."""
     conformance.is_naive_where_it_says(tiny_runs_of(OwnOptimizer, tmp_path))
+
+
+@dataclass
+class Misspelt(LifelongMethod):
+    """Its hook is never called."""
+
+    def adjust_gradient(self, learner, memory):
+        """Never called."""
+
+
+@dataclass
+class NoTuple(LifelongMethod):
+    """Its state is a string."""
+
+    state = "omega"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("kind", "message"), [(Misspelt, "adjust_gradient .*adjust_gradients"), (NoTuple, "'omega'")])
+def test_names_that_python_takes_and_nobody_reads_are_told(kind: type[LifelongMethod], message: str, tmp_path) -> None:
+    """Oracle: the name that was written, and the one that was meant."""
+    with pytest.raises(AssertionError, match=message):
+        conformance.options_are_documented(tiny_runs_of(kind, tmp_path))
+
+
+def test_two_processes_can_have_each_source_of_a_tiny_run(tmp_path) -> None:
+    """Oracle: a tenth of 8 rows is one row, of 20 two."""
+    assert tiny_runs_of(Sources, tmp_path).make_config().training.batch_size == 20
+
+
+@dataclass
+class Sources(LifelongMethod):
+    """A tenth of its rows is a batch of memory."""
+
+    def phases(self, stage):
+        memory = () if stage.first else (Source("memory", 0.1),)
+        return [Phase("adapt", sources=(Source("new", 0.9), *memory))]
 
 
 @dataclass

@@ -8,24 +8,21 @@ every file in `methods/`.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
-import io
 import itertools
 import multiprocessing
 import os
-import pickle
 import re
 import signal
-import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -33,6 +30,7 @@ from torch import Tensor, nn
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from benchmark import records
+from benchmark.instruments.contents import expect_no_change
 from benchmark.instruments.speed import prepare_stages
 from benchmark.models import architectures, load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
@@ -40,7 +38,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Budget, RunConfig, Size
 from benchmark.store import Store
-from benchmark.training.batch_parts import check_method
+from benchmark.training.batch_parts import check_method, check_shares
 from benchmark.training.clock import count_flops
 from benchmark.training.evaluate import measure_perplexities
 from benchmark.training.keys import plan_stage
@@ -70,11 +68,11 @@ class TinyRuns:
         return self.build(self.name, {})
 
     def make_config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
-        """A tiny run of the method: 8 rows a batch, or more where 8 cannot hold its share of memory."""
+        """A tiny run of the method: 8 rows a batch, or more where two halves of 8 cannot hold its shares of memory."""
         for rows in (8, 20, 100):
             config = make_tiny_config(self.name, architecture, **{"batch_size": rows, **training})
             with contextlib.suppress(ConfigError):
-                check_method(config, self.make_method())
+                check_method(config, self.make_method(), processes=2)
                 break
         return config
 
@@ -168,17 +166,22 @@ def options_are_documented(tiny: TinyRuns) -> None:
     both = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
     assert not both, f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its predecessor's"
     assert inspect.getdoc(inspect.getmodule(method)), "the module has no docstring that cites the method's source"
+    assert isinstance(method.state, tuple), f"state is {method.state!r}: let it be a tuple of names, as ('name',)"
+    hooks = [name for name in vars(LifelongMethod) if not name.startswith("_")]
+    for name in (name for name, value in vars(method).items() if callable(value) and name not in hooks):
+        near = difflib.get_close_matches(name, hooks, 1, 0.85)
+        assert not near, f"{name} is never called: is it {near[0]}?"
 
 
 def phases_fill_each_stage(tiny: TinyRuns) -> None:
-    """The shares of a run's phases add up to its budget (a reference's to that of all stages so far); names differ.
+    """The shares of a run's phases add up to its budget, see `check_shares`; names differ.
 
     A stage that trains has rows of its new domain. What phases use of `stage.outlook` stands in `signature`, or stages
     of one stream would pass for another's.
     """
     config = tiny.make_config()
     method = tiny.make_method()
-    spent = 0.0
+    check_shares(config, method)
     for index in range(len(config.domains)):
         stage = plan_stage(config, index)
         phases = list(method.phases(stage))
@@ -188,10 +191,6 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
         )
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
-        spent = (spent if method.group != "references" else 0.0) + sum(phase.share for phase in phases) * stage.budget
-        assert spent <= sum(plan_stage(config, i).budget for i in range(index + 1)) * (1 + 1e-9), (
-            f"the phases up to stage {index} take {spent:g}, more than the budget"
-        )
         ends = Outlook(index + 1, stage.size, stage.spent + stage.budget)
         goes_on = Outlook(index + 2, stage.size, 2 * ends.budget)
         more: list[dict[str, Any]] = [{}, {"stages": 9}, {"size": Size(layers=9, hidden_size=144)}, {"budget": 1e3}]
@@ -202,7 +201,6 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
             assert phases == known.setdefault(repr(method.signature(other)), phases), (
                 f"stage {index}: phases use `stage.outlook`, and `signature` does not: let it hold what they use"
             )
-    assert abs(spent / stage.outlook.budget - 1) < 1e-9, f"the phases take {spent:g} of {stage.outlook.budget:g}"
 
 
 def _has_new_rows(phase: Phase) -> bool:
@@ -321,7 +319,10 @@ def every_architecture_learns(tiny: TinyRuns) -> None:
     for name in list_architecture_names():
         if tiny.make_method().decoders_only and architectures.load(name).masked:
             continue
-        _assert_finite(tiny.train_undisturbed(name), f"in {name}")
+        try:
+            _assert_finite(tiny.train_undisturbed(name), f"in {name}")
+        except Exception as error:
+            raise AssertionError(f"with {name}: {error!r}{find_place_in(tiny.name, error)}") from error
 
 
 def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
@@ -345,8 +346,9 @@ def is_naive_where_it_says(tiny: TinyRuns) -> None:
     of_naive = config.model_copy(update={"method": "naive", "row": "naive"})
     naive = tiny.train(of_naive, "naive")
     if tiny.make_run(config, "undisturbed-gpt").keys[0] == tiny.make_run(of_naive, "naive").keys[0]:
-        cure = "say in `signature` what the first stage does that Naive's does not"
+        cure = "say in `signature` what the first stage does, or keeps in `state`, that Naive's does not"
         _assert_close(naive[:1], mine[:1], 0.0, "in the first stage", cure)
+        _assert_close(tiny.train(config, "naive"), mine, 0.0, "after a first stage that Naive has trained", cure)
     if not tiny.make_method().may_be_naive:
         with contextlib.suppress(AssertionError):
             _assert_close(naive, mine, 0.0, "", "")
@@ -374,19 +376,24 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
         def ask() -> object:
             return method.signature(bare), method.options(), list(method.phases(inputs.stage))  # noqa: B023
 
-        with _unchanged(f"stage {index}: signature, options or phases", method, inputs.model):
+        with expect_no_change(f"stage {index}: signature, options or phases", method, inputs.model):
             _refuse_work(f"stage {index}: signature, options or phases", ask)
             answers = ask(), ask()
         assert answers[0] == answers[1], f"stage {index}: asked twice, it says {answers[0]} and {answers[1]}"
         for number, phase in enumerate(method.phases(inputs.stage)):
             where = f"stage {index}, phase {phase.name}"
             stepper = Stepper(inputs, phase, number)
-            with _unchanged(f"{where}: the warm-up", method, inputs.model):
+            with expect_no_change(f"{where}: the warm-up", method, inputs.model):
                 first = stepper.warm_up()
             for step in range(STEPS):
                 flops = count_flops(lambda: stepper.step(step))  # noqa: B023
                 assert flops <= first * 1.001, f"{where}: step {step} takes {flops:g} FLOPs, the first {first:g}"
             stepper.close()
+            for name, value in vars(method).items():
+                unknown = {*value.parameters()} - {*inputs.model.parameters()} if isinstance(value, nn.Module) else ()
+                assert not any(parameter.grad is not None for parameter in unknown), (
+                    f"{where}: {name} gets gradients and never learns: set it on the model in start_stage"
+                )
             left = {*threading.enumerate(), *multiprocessing.active_children()} - others
             assert not left, f"{where}: beside the loop there are {left}, which work on while the clock is paused"
 
@@ -441,7 +448,8 @@ def _assert_finite(weights: list[Weights], where: str) -> None:
 
 def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str, cure: str) -> None:
     for stage, (mine, other) in enumerate(zip(expected, actual, strict=True)):
-        assert mine.keys() == other.keys(), f"stage {stage}: other parameters {what}"
+        shapes = [{name: tensor.shape for name, tensor in weights.items()} for weights in (mine, other)]
+        assert shapes[0] == shapes[1], f"stage {stage}: other parameters {what}"
         for name in mine:
             difference = (mine[name] - other[name]).abs().max().item()
             assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
@@ -450,50 +458,3 @@ def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: flo
 def _refuse_work(where: str, call: Callable[[], object]) -> None:
     flops = count_flops(call)
     assert not flops, f"{where} takes {flops:g} FLOPs, which nobody charges: let steps or start_stage compute it"
-
-
-@contextlib.contextmanager
-def _unchanged(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    before = _read_contents(method, model)
-    yield
-    after = _read_contents(method, model)
-    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    assert not changed, (
-        f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; nothing else but "
-        "start_stage may change anything"
-    )
-
-
-def _read_contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]:
-    """All that a method, its class, their file and their model hold, as bytes, by its place."""
-    kind = type(method)
-    holders = {kind.__name__: method, f"class {kind.__name__}": kind, kind.__module__: sys.modules[kind.__module__]}
-    held = {f"{place}.{name}": value for place, of in holders.items() for name, value in vars(of).items()}
-    values = {"the model": model, **{place: value for place, value in held.items() if ".__" not in place}}
-    return {place: _Content.pickle(value) for place, value in values.items()}
-
-
-class _Content(pickle.Pickler):
-    """Writes what values hold: the numbers of tensors on any device, but no code, and nothing that no pickle holds."""
-
-    @classmethod
-    def pickle(cls, value: object) -> bytes:
-        content = io.BytesIO()
-        cls(content).dump(value)
-        return content.getvalue()
-
-    def persistent_id(self, value: object) -> object:
-        if isinstance(value, Tensor):
-            flat = value.detach().cpu().contiguous().flatten()
-            return value.requires_grad, tuple(value.shape), flat.view(torch.uint8).numpy().tobytes()
-        return "code" if isinstance(value, (type, ModuleType, FunctionType, MethodType)) else None
-
-    def reducer_override(self, value: object) -> Any:
-        if isinstance(value, nn.Module):
-            modes = [(name, module.training) for name, module in value.named_modules()]
-            return object, (), [*value.named_parameters(), *value.named_buffers(), *modes]
-        try:
-            value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-        except (TypeError, pickle.PicklingError):  # a lock, a file, a generator: they hold no numbers
-            return object, ()
-        return NotImplemented

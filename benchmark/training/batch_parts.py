@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import RunConfig
+from benchmark.settings.suite import RunConfig, Training
 from benchmark.training.keys import plan_stage
 from benchmark.training.method import OWN, LifelongMethod, Phase, Stage, choose_optimizer
 
@@ -68,12 +69,46 @@ def count_rows_of_share(share: float, batch_size: int, what: str) -> int:
     )
 
 
-def check_method(config: RunConfig, method: LifelongMethod) -> None:
+def check_split(draws: Sequence[Draw], training: Training, processes: int) -> None:
+    """Raises ConfigError where so many processes cannot each have rows of every draw.
+
+    Where weights are spread over them, all go through the model equally often.
+    """
+    for draw in draws:
+        uneven = draw.rows % processes if training.shard else 0 < draw.rows < processes
+        if uneven or training.batch_size % processes:
+            raise ConfigError(
+                f"{draw.rows} rows of {draw.domain!r} in a batch of {training.batch_size} cannot be split over "
+                f"{processes} processes: change one of them"
+            )
+
+
+def check_shares(config: RunConfig, method: LifelongMethod) -> None:
+    """Raises ConfigError where a method's phases do not take the budget of the run.
+
+    A stage may take what those before it left, and that of a reference what all so far were given.
+    """
+    spent = given = 0.0
+    for index in range(len(config.domains)):
+        stage = plan_stage(config, index)
+        shares = sum(phase.share for phase in method.phases(stage))
+        spent = shares * stage.budget + (0.0 if method.group == "references" else spent)
+        given += stage.budget
+        if spent > given * (1 + 1e-9) or (stage.last and spent < given * (1 - 1e-9)):
+            raise ConfigError(
+                f"row {config.row!r}: the shares of the phases of stage {index} sum to {shares:g}, so {spent:g} of a "
+                f"budget of {given:g} is spent until then: let them sum to 1"
+            )
+
+
+def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) -> None:
     """Check, before anything is trained, that a run can give its method what it asks for.
 
-    Raises ConfigError for a share of memory that the run's batches cannot hold, for a memory of less than a row, for
-    sources that a stage does not have, and for shards where the method or its optimizer needs whole weights.
+    Raises ConfigError for phases that do not take the run's budget, for a share of memory that its batches cannot hold,
+    for a memory of less than a row, for sources that a stage does not have, and for shards where the method or its
+    optimizer needs whole weights.
     """
+    check_shares(config, method)
     optimizer = choose_optimizer(method, config.training)
     if config.training.shard and (method.holds_weights or optimizer.holds_weights):
         who = "it" if method.holds_weights else f"its optimizer {optimizer.name!r}"
@@ -94,7 +129,8 @@ def check_method(config: RunConfig, method: LifelongMethod) -> None:
             _check_sources(phase, stage, has_memory, f"row {config.row!r}, phase {phase.name!r} of stage {index}")
             replay = config.replay.share if config.replay else 0.0
             try:
-                plan_draws(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
+                draws = plan_draws(phase, 0, config.training.batch_size, replay, index > 0 and has_memory)
+                check_split([*draws[0], draws[1]], config.training, processes)
             except ConfigError as error:
                 raise ConfigError(f"row {config.row!r}, {error}") from None
 
@@ -105,6 +141,11 @@ def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> 
     for source in phase.sources:
         if source.domain not in known:
             raise ConfigError(f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}")
-    shares = [source.from_memory for source in phase.sources] or [phase.memory == 1 and not stage.first]
-    if not has_memory and all(shares):
+    for share in (phase.memory, *(source.share for source in phase.sources)):
+        if not 0 <= share <= 1:
+            raise ConfigError(f"{place}: a share of {share:g} of a batch: give one from 0 to 1")
+    if phase.domain not in (texts := ("new", "previous", "seen")):
+        raise ConfigError(f"{place}: no domain {phase.domain!r}; there are {', '.join(texts)}")
+    of_memory = [source.from_memory for source in phase.sources] or [phase.memory == 1 and not stage.first]
+    if not has_memory and all(of_memory):
         raise ConfigError(f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a row")

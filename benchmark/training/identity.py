@@ -70,7 +70,7 @@ class Identities:
         if recorded and not keys:
             why = "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
         elif recorded and (keys != recorded.stages or recorded.tokens not in ({}, tokens)):
-            why = "its records are of another text, tokenizer or version of its method: `run` trains it anew"
+            why = "its records are of another text, tokenizer, or version or signature of its method: `run` trains anew"
         return Identity(
             keys,
             [] if why else lines,

@@ -59,7 +59,7 @@ class Phase:
 
     `rates` maps patterns such as "layers.0.*" to factors; the first that fits a parameter decides. Where the first
     phase of a stage to train carries on, it goes on with what the stage before has kept, and the stage keeps what it
-    ends with: so all stages of a method do, the first one too, or none.
+    ends with: let it carry on in each stage, the first one too, or in none.
     """
 
     name: str
@@ -100,9 +100,9 @@ class Stage:
     unit: str  # of the budget: "seconds", "steps", ...
     learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage
-    build: Callable[[Size], LanguageModel]  # a new model with random weights
+    build: Callable[[Size], LanguageModel]  # a new model with random weights, on the CPU
     memory_rows: Callable[[int], Tensor]  # (rows, T) ids of earlier domains' text, masked as in training, or (0, T)
-    previous: Callable[[], LanguageModel]  # a copy of what the stage before was evaluated with, in evaluation mode
+    previous: Callable[[], LanguageModel]  # a copy of what the stage before was evaluated with, on the CPU
     outlook: Outlook
 
     @property
@@ -136,11 +136,11 @@ class LifelongMethod:
     title: ClassVar[str] = "Naive"  # label of its row
     group: ClassVar[Group] = "baselines"  # controls and references run only where a suite names them
     version: ClassVar[int] = 1  # raised when the code comes to compute something else, so that stages are trained anew
-    decoders_only: ClassVar[bool] = False  # whether models that predict masked tokens are none for it
-    holds_weights: ClassVar[bool] = False  # whether it keeps, adds or looks into weights and gradients: none to shard
+    decoders_only: ClassVar[bool] = False  # whether it cannot train models that predict masked tokens
+    holds_weights: ClassVar[bool] = False  # whether it keeps, adds or looks into weights, so that none can be sharded
     may_be_naive: ClassVar[bool] = False  # whether `check` may find Naive's weights: it acts seldom, or not at all
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # values of options that `run_all.py tune` may choose from
-    state: ClassVar[tuple[str, ...]] = ()  # attributes that outlive a step: tensors, numbers, lists and dicts of them
+    state: ClassVar[tuple[str, ...]] = ()  # attributes that later steps and stages need: tensors, numbers, lists, dicts
     optimizer: ClassVar[Optimizer | str | None] = None  # its own, a record or a name; None: the suite's
     replay_weights: Sequence[float] | None = None  # how likely a memory row is of each earlier domain; None: uniform
 

@@ -190,7 +190,7 @@ class StageRun:
     def _make_error(self, what: str, where: str = "") -> NonFiniteLoss:
         return NonFiniteLoss(
             f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step {self.position.step}{where}: "
-            "lower training.learning_rate, lengthen training.warmup, or set training.clip"
+            "lower training.learning_rate, lengthen training.warmup, set training.clip, or mend the method's loss"
         )
 
     def _evaluate(self, phase: str, **values: Any) -> None:

@@ -19,7 +19,7 @@ from benchmark.models import LanguageModel, build
 from benchmark.models.devices import evaluating, keep_random_numbers, seed_random_numbers
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Size
-from benchmark.training.batch_parts import Draw
+from benchmark.training.batch_parts import Draw, check_split
 from benchmark.training.clock import count_flops
 from benchmark.training.keys import plan_stage
 from benchmark.training.learner import Batch, Elapsed, Learner
@@ -114,14 +114,7 @@ class Loader:
         self._micro = training.micro_batch_size or training.batch_size
         self._draws, self._memory = stream.plan_draws(phase, phase_index, stage.index, training.batch_size)
         draws = (*self._draws, self._memory)
-        for draw in draws:
-            # where weights are spread, all processes go through the model equally often
-            uneven = draw.rows % world.size if training.shard else 0 < draw.rows < world.size
-            if uneven or training.batch_size % world.size:
-                raise ConfigError(
-                    f"{draw.rows} rows of {draw.domain!r} in a batch of {training.batch_size} cannot be split over "
-                    f"{world.size} processes: change one of them"
-                )
+        check_split(draws, training, world.size)
         self.tokens = sum(draw.rows for draw in draws) * stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[Step]] | None = None
