@@ -96,7 +96,7 @@ def add_rows(
     `output` maps logits (B, K, V) and targets (B, K) of rows to the mean over rows of what each row's gradient is
     taken of; `importance` maps gradients to importances, elementwise, and may overwrite them.
     """
-    from benchmark.models.row_gradients import row_gradients
+    from benchmark.models.row_gradients import compute_row_gradients
 
     totals = dict(zip(learner.parameters, total, strict=True))
 
@@ -110,4 +110,4 @@ def add_rows(
                 logits = learner.model(batch.tokens, batch.domains, batch.positions)
                 return output(logits, batch.targets) * len(batch.tokens)
 
-        row_gradients(learner.model, len(batch.tokens), loss, take)
+        compute_row_gradients(learner.model, len(batch.tokens), loss, take)

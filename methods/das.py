@@ -42,11 +42,11 @@ class DAS(LifelongMethod):
         return [measure, Phase("adapt", share=1 - self.share)]
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
-        from benchmark.models.kinds.lora import linear_maps
+        from benchmark.models.kinds.lora import list_linear_maps
 
         learner.accumulate(batches)
         sums = []
-        for module in linear_maps(learner.model):
+        for module in list_linear_maps(learner.model):
             units = (module.weight * module.weight.grad).detach().sum(1 - find_output_dimension(module))
             sums.append(units if module.bias is None else units + (module.bias * module.bias.grad).detach())
         self.total = [old + new for old, new in zip(self.total, sums, strict=True)] if self.total else sums
@@ -54,7 +54,7 @@ class DAS(LifelongMethod):
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         import torch
 
-        from benchmark.models.kinds.lora import linear_maps
+        from benchmark.models.kinds.lora import list_linear_maps
 
         if self.total:  # the first step after the importance phase
             new = [((total - total.mean()) / total.std()).tanh().abs() for total in self.total]
@@ -62,7 +62,7 @@ class DAS(LifelongMethod):
             self.total = []
         if not self.importance:
             return
-        for module, importance in zip(linear_maps(learner.model), self.importance, strict=True):
+        for module, importance in zip(list_linear_maps(learner.model), self.importance, strict=True):
             module.weight.grad.mul_((1 - importance).unsqueeze(1 - find_output_dimension(module)))
             if module.bias is not None:
                 module.bias.grad.mul_(1 - importance)

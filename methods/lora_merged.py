@@ -43,14 +43,14 @@ class LoRAMerged(LifelongMethod):
     def after_step(self, learner: Learner) -> None:
         import torch
 
-        from benchmark.models.kinds.lora import linear_maps
+        from benchmark.models.kinds.lora import list_linear_maps
 
         if self.evaluated is None:
             return
         adapted: Any = learner.model
         with torch.no_grad():
             for merged, frozen, adapter in zip(
-                linear_maps(self.evaluated), linear_maps(adapted), adapted.adapters[0], strict=True
+                list_linear_maps(self.evaluated), list_linear_maps(adapted), adapted.adapters[0], strict=True
             ):
                 merged.weight.copy_(frozen.weight)
                 adapter.merge(merged)

@@ -17,7 +17,7 @@ from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.models import LanguageModel, load
 from benchmark.models import build as build_model
 from benchmark.models.devices import evaluating
-from benchmark.models.kinds.lora import linear_maps
+from benchmark.models.kinds.lora import list_linear_maps
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Size, Training
 from benchmark.training import checkpoint
@@ -199,7 +199,7 @@ def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) ->
     with evaluating(model):
         method.observe(learner, [batch])
     number, eps = 3, 1e-5
-    module = linear_maps(model)[number]
+    module = list_linear_maps(model)[number]
     losses = []
     for unit in range(5):
         values = []

@@ -12,7 +12,7 @@ from benchmark.data.tokenizer import MASK, PAD, Vocabulary
 from benchmark.models import LanguageModel, build
 from benchmark.models import row_gradients as module
 from benchmark.models.fast_operators import cross_entropy
-from benchmark.models.row_gradients import row_gradients
+from benchmark.models.row_gradients import compute_row_gradients
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 
@@ -61,7 +61,7 @@ def together(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor
         assert gradients.shape == (ROWS, *parameter[part].shape)
         pieces[names[parameter]].append(gradients.clone())
 
-    row_gradients(model, ROWS, loss, take)
+    compute_row_gradients(model, ROWS, loss, take)
     return {name: torch.cat(parts, 1) for name, parts in pieces.items()}
 
 
@@ -106,6 +106,6 @@ def test_other_uses_of_parameters_are_refused() -> None:
 
     model = Odd()
     with pytest.raises(ConfigError, match=r"bare, uncalled\.bias, uncalled\.weight: .* Linear, Conv1D"):
-        row_gradients(model, 2, lambda: model(torch.ones(2, 4, 3)).sum(), lambda *given: None)
+        compute_row_gradients(model, 2, lambda: model(torch.ones(2, 4, 3)).sum(), lambda *given: None)
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not any(layer._forward_hooks for layer in model.modules())

@@ -27,7 +27,7 @@ OfPart = Callable[[slice, Tensor | None], Tensor]
 AT_ONCE = 2**23  # numbers in gradients: they stay in a large processor's cache, and fill a GPU
 
 
-def row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take) -> None:
+def compute_row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take) -> None:
     """Call `take(parameter, part, gradients)` with the rows' gradients of each part of each trainable parameter.
 
     `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). A part is a slice of the

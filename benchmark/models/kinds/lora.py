@@ -81,7 +81,7 @@ class LoraModel(ExtendedModel):
         super().__init__(model, ranks=[])
         self.adapters = nn.ModuleList()
         self._active = 0  # 0: the network alone
-        for index, module in enumerate(linear_maps(model)):
+        for index, module in enumerate(list_linear_maps(model)):
             module.forward = partial(self._apply_linear, index, module, module.forward)
         for rank in ranks:
             self.add(rank)
@@ -90,7 +90,7 @@ class LoraModel(ExtendedModel):
     def add(self, rank: int) -> None:
         """Adapters for the next domain, drawn from torch's generator; all else is frozen."""
         self.requires_grad_(False)
-        new = nn.ModuleList(Adapter(get_matrix(module), rank) for module in linear_maps(self))
+        new = nn.ModuleList(Adapter(get_matrix(module), rank) for module in list_linear_maps(self))
         self.adapters.append(new.to(next(self.parameters()).device))
         self.made_with["ranks"].append(rank)
 
@@ -115,7 +115,7 @@ class LoraModel(ExtendedModel):
         """The network with the adapters of a domain added into its weights, the newest by default."""
         if self.adapters and domain:
             adapters: Any = self.adapters[domain - 1 if 0 < domain < len(self.adapters) else -1]
-            for module, adapter in zip(linear_maps(self), adapters, strict=True):
+            for module, adapter in zip(list_linear_maps(self), adapters, strict=True):
                 adapter.merge(module)
         return self.network
 
@@ -124,7 +124,7 @@ class LoraModel(ExtendedModel):
         return LanguageModel(self.to_plain(known.index(domain) if domain in known else -1), self.vocabulary)
 
 
-def linear_maps(model: LanguageModel) -> list[Any]:
+def list_linear_maps(model: LanguageModel) -> list[Any]:
     """The linear maps of the transformer layers, in order."""
     layers = model.architecture.layers(model.network)
     return [module for layer in layers for module in layer.modules() if isinstance(module, (nn.Linear, Conv1D))]

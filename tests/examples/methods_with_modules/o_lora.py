@@ -7,7 +7,7 @@ from torch import nn
 
 from benchmark.models.architectures import get_matrix
 from benchmark.models.kinds.extended import ExtendedModel
-from benchmark.models.kinds.lora import Adapter, linear_maps
+from benchmark.models.kinds.lora import Adapter, list_linear_maps
 from benchmark.training.method import AtLeastOne, LifelongMethod, NotNegative
 
 
@@ -15,14 +15,14 @@ class SumOfAdapters(ExtendedModel):
     def __init__(self, model, rank, domains=0):
         super().__init__(model, rank=rank, domains=0)
         self.adapters = nn.ModuleList()
-        for place, module in enumerate(linear_maps(model)):
+        for place, module in enumerate(list_linear_maps(model)):
             module.register_forward_hook(partial(self.adapt, place))
         for _ in range(domains):
             self.add()
 
     def add(self):
         self.requires_grad_(False)
-        maps, rank = linear_maps(self), self.made_with["rank"]
+        maps, rank = list_linear_maps(self), self.made_with["rank"]
         self.adapters.append(nn.ModuleList(Adapter(get_matrix(module), rank) for module in maps))
         self.made_with["domains"] += 1
 
@@ -31,7 +31,7 @@ class SumOfAdapters(ExtendedModel):
 
     def to_plain(self):
         for adapters in self.adapters:
-            for module, adapter in zip(linear_maps(self), adapters, strict=True):
+            for module, adapter in zip(list_linear_maps(self), adapters, strict=True):
                 adapter.merge(module)
         self.adapters = nn.ModuleList()
         return self.network
