@@ -127,10 +127,11 @@ def status(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    survey = make_survey(options)
-    suite, store = survey.suite, survey.store
+    from benchmark.store import Store
+
+    suite, store = read_suite(options, options.suite)[0], Store(require_runs(options.runs))  # whatever its methods do
     ended = [id for executor in executors.list_used(suite, store) for id in executor.cancel(suite, store)]
-    again = f"`python run_all.py run {suite.called}` goes on from their checkpoints"
+    again = f"`python run_all.py run {suite.called}` (with --executor as before) goes on from their checkpoints"
     return say([f"ended {len(ended)} jobs; {again}" if ended else "no jobs to end; Ctrl-C ends what runs here"])
 
 

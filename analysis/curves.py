@@ -109,6 +109,8 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
 def _mark_stages(axis: Axes, part: Study) -> None:
     """Draw where stages end, with the title of each stage's domain above it."""
     ends = part.ends.groupby("stage")["charged"].mean()
+    if ends.empty:
+        return
     titles = [part.stage_titles[int(stage)] for stage in ends.index.to_numpy()]
     each = figures.find_label_step(len(ends))
     marks = ends.iloc[each - 1 :: each]

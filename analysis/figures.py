@@ -297,7 +297,7 @@ def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
 
 def find_label_step(count: int) -> int:
     """The number of stages or texts from one label to the next: at most FEW have one."""
-    return -(-count // FEW)
+    return max(1, -(-count // FEW))  # of none, too
 
 
 def format_amounts(axis: Axes, label: str) -> None:

@@ -78,6 +78,17 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
         assert any(np.isclose(band[:, 1].max(), seeds[:, :, 0].max()) for band in bands)
 
 
+def test_a_stage_that_has_not_ended_is_drawn(tmp_path):
+    """Oracle: the evaluations of a run in its first stage; AP⁺, which has none, says so."""
+    row: list[Any] = [("ER", "er", {})]
+    synthetic.write(tmp_path, "demo", rows=row, seeds=1, finished=0)
+    study = Study("demo", load_runs(tmp_path, "demo"))
+    ap, ap_plus = synthetic.load("trend_main").draw(study).axes[:2]
+    line = next(line for line in ap.lines if line.get_label() == "_ER")
+    np.testing.assert_allclose(line.get_ydata(), study.evaluations["ap"])
+    assert ap_plus.texts[0].get_text() == "no evaluation yet"
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity"])
 def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):

@@ -43,6 +43,7 @@ class Signalled:
     owner: str = ""
     polls: ClassVar[bool] = True
     kind: ClassVar[str] = "stages"
+    places: ClassVar[list[Path]] = []  # where it was called
 
     def has_kept_since(self, mark: Path) -> bool:
         assert mark.exists()
@@ -52,6 +53,7 @@ class Signalled:
         return self.owner
 
     def __call__(self, worker: Worker) -> None:
+        self.places.append(Path.cwd())
         assert not worker.asked_to_stop()
         if self.owner and not worker.waits:
             raise Taken
@@ -63,7 +65,7 @@ class Signalled:
 
 def run(*numbers: int, **of_unit: Any) -> None:
     unit: Any = Signalled([*numbers], **of_unit)
-    Task((unit,), gpus=False, exclusive=True)()
+    Task((unit,), gpus=False, exclusive=True, folder=Path.cwd())()
 
 
 def test_stop_signals() -> None:
@@ -171,9 +173,9 @@ def test_cores_of_a_job(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
     steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
     seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
-    slots = Task((steps,), False, False, side_by_side=2)._make_slots()
+    slots = Task((steps,), False, False, Path(), side_by_side=2)._make_slots()
     assert [(slot.cores, slot.threads) for slot in slots] == [((), 1)] * 2
-    assert [slot.cores for slot in Task((seconds,), False, True, side_by_side=2)._make_slots()] == [
+    assert [slot.cores for slot in Task((seconds,), False, True, Path(), side_by_side=2)._make_slots()] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),
     ]
@@ -188,3 +190,13 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
     assert os.environ["SLURM_JOB_ID"] == "x"
     with pytest.raises(commands.SlurmError, match="no-such-program .*--executor local"):
         commands.ask("no-such-program")
+
+
+def test_a_job_finds_what_a_suite_calls_from_where_it_was_submitted(tmp_path, monkeypatch) -> None:
+    """Oracle: the folder of who submitted; a node that does not see it goes on, and says what it lacks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for folder, seen in ((tmp_path / "mine", tmp_path / "mine"), (tmp_path / "gone", tmp_path / "mine")):
+        unit: Any = Signalled([])
+        Task((unit,), gpus=False, exclusive=True, folder=folder)()
+        assert Signalled.places[-1] == seen

@@ -192,7 +192,7 @@ def test_more_than_may_be_submitted_is_gone_on_with(tiny: SuiteFolder, slurm: Fa
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
     assert ": 4 units " in capsys.readouterr().out and len(slurm.jobs) == 4
-    assert tiny.submit("--seeds", "0,1") == 2 and "none is submitted" in capsys.readouterr().err
+    assert tiny.submit("--seeds", "0,1") == 2 and "AssocMaxSubmitJobLimit" in capsys.readouterr().err
     slurm.most = 100
     assert tiny.submit("--seeds", "0,1") == 0
     units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
@@ -200,6 +200,22 @@ def test_more_than_may_be_submitted_is_gone_on_with(tiny: SuiteFolder, slurm: Fa
     slurm.refusal = "sbatch: error: invalid partition specified: nowhere"
     assert tiny.submit("--methods", "mas", "--set", 'methods=["mas"]') == 2
     assert "invalid partition" in capsys.readouterr().err
+
+
+def test_what_is_refused_for_one_row_leaves_the_others(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: by hand: ER asks for a partition that is not there. Naive and the report are submitted."""
+    tiny.write(ROWS[0], '{ method = "er", set = { "slurm.partition" = "nowhere" } }')
+    slurm.refusal, slurm.refused = "sbatch: error: invalid partition specified: nowhere", "--partition=nowhere"
+    assert tiny.submit() == 3 and "invalid partition" in capsys.readouterr().out
+    assert tiny.states()["Naive"].job and not tiny.states()["ER"].job and tiny.waves()[-1]["kind"] == "report"
+
+
+def test_jobs_of_an_edited_suite_are_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the ids of jobs that train what the suite does not have any more."""
+    assert tiny.submit() == 0
+    first = min(tiny.job("Naive"), tiny.job("ER"))
+    tiny.call("status", "--set", "training.learning_rate=0.002")
+    assert re.search(rf"\n{first} and 1 more +train +waiting ", capsys.readouterr().out)
 
 
 def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
@@ -269,6 +285,11 @@ def test_states_of_jobs_in_the_queue(
         ("KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 1", "failed", ": KeyError: 'x'; 0 of"),
         (f"KeyError: 'x'\n{CANCELLED.replace('JOB 12', 'STEP 12.0')} ***", "failed", ": KeyError: 'x'; 0 of"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0", "failed", " slurm.train.mem; 0 of"),
+        (
+            "slurmstepd: error: Step 12.0 exceeded memory limit (2 > 1), being killed",
+            "failed",
+            " slurm.train.mem; 0 of",
+        ),
         (f"{CANCELLED} DUE TO TIME LIMIT ***", "interrupted", " slurm.train.time; 0 of"),
         (f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", "interrupted", " cancelled; 0 of"),
         (f"{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143", "interrupted", " cancelled; 0 of"),
@@ -283,6 +304,28 @@ def test_how_a_job_ended_is_in_its_files(
     of one whose work is done: they say whose fault that is."""
     assert tiny.submit() == 0
     slurm.end([tiny.job("ER")], said)
+    run = tiny.states()["ER"]
+    assert run.state == expected and detail in run.detail
+
+
+@pytest.mark.parametrize(
+    ("log", "expected", "detail"),
+    [
+        (
+            f"{CANCELLED} ***\nsubmitit INFO - Starting with JobEnvironment()\nsubmitit INFO - Loading",
+            "interrupted",
+            "cancelled",
+        ),
+        ("/var/spool/job12: line 5: module: command not found\n", "failed", ": module: command not found"),
+    ],
+)
+def test_how_a_job_ended_that_had_nothing_to_say(
+    tiny: SuiteFolder, slurm: FakeSlurm, log: str, expected: str, detail: str
+) -> None:
+    """Oracle: what stands in the log before a start that a signal ended at once, or in place of any start."""
+    assert tiny.submit() == 0
+    slurm.end([tiny.job("ER")], "x")
+    Path(next(listed.log for listed in tiny.jobs() if listed.id == tiny.job("ER"))).write_text(log)
     run = tiny.states()["ER"]
     assert run.state == expected and detail in run.detail
 
@@ -349,7 +392,7 @@ def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsy
     assert ": UserError: torch finds none on n1; 0 of 2 " in told and "srun" not in told
     assert re.search(rf"interrupted  {er} +5 .* cancelled; 0 of 2", told)
     assert re.search(r"\n104_0 and 1 more +score +interrupted ", told)
-    assert re.search(r"\n105 +report +waiting +3 +n1 ", told)
+    assert re.search(r"\n105 +report +waiting +2 +n1 ", told)
     assert told.count(f"logs are in {log.parent}, by job\n") == 1 and naive in log.name
 
 

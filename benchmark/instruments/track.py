@@ -34,6 +34,8 @@ def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, ou
         evaluations = list(list_points(run))
         write_events(folder / run.id, evaluations)
         yield f"{run.id}: {len(evaluations)} evaluations written to {folder / run.id}"
+    if not recorded:
+        raise UserError(f"{runs}: no run of {suite} is recorded there: give its --runs, or a study's folder")
     yield f"`tensorboard --logdir {shlex.quote(str(folder))}` shows what there is"
 
 

@@ -132,7 +132,7 @@ class Survey:
         job, failed = run.job, lines[-1] if lines and isinstance(lines[-1], records.FailedLine) else None
         so_far = f"{len(run.finished)} of {len(run.config.domains)} stages done"
         if failed and not (job and job.submitted > failed.time):
-            return dataclasses.replace(run, state="failed", detail=failed.error.strip().rpartition("\n")[2])
+            return dataclasses.replace(run, state="failed", detail=" ".join(failed.error.split())[:300])
         stage = run.keys[len(run.finished) : len(run.finished) + 1]
         is_taken = any(Lease(self.store.stage_folder(key) / "lock").is_taken() for key in stage)
         beat = read_heartbeat(self.store.heartbeat_file(run.config)) if lines else None

@@ -81,7 +81,9 @@ def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """The lines of `status`: one for each row, each run that is not done, and other jobs; some share one."""
     head = f"{survey.suite.name}: {survey.suite.title}: {describe_sweep(states)}"
     runs = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
-    others = [job for job in survey.jobs if job.kind != "train" and job.is_under_way] + find_lost_jobs(survey, states)
+    of_runs = {run.job.id for run in states if run.job}  # those of an edited suite are of none
+    others = [job for job in survey.jobs if job.is_under_way and not (job.kind == "train" and job.id in of_runs)]
+    others += find_lost_jobs(survey, states)
     rows = [TITLES, *map(_describe_run, runs)]
     rows += [(job.id, job.kind, job.state, "", _count_starts(job), job.node, "", "", job.detail) for job in others]
     logs = [Path(job.log) for job in [*(run.job for run in runs), *others] if job]
@@ -117,8 +119,9 @@ def _describe_run(run: RunState) -> tuple[str, ...]:
 
 
 def _count_starts(job: Job) -> str:
-    """The number of its starts, if more than one."""
-    return str(job.restarts + 1) if job.restarts else ""
+    """The number of its starts, if more than one; one that waits is to start again."""
+    starts = job.restarts + (job.state != "waiting")
+    return str(starts) if starts > 1 else ""
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -33,7 +33,8 @@ class FakeSlurm:
     """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`: MaxSubmitJobs."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9) -> None:
-        self.largest, self.most, self.refusal = largest, most, ""
+        self.largest, self.most = largest, most
+        self.refusal, self.refused = "", ""  # what it says, and of scripts with which text
         self.calls: Counter[str] = Counter()
         self.arrays: dict[str, Submitted] = {}
         self.states: dict[str, str] = {}  # of jobs that do not wait; those that have ended are not in the queue
@@ -82,7 +83,7 @@ class FakeSlurm:
         flags = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
         tasks, _, cap = flags.get("array", "").strip("'").partition("%")
         numbers = range(int(tasks.partition("-")[2]) + 1) if tasks else range(0)
-        if self.refusal:
+        if self.refusal and self.refused in text:
             raise FailedJobError(self.refusal)
         if len(numbers) > self.largest:
             raise FailedJobError("sbatch: error: Invalid job array specification")

@@ -31,6 +31,7 @@ from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import Queued, Refusal, SlurmError
+from benchmark.jobs.status import FAILED, name_next_step
 from benchmark.jobs.waves import Plan, Wave, count_by_kind, drop_units
 from benchmark.jobs.work import TRAINS, Kind, Unit
 from benchmark.locks import Lease
@@ -46,7 +47,7 @@ MOST_TASKS = 1000  # of an array, where the cluster takes so many: MaxArraySize 
 LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")  # in what sbatch says of too many
 OF_SLURM = ("srun: ", "slurmstepd")  # how lines in a job's log begin that are not its own
 ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of the job
-    r"oom.kill": ("failed", "its job needed more memory than it asked for: raise slurm.KIND.mem"),
+    r"oom.kill|exceeded memory limit": ("failed", "its job needed more memory than it asked for: raise slurm.KIND.mem"),
     r"\*\*\* JOB .* DUE TO TIME LIMIT": (
         "interrupted",
         "its job could not save before its time limit: raise slurm.KIND.time",
@@ -125,12 +126,16 @@ def execute(plan: Plan) -> int:
         sent = submission.sent
         said = f"{', '.join(sent)} were submitted, and no more" if sent else "nothing was submitted"
         raise SlurmError(f"{error}: {said}; make room there, or repair it, and call `run` again") from None
-    if left:
-        print(f"! Slurm took no more: {left} units are left; `run` submits them ({submission.refusal})")
-    elif not submission.sent:
-        print("nothing to submit: all is done or under way")
-    print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
-    return PARTIAL if left else 0
+    for refusal in submission.refused:
+        print(f"! Slurm refused {refusal}")
+    if submission.is_full:
+        print(f"! Slurm took no more: {left} units are left; `run` submits them ({submission.is_full})")
+    if submission.sent:
+        print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
+        return PARTIAL if left else 0
+    print("nothing to submit: all is done, under way or failed")
+    print(name_next_step(plan.survey, plan.states))
+    return FAILED if plan.left_out else 0
 
 
 def _find_units_under_way(known: Sequence[Job]) -> set[str]:
@@ -159,11 +164,12 @@ class Submission:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.folder = plan, find_notes(plan.suite, plan.survey.store)
         self.sent: list[str] = []  # ids of arrays
-        self.refusal = ""
+        self.refused: list[str] = []  # which jobs, and why
+        self.is_full = ""  # why Slurm takes no more
         self._largest = MOST_TASKS
 
     def submit(self) -> int:
-        """Submit what is missing and not under way. Returns how many units are left, as Slurm takes no more."""
+        """Submit what is missing and not under way. Returns how many units are left, as Slurm does not take them."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lease(self.folder / "lock"):
             known = list_jobs(self.plan.suite, self.plan.survey.store, patient=False)
@@ -175,6 +181,8 @@ class Submission:
             self._code = copy_code(self.plan.runs / "code")
             left, before = 0, list[str]()
             for wave in [*waves, self.plan.report]:
+                if wave.kind == "report" and self.refused and not self.sent:
+                    raise SlurmError(f"nothing is submitted, as Slurm refused {self.refused[0]}")
                 earlier = [job for job in known if job.is_under_way and ORDER.index(job.kind) < ORDER.index(wave.kind)]
                 after, sent = [*(job.id.partition("_")[0] for job in earlier), *before], len(self.sent)
                 left += sum(self._send_all(wave, *group, after) for group in _group_by_request(self.plan, wave))
@@ -192,18 +200,20 @@ class Submission:
     def _send_all(self, wave: Wave, asked: Slurm, units: Sequence[Unit], after: Sequence[str]) -> int:
         """Submit units with equal requests as arrays, as far as the cluster takes them. Returns how many are left."""
         tasks = _divide(wave.kind, asked, units)
-        while tasks and not self.refusal:
+        while tasks and not self.is_full:
             piece = tasks[: self._largest]
             try:
                 self._send(wave.kind, asked, piece, list(dict.fromkeys(after)))
                 tasks = tasks[len(piece) :]
             except Refusal as error:
-                if len(piece) > 1 and any(limit in str(error) for limit in LIMITS):
+                too_many = any(limit in str(error) for limit in LIMITS)
+                if too_many and len(piece) > 1:
                     self._largest = -(-len(piece) // 2)
-                elif not self.sent:
-                    raise SlurmError(f"Slurm refused the jobs, and none is submitted: {error}") from None
-                else:
-                    self.refusal = str(error)
+                elif too_many and self.sent:
+                    self.is_full = str(error)
+                else:  # others may ask for what there is
+                    self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}")
+                    break
         return sum(map(len, tasks))
 
     def _send(self, kind: Kind, asked: Slurm, tasks: Sequence[tuple[Unit, ...]], after: Sequence[str]) -> None:
@@ -219,7 +229,7 @@ class Submission:
         find_code = [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
         parameters["setup"] = [*parameters["setup"], *find_code]
         python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
-        work = [Task(task, "gres" in parameters, exclusive, many) for task in tasks]
+        work = [Task(task, "gres" in parameters, exclusive, Path.cwd(), many) for task in tasks]
         array = commands.submit(self._logs, python, parameters, Task.__call__, work)
         _write_note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
         self.sent.append(array)
@@ -317,7 +327,7 @@ def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
     for sign, (state, said) in ENDINGS.items():
         if re.search(sign, by_slurm):
             return Queued(state, said.replace("KIND", find_section(kind)), restarts=restarts)
-    own = [line for line in lines if line.strip() and not line.startswith(OF_SLURM)]
+    own = [line for line in lines if line.strip() and not line.startswith((*OF_SLURM, commands.OF_SUBMITIT))]
     return Queued("failed", ": ".join(["its job failed", *own[-1:]]), restarts=restarts)
 
 
@@ -337,7 +347,7 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     if not shutil.which("sbatch"):
         yield "ok     no sbatch here: runs train on this machine; for a cluster call this where jobs are submitted"
         return
-    units = {config.budget.unit for config in configs}
+    units, refused = {config.budget.unit for config in configs}, False
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
         for asked in {suite.slurm, *(find_request(config, suite) for config in configs)}:
             for kind in KINDS:
@@ -346,8 +356,10 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
                     commands.ask("sbatch", "--test-only", str(script))
                     yield f"ok     a job to {kind} would be taken"
                 except SlurmError as error:
+                    refused = True
                     yield f"wrong  a job to {kind} is refused ({error}): change what [slurm] asks for"
-        yield _check_node(suite.slurm, units, Path(folder))
+        if not refused:
+            yield _check_node(suite.slurm, units, Path(folder))
 
 
 def _check_node(asked: Slurm, units: set[str], folder: Path) -> str:

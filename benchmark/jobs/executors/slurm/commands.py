@@ -21,6 +21,7 @@ FILTERS = ("SQUEUE_", "SCONTROL_", "SCANCEL_")
 WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
 STILL = ("SUSPENDED", "STOPPED")  # likewise
+OF_SUBMITIT = "submitit "  # how its own lines in a job's log begin
 COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
 ELSEWHERE = "run this on a machine of the cluster, or use --executor local"
 
@@ -132,6 +133,12 @@ def has_succeeded(log: Path) -> bool:
 
 
 def read_log(log: Path) -> tuple[int, list[str]]:
-    """The number of times that the job of this log was started again, and the lines of its last start."""
-    _, *starts = log.read_text(errors="replace").split("Starting with JobEnvironment")
-    return max(0, len(starts) - 1), (starts or [""])[-1].splitlines()
+    """The number of times that the job of this log was started again, and the lines of its last start.
+
+    Of a start that said nothing the lines before belong to it, too: they may tell what ended it.
+    """
+    text = log.read_text(errors="replace")
+    *starts, last = text.split("Starting with JobEnvironment")
+    lines = last.splitlines()
+    said = [line for line in lines[1:] if line.strip() and not line.startswith(OF_SUBMITIT)]
+    return max(0, len(starts) - 1), lines if said else text.splitlines()

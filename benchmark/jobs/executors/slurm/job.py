@@ -56,10 +56,13 @@ class Task:
     units: tuple[Unit, ...]
     gpus: bool  # whether it asked for some
     exclusive: bool | str
+    folder: Path  # of who submitted it, which paths are relative to
     side_by_side: int = 0
 
     def __call__(self) -> None:
         job = JobEnvironment()
+        with contextlib.suppress(FileNotFoundError):  # not on this node: what is missing there is named later
+            os.chdir(self.folder)
         os.environ |= {NODE: os.environ.get("SLURMD_NODENAME", ""), JOB: job.job_id}
         place = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
