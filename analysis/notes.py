@@ -15,6 +15,7 @@ from benchmark.settings.units import UNITS
 from benchmark.store import ENOUGH_CORES, RunRecords
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
+MEASURABLE = 5.0  # seconds: of shorter stages it is not recorded
 NAMED = 6  # rows or stages in a note, of which some tables have many
 
 
@@ -23,16 +24,19 @@ def collect_notes(study: Study) -> list[str]:
     lines = []
     for part in study.parts:
         titles = part.stage_titles
-        lines += note_unequal_budgets(part)
-        lines += note_unequal_texts(part)
-        lines += note_near_copies(part)
-        lines += note_differences(part.stages, "Hardware differs", ["hardware"])
-        lines += note_contended_stages(part.stages, titles)
-        lines += note_changed_code(part.runs)
-        lines += note_failures(part.runs, titles)
-        lines += note_left_out_runs(part.runs)
-        lines += note_tuning(part.runs)
-        lines += note_passes(part.runs)
+        notes = [
+            *note_unequal_budgets(part),
+            *note_unequal_texts(part),
+            *note_near_copies(part),
+            *note_differences(part.stages, "Hardware differs", ["hardware"]),
+            *note_contended_stages(part.stages, titles),
+            *note_changed_code(part.runs),
+            *note_failures(part.runs, titles),
+            *note_left_out_runs(part.runs),
+            *note_tuning(part.runs),
+            *note_passes(part.runs),
+        ]
+        lines += [f"{part.suite}: {note}" if study.parts[1:] else note for note in notes]
     return lines
 
 
@@ -79,7 +83,8 @@ def note_probes(study: Study) -> list[str]:
             for probe in run.line.probes:
                 value = select_measure(measured, probe.name)
                 if not np.isnan(value):  # of a text that nobody has measured it on yet
-                    perplexities.setdefault(probe.title, {}).setdefault(label, []).append(value)
+                    whose = f"{label} ({part.suite})" if study.parts[1:] else label
+                    perplexities.setdefault(probe.title, {}).setdefault(whose, []).append(value)
     said = []
     for title, rows in perplexities.items():
         means = ", ".join(f"{row} {np.mean(values):.2f}" for row, values in rows.items())
@@ -213,7 +218,14 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
         for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)
     ]
     listed = _shorten(where, "; ", "stages")
-    return [f"Other programs took cores, so wall times do not compare: {listed}."] if where else []
+    notes = [f"Other programs took cores, so wall times do not compare: {listed}."] if where else []
+    timed = stages["unit"].map(lambda unit: UNITS[unit].is_wall_time) & stages["done"]
+    short = timed & stages["cores"].isna() & (stages["seconds"] < MEASURABLE)
+    if short.any():
+        notes.append(
+            f"Of {short.sum()} stages under {MEASURABLE:g} s it is not known whether other programs took cores."
+        )
+    return notes
 
 
 def note_failures(runs: Sequence[RunRecords], titles: Sequence[str]) -> list[str]:

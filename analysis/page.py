@@ -41,7 +41,7 @@ def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[
     )
     environment.filters["code"] = _mark_code
     audit = _list_audit_notes(study)
-    said = {note for _, note in audit}
+    said = {f"{where}{note}" for where, note in audit}
     tables = []
     for exhibit, content in exhibits:
         if isinstance(exhibit, TableExhibit) and isinstance(content, Table):

@@ -38,7 +38,7 @@ class ScoreTable(TableExhibit):
             columns.append(Column(study.whole_task, lower=False))
             titles[""] = study.whole_task
         blocks = self._make_blocks(study, titles)
-        below = _describe_scores(study.scores, titles)
+        below = _describe_scores(pd.concat([study.scores, study.probes]), titles)
         if leaked := [note for part in study.parts for note in notes.note_leaks(part)]:
             clean = self._make_blocks(study.without_leaks, titles)
             below += [*leaked, *self._note_leaks(blocks, clean, columns)]
@@ -100,7 +100,7 @@ class ScoreTable(TableExhibit):
             ]
             cells = list(map(add_printed, cells, beside))
             if "" in titles:
-                cells.append(_make_cell(means, "") if row or "" in means else Cell())
+                cells.append(_make_cell(means, "") if "" in means or (row and part.probes.empty) else Cell())
             rows.append(TableRow(label, tuple(cells), competes))
         if self.by_stage and part.suite in part.only_last:  # no score of the models before is to come
             rows[:-1] = [replace(row, cells=tuple(replace(c, missing=False) for c in row.cells)) for row in rows[:-1]]

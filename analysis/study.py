@@ -124,7 +124,7 @@ class Study:
         """Downstream scores: domain, task, task_key, how, prompt, metric, test, as means over `finetuning_seeds` seeds.
 
         `headline`: the prompt that tables show, the right one for models that were trained with prompts. Linear probes
-        are here only where a suite fine-tunes nothing on their task, see `probes`.
+        are here only where a suite fine-tunes nothing, see `probes`.
         """
         return self._scores[~self._scores["beside"]].reset_index(drop=True)
 
@@ -135,13 +135,8 @@ class Study:
 
     @cached_property
     def _scores(self) -> pd.DataFrame:
-        tuned = {
-            (run.suite, line.task)
-            for run in self.runs
-            for stage in run.scores
-            for line in stage
-            if line.how == "finetune"
-        }
+        lines_of = [(run.suite, line) for run in self.runs for stage in run.scores for line in stage]
+        tuned = {suite for suite, line in lines_of if line.how == "finetune"}
         lines = []
         for run in self.runs:
             described = _describe_run(run)
@@ -151,8 +146,8 @@ class Study:
                     same.setdefault(tuple(getattr(score, name) for name in _SCORE), {})[score.seed] = score.test
                 headline = "right" if any(score.prompt == "right" for score in scores) else "none"
                 for key, tests in same.items():
-                    _, task, _, how, prompt, _ = key
-                    beside = how != "finetune" and (run.suite, task) in tuned
+                    *_, how, prompt, _ = key
+                    beside = how != "finetune" and run.suite in tuned
                     means = (fmean(tests.values()), len(tests))
                     lines.append((*described, stage, *key, *means, prompt == headline, beside))
         columns = [*RUN, "stage", *_SCORE, "test", "finetuning_seeds", "headline", "beside"]

@@ -170,7 +170,8 @@ def load_study(suites: Suites, runs: Path) -> Study:
     identities = Identities(store, methods.build)
     for suite, configs in suites:
         known = {run.id: run for run in load_runs(runs, suite.name)}
-        tasks, examples = {(task.name, task.metric) for task in suite.tasks}, find_example_keys(suite, store)
+        domains: dict[tuple[str, str], str] = {(task.name, task.metric): task.domain for task in suite.tasks}
+        examples = find_example_keys(suite, store)
         recorded = [
             identities.leave_out(known[config.id], config) if config.id in known else make_empty_run(config.describe())
             for config in configs
@@ -183,7 +184,8 @@ def load_study(suites: Suites, runs: Path) -> Study:
             scores = [select_scores(suite, key, lines, examples) for key, lines in of_stages] or run.scores
             zero_shot = zip(run.line.stages, run.zero_shot, strict=False)
             asked = [[*select_zero_shot_scores(suite.evaluate, key, lines).values()] for key, lines in zero_shot]
-            baselines = [line for line in run.baselines if (line.task, line.metric) in tasks]
+            measured = [(line, domains.get((line.task, line.metric))) for line in run.baselines]
+            baselines = [structs.replace(line, domain=of) for line, of in measured if of is not None]
             chosen.append(dataclasses.replace(run, line=line, scores=scores, baselines=baselines, zero_shot=asked))
     title = "; ".join(dict.fromkeys(suite.title for suite, _ in suites))
     paper = any(suite.paper for suite, _ in suites)

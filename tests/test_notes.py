@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from analysis.notes import note_unequal_texts
+from analysis.notes import collect_notes, note_contended_stages, note_probes, note_unequal_texts
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
-from benchmark.records import DoneLine, EvaluationLine, Titled
+from benchmark.records import DoneLine, EvaluationLine, FailedLine, Titled
+from benchmark.store import load_runs
 from tests.support import synthetic
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
@@ -89,3 +90,30 @@ def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
     before, after = (synthetic.load("units").build(study).blocks[0].rows for study in (plain, cheap))
     assert before[:-1] == after[:-1] and before[-1].label == "ELLE"
     assert any(cell.values for cell in before[-1].cells) and not any(cell.values for cell in after[-1].cells)
+
+
+def test_notes_on_several_suites_say_whose_they_are(tmp_path):
+    """Oracle: two suites with rows of one name: a failure of one is its own, and so is the perplexity of a probe."""
+    for suite in ("one", "two"):
+        synthetic.write(tmp_path, suite, rows=ROWS, stages=2, seeds=1)
+    runs = [*load_runs(tmp_path, "one"), *load_runs(tmp_path, "two")]
+    for number, run in enumerate(runs):
+        run.line.probes = [Titled("p", "Probe")]
+        [end] = [line for line in run.stages[1] if isinstance(line, EvaluationLine)][-1:]
+        end.perplexity["p"] = 100.0 + number
+    runs[0].failure = FailedLine(stage=1, error="lost", traceback="")
+    study = Study("one+two", runs)
+    assert [note for note in collect_notes(study) if "lost" in note] == ["one: Naive, seed 0, failed in stage Ns: lost"]
+    [probe] = note_probes(study)
+    assert all(f"{run.row} ({run.suite}) {100 + number}.00" in probe for number, run in enumerate(runs))
+
+
+def test_stages_too_short_to_tell_who_took_cores_are_counted(tmp_path):
+    """Oracle: by hand: of two seeds one ends its second stage after four seconds; only wall time is about cores."""
+    for unit, expected in (("seconds", ["1 stages"]), ("steps", [])):
+        synthetic.write(tmp_path / unit, "demo", rows=ROWS[:1], stages=2, unit=unit)
+        runs = load_runs(tmp_path / unit, "demo")
+        [done] = [line for line in runs[0].stages[1] if isinstance(line, DoneLine)]
+        done.charged["seconds"] = 4.0
+        notes = note_contended_stages(Study("demo", runs).stages, ["WB", "Ns"])
+        assert len(notes) == len(expected) and all(words in note for words, note in zip(expected, notes, strict=True))

@@ -11,10 +11,11 @@ import pytest
 import methods
 import run_all
 from benchmark.data.documents import DataError
+from benchmark.data.leaks import find_shared_documents
 from benchmark.data.tokens import prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
-from benchmark.instruments.new_suite import RUNGS, Text, choose_valid_share, write_suite
+from benchmark.instruments.new_suite import RUNGS, Text, choose_valid_share, find_domains, write_suite
 from benchmark.jobs.preparation import warn_of_tests_in_stream, warn_of_text
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -207,9 +208,11 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = list(warn_of_text(corpus, config, tmp_path / "data"))
-    assert said[0].startswith("c: only 9 ") and len(said) == 3
+    assert said[0].startswith("c: only 9 ") and len(said) == 4
     assert said[1].startswith("c: 8 of 9 ") and "text of b" in said[1]  # one is too short
-    assert "tokenizer" in said[2] and " b, c " in said[2]
+    shared = find_shared_documents(corpus, tmp_path / "data")["a"]["b"]  # of the forty documents those for validation
+    assert said[2].startswith(f"b: {len(shared)} ") and "that of a" in said[2] and 0 < len(shared) <= 40
+    assert "tokenizer" in said[3] and " b, c " in said[3]
 
 
 def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None:
@@ -225,3 +228,11 @@ def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None
         tokens[Path(info["source"]["train"][0]).stem] = info["tokens"]
     times, share = (f": a {960 / tokens['a']:.1f}, b {960 / tokens['b']:.1f}. ", f": a {800 / tokens['a']:.1%}.")
     assert all(text.count(times) == text.count(share) == 1 for text in told)
+
+
+def test_hidden_folders_are_no_domains(tmp_path: Path) -> None:
+    """Oracle: the folders that a notebook does not hide."""
+    for name in ("a", "b", ".ipynb_checkpoints"):
+        (tmp_path / name).mkdir()
+        write_text(tmp_path / name / "text.jsonl", sentences(1))
+    assert [place.name for place in find_domains([tmp_path])] == ["a", "b"]

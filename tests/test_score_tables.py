@@ -102,9 +102,12 @@ def test_a_task_of_no_domain_has_a_column_that_is_in_no_average(tmp_path):
             stage += [replace(line, **of_all, test=0.4) for line in stage if line.domain == "bio"]
     table = load("main_downstream").build(Study("demo", data.runs))
     assert [column.name for column in table.columns][-2:] == ["AVG", "Domain"]
-    for row, other in zip(table.blocks[0].rows, before.blocks[0].rows, strict=True):
-        assert row.cells[:-1] == other.cells
-        assert row.cells[-1].values == pytest.approx([40.0] * row.competes) and not row.cells[-1].missing
+    fine_tuned, probed = table.blocks
+    for row, other in zip(fine_tuned.rows, before.blocks[0].rows, strict=True):
+        assert row.cells[:-1] == other.cells and not (row.cells[-1].values or row.cells[-1].missing)
+    assert all(row.cells[-1].values == pytest.approx([40.0]) for row in probed.rows)
+    rows = [row.label for row in load("prompt_finetuning").build(Study("demo", data.runs)).blocks[0].rows]
+    assert rows == [row.label for row in load("prompt_finetuning").build(data).blocks[0].rows]
     assert any("; Domain: which (accuracy)" in note for note in table.notes)
     assert load("f1_by_stage").draw(Study("demo", data.runs))
 

@@ -93,3 +93,12 @@ def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
     old, new = (methods.list_runs(each)[0] for each in (suite, changed))
     append(Store(tmp_path).run_file(old), old.describe())
     assert old.id == new.id and load_study([(changed, [new])], tmp_path).stage_titles[0] == "New"
+
+
+def test_baselines_are_of_the_domain_that_the_suite_gives_a_task(folder) -> None:
+    """Oracle: the suite's own words; the baselines were recorded when the two tasks were each other's domain's."""
+    for overrides, swapped in ({}, "ab"), ({"tasks.last_a.domain": "b", "tasks.last_b.domain": "a"}, "ba"):
+        suite = load_suite(str(folder / "scored.toml"), overrides)
+        baselines = load_study([(suite, methods.list_runs(suite))], folder / "runs").baselines
+        expected = {("last_a", swapped[0]), ("last_b", swapped[1])}
+        assert {*zip(baselines["task"], baselines["domain"], strict=True)} == expected

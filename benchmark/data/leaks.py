@@ -73,6 +73,13 @@ def find_validation_leaks(
     return find_leaks(corpus.tokenizer, corpus.special.eos, asked, list_learned(corpus, learned), folder, poll)
 
 
+def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
+    """The documents of the validation text of each domain that nearly stand in that of another, or in its own."""
+    asked = {text.name: (text.key, partial(np.asarray, text.valid)) for text in corpus.domains}
+    texts = {name: (f"valid {key}", read) for name, (key, read) in asked.items()}
+    return find_leaks(corpus.tokenizer, corpus.special.eos, asked, texts, folder)
+
+
 # Near copies
 
 

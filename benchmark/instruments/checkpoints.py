@@ -78,7 +78,7 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
         "bits_per_byte": to_bits_per_byte(value, measured),
         "domain": names[index] if names else NONE,
         "documents": measured.info["documents"],
-        "tokens": len(measured.valid),
+        "tokens": stream.valid_blocks[index] * stream.length,  # of whole rows
         "skipped": measured.info["skipped"],
     }
 

@@ -81,7 +81,7 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     file = Path(name if name.endswith(".toml") else f"{name}.toml")
     if file.exists():
         raise ConfigError(f"{file} is there already: choose another name, or remove it")
-    texts = [read_beginning(place, _make_name(place)) for place in _find_domains(folders)]
+    texts = [read_beginning(place, _make_name(place)) for place in find_domains(folders)]
     content = write_content(file, texts, flops_per_second)
     with replace_file(file) as out:
         out.write(content.encode())
@@ -96,11 +96,12 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     ]
 
 
-def _find_domains(given: Sequence[Path]) -> list[Path]:
+def find_domains(given: Sequence[Path]) -> list[Path]:
     """The file or folder of each domain."""
     places = list(given)
     if len(places) == 1 and places[0].is_dir() and not any(_is_text(path) for path in places[0].iterdir()):
-        places = sorted(path for path in places[0].iterdir() if path.is_dir() and any(map(_is_text, path.rglob("*"))))
+        inside = (path for path in places[0].iterdir() if path.is_dir() and not path.name.startswith("."))
+        places = sorted(path for path in inside if any(map(_is_text, path.rglob("*"))))
     if len(places) < 2:
         raise DataError(
             f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two folders, or one that "

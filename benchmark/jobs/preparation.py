@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.leaks import RUN, find_validation_leaks
+from benchmark.data.leaks import RUN, find_shared_documents, find_validation_leaks
 from benchmark.data.tokens import BEYOND, Corpus, hash_data_settings, prepare_corpus
 from benchmark.downstream.tasks import (
     TaskData,
@@ -83,6 +83,13 @@ def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[st
             yield (
                 f"{domain.name}: documents have {length:.0f} tokens, so rows are glued of unrelated ones. Where they "
                 "are sentences of longer texts, join them"
+            )
+    shared, held = find_shared_documents(corpus, folder), [domain.name for domain in corpus.domains]
+    for first, other in combinations(held, 2):
+        if count := len(shared[first][other]):
+            yield (
+                f"{other}: {count:,} of its validation documents stand in that of {first}, too, so what is learned of "
+                "one is known of both. Let one of them keep these documents"
             )
     yield from filter(None, [config.tokenizer_note, name_moving_sets(config)])
 

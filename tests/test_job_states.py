@@ -1,0 +1,163 @@
+"""The states of a cluster's jobs, by its queue, their logs and their records; the cluster is a table in memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_slurm import DONE, FakeSlurm
+from tests.support.suite_folder import SuiteFolder, write_task, write_texts
+
+ROWS = '{ method = "naive" }', '{ method = "er" }'
+TABLES = 'tables=["representational_similarity"]'
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> SuiteFolder:
+    write_texts(tmp_path)
+    return SuiteFolder(tmp_path / "tiny", tmp_path).write(*ROWS)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    return FakeSlurm(tmp_path / "bin", monkeypatch)
+
+
+CANCELLED = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-26T20:11:47"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "detail"),
+    [
+        ("PENDING", "waiting", "Priority; 0 of 2 stages done"),
+        ("RUNNING", "running", "0 of 2 stages done"),
+        ("SUSPENDED", "running", "suspended; 0 of 2 stages done"),
+    ],
+)
+def test_states_of_jobs_in_the_queue(
+    tiny: SuiteFolder, slurm: FakeSlurm, state: str, expected: str, detail: str
+) -> None:
+    """Oracle: the rule: what is in the queue is under way."""
+    assert tiny.submit() == 0
+    slurm.states[tiny.job("ER")] = state
+    run = tiny.states()["ER"]
+    assert run.state == expected and detail in run.detail
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "detail"),
+    [
+        ("KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 1", "failed", ": KeyError: 'x'; 0 of"),
+        (f"KeyError: 'x'\n{CANCELLED.replace('JOB 12', 'STEP 12.0')} ***", "failed", ": KeyError: 'x'; 0 of"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0", "failed", " slurm.train.mem; 0 of"),
+        (
+            "slurmstepd: error: Step 12.0 exceeded memory limit (2 > 1), being killed",
+            "failed",
+            " slurm.train.mem; 0 of",
+        ),
+        (f"{CANCELLED} DUE TO TIME LIMIT ***", "interrupted", " slurm.train.time; 0 of"),
+        (f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", "interrupted", " cancelled; 0 of"),
+        (f"{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143", "interrupted", " cancelled; 0 of"),
+        ("", "interrupted", " before it began; 0 of"),
+        (DONE, "todo", ""),
+    ],
+)
+def test_how_a_job_ended_is_in_its_files(
+    tiny: SuiteFolder, slurm: FakeSlurm, said: str, expected: str, detail: str
+) -> None:
+    """Oracle: the words of Slurm 22.05 in the log of a job that has left the queue, and what submitit writes at the end
+    of one whose work is done: they say whose fault that is."""
+    assert tiny.submit() == 0
+    slurm.end([tiny.job("ER")], said)
+    run = tiny.states()["ER"]
+    assert run.state == expected and detail in run.detail
+
+
+@pytest.mark.parametrize(
+    ("log", "expected", "detail"),
+    [
+        (
+            f"{CANCELLED} ***\nsubmitit INFO - Starting with JobEnvironment()\nsubmitit INFO - Loading",
+            "interrupted",
+            "cancelled",
+        ),
+        ("/var/spool/job12: line 5: module: command not found\n", "failed", ": module: command not found"),
+    ],
+)
+def test_how_a_job_ended_that_had_nothing_to_say(
+    tiny: SuiteFolder, slurm: FakeSlurm, log: str, expected: str, detail: str
+) -> None:
+    """Oracle: what stands in the log before a start that a signal ended at once, or in place of any start."""
+    assert tiny.submit() == 0
+    slurm.end([tiny.job("ER")], "x")
+    Path(next(listed.log for listed in tiny.jobs() if listed.id == tiny.job("ER"))).write_text(log)
+    run = tiny.states()["ER"]
+    assert run.state == expected and detail in run.detail
+
+
+def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
+    """Oracle: by hand: a job that was preempted and then failed. `run` submits what it did, and a report, and
+    the next call nothing."""
+    assert tiny.submit() == 0
+    job = tiny.job("ER")
+    slurm.end([id for id in slurm.jobs if id != job], DONE)
+    slurm.restarts[job] = 1
+    slurm.end([job], "KeyError: 'x'")
+    log = Path(next(listed.log for listed in tiny.jobs() if listed.id == job))
+    log.write_text(log.read_text().replace("epoch", f"{CANCELLED} DUE TO PREEMPTION ***", 1))
+    [failed] = tiny.jobs()
+    assert (failed.state, failed.restarts) == ("failed", 1) and failed.detail.endswith(": KeyError: 'x'")
+    before = len(tiny.waves())
+    more = ("--methods", "er", "--retry-failed")
+    assert tiny.submit(*more) == 0 and tiny.submit(*more) == 0
+    assert [wave["kind"] for wave in tiny.waves()[before:]] == ["prepare", "train", "report"]
+
+
+def test_what_is_next_does_jobs_again_that_are_no_runs(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: what the command that `status` names submits: a measure, or a report, that failed or was cancelled."""
+    tiny.write(ROWS[0])
+    tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
+    assert tiny.call("run") == 0
+    assert tiny.submit("--set", TABLES) == 0
+    for kinds, ending, more in (
+        (["measure", "report"], "KeyError: 'x'", ["--retry-failed"]),
+        (["measure", "report"], CANCELLED, []),
+        (["report"], "KeyError: 'x'", ["--retry-failed"]),
+    ):
+        if kinds == ["report"]:
+            assert tiny.call("run", "--set", TABLES) == 0  # which measures here what is missing
+        first = tiny.waves()[-len(kinds)]["id"]
+        slurm.end([job for job in slurm.jobs if job != first], DONE)
+        slurm.end([first], ending)
+        capsys.readouterr()
+        assert tiny.call("status", "--set", TABLES) == bool(more)
+        told = capsys.readouterr().out.splitlines()[-1]
+        assert told.startswith("next: `python run_all.py run ") and ("--retry-failed" in told) == bool(more)
+        before = len(tiny.waves())
+        assert tiny.submit("--set", TABLES, *more) == 0
+        assert [wave["kind"] for wave in tiny.waves()[before:]] == kinds
+
+
+def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the log, of which srun's own words come last; its folder once, and no log that is not there. How often
+    jobs were started, and a line for those that are alike, by hand."""
+    tiny.write(*ROWS, tasks=write_task(tiny.folder))
+    assert tiny.submit() == 0
+    naive, er = tiny.job("Naive"), tiny.job("ER")
+    slurm.restarts |= {"105": 2, er: 4}
+    slurm.end(["100", "101", "102"], DONE)
+    slurm.end([er, "104_0", "104_1"])
+    slurm.end([naive], "UserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
+    log = Path(next(listed.log for listed in tiny.jobs() if listed.id == naive))
+    for score in ("104_0", "104_1"):
+        Path(next(listed.log for listed in tiny.jobs() if listed.id == score)).unlink()
+    capsys.readouterr()
+    assert tiny.call("status") == 1
+    told = capsys.readouterr().out
+    assert ": UserError: torch finds none on n1; 0 of 2 " in told and "srun" not in told
+    assert re.search(rf"interrupted  {er} +5 .* cancelled; 0 of 2", told)
+    assert re.search(r"\n104_0 and 1 more +score +interrupted ", told)
+    assert re.search(r"\n105 +report +waiting +2 +n1 ", told)
+    assert told.count(f"logs are in {log.parent}, by job\n") == 1 and naive in log.name
