@@ -209,7 +209,9 @@ class Submission:
                 too_many = any(limit in str(error) for limit in LIMITS)
                 if too_many and len(piece) > 1:
                     self._largest = -(-len(piece) // 2)
-                elif too_many and self.sent:
+                elif too_many and not self.sent:
+                    raise SlurmError(f"nothing is submitted, as Slurm takes no more: {error}") from None
+                elif too_many:
                     self.is_full = str(error)
                 else:  # others may ask for what there is
                     self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}")
