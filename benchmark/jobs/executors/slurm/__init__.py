@@ -128,8 +128,8 @@ def execute(plan: Plan) -> int:
         raise SlurmError(f"{error}: {said}; make room there, or repair it, and call `run` again") from None
     for refusal in submission.refused:
         print(f"! Slurm refused {refusal}")
-    if submission.is_full:
-        print(f"! Slurm took no more: {left} units are left; `run` submits them ({submission.is_full})")
+    if submission.why_no_more:
+        print(f"! Slurm took no more: {left} units are left; `run` submits them ({submission.why_no_more})")
     if submission.sent:
         print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
         return PARTIAL if left else 0
@@ -165,7 +165,7 @@ class Submission:
         self.plan, self.folder = plan, find_notes(plan.suite, plan.survey.store)
         self.sent: list[str] = []  # ids of arrays
         self.refused: list[str] = []  # which jobs, and why
-        self.is_full = ""  # why Slurm takes no more
+        self.why_no_more = ""  # why Slurm takes no more
         self._largest = MOST_TASKS
 
     def submit(self) -> int:
@@ -200,7 +200,7 @@ class Submission:
     def _send_all(self, wave: Wave, asked: Slurm, units: Sequence[Unit], after: Sequence[str]) -> int:
         """Submit units with equal requests as arrays, as far as the cluster takes them. Returns how many are left."""
         tasks = _divide(wave.kind, asked, units)
-        while tasks and not self.is_full:
+        while tasks and not self.why_no_more:
             piece = tasks[: self._largest]
             try:
                 self._send(wave.kind, asked, piece, list(dict.fromkeys(after)))
@@ -212,7 +212,7 @@ class Submission:
                 elif too_many and not self.sent:
                     raise SlurmError(f"nothing is submitted, as Slurm takes no more: {error}") from None
                 elif too_many:
-                    self.is_full = str(error)
+                    self.why_no_more = str(error)
                 else:  # others may ask for what there is
                     self.refused.append(f"{len(tasks)} jobs ({tasks[0][0].name}, ...): {error}")
                     break
