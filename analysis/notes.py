@@ -12,10 +12,9 @@ from analysis.tables import Block, format_number
 from benchmark.records import DoneLine, find_last
 from benchmark.settings.suite import describe_passes
 from benchmark.settings.units import UNITS
-from benchmark.store import ENOUGH_CORES, RunRecords
+from benchmark.store import ENOUGH_CORES, MEASURABLE, RunRecords
 
 TOLERANCE = 0.02  # of the budget; one step too many at the end of a stage is no unfairness
-MEASURABLE = 5.0  # seconds: of shorter stages it is not recorded
 NAMED = 6  # rows or stages in a note, of which some tables have many
 
 

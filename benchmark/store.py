@@ -148,6 +148,7 @@ class RunRecords:
 
 
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
+MEASURABLE = 5.0  # seconds of a stage from which that share is known: the counters of cores tick every 10 ms
 
 
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:

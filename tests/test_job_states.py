@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_slurm import DONE, FakeSlurm
-from tests.support.suite_folder import SuiteFolder, write_task, write_texts
+from tests.support.suite_folder import ROWS, SuiteFolder, write_suite_of_two, write_task
 
-ROWS = '{ method = "naive" }', '{ method = "er" }'
 TABLES = 'tables=["representational_similarity"]'
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> SuiteFolder:
-    write_texts(tmp_path)
-    return SuiteFolder(tmp_path / "tiny", tmp_path).write(*ROWS)
+    return write_suite_of_two(tmp_path)
 
 
 @pytest.fixture

@@ -29,9 +29,8 @@ from benchmark.store import Store
 from benchmark.training.processes import join
 from tests.support.fake_slurm import FakeSlurm
 from tests.support.record_lines import read_lines
-from tests.support.suite_folder import SuiteFolder, write_task, write_texts
+from tests.support.suite_folder import ROWS, SuiteFolder, write_suite_of_two, write_task
 
-ROWS = '{ method = "naive" }', '{ method = "er" }'
 TABLES = 'tables=["representational_similarity"]'
 TOY = '''
 """An executor in a file from outside: it does every unit here and now."""
@@ -57,8 +56,7 @@ EXECUTOR = Executor(lambda plan: [f"  toy: {unit.name}" for wave in plan.waves f
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> SuiteFolder:
-    write_texts(tmp_path)
-    return SuiteFolder(tmp_path / "tiny", tmp_path).write(*ROWS)
+    return write_suite_of_two(tmp_path)
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmark.records import CoreShare
 from benchmark.settings.suite import Budget, pick_for_stage
 from benchmark.settings.units import UNITS, Work
+from benchmark.store import MEASURABLE
 from benchmark.training.processes import World, find_machine_name, list_own_cores
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
-MEASURABLE = 5.0  # seconds of a stage: the counters tick every 10 ms
 STOP = 2.0  # seconds between two readings of the clock: shorter stops may be the system's own
 LOOK = 0.5  # seconds between two looks at the cores, each of which takes as long as fifty at the clock
 

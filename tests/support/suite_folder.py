@@ -50,6 +50,7 @@ PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third 
 STEPS = 200  # of the second stage, evaluated every tenth
 WORDS = {"wood": "oak ash elm fir pine birch leaf root bark moss", "sea": "wave salt tide fish crab sand reef gull"}
 
+ROWS = '{ method = "naive" }', '{ method = "er" }'
 SUITE = """
 title = "Tiny"
 methods = []
@@ -338,3 +339,9 @@ def silent(cluster: SlurmCluster) -> Iterator[None]:
     finally:
         os.environ["SLURM_CONF"] = str(conf)
         os.kill(pid, signal.SIGCONT)
+
+
+def write_suite_of_two(folder: Path) -> SuiteFolder:
+    """A suite of Naive and ER, and its text."""
+    write_texts(folder)
+    return SuiteFolder(folder / "tiny", folder).write(*ROWS)
