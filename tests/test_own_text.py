@@ -11,12 +11,19 @@ import pytest
 import methods
 import run_all
 from benchmark.data.documents import DataError
-from benchmark.data.leaks import find_shared_documents
+from benchmark.data.leaks import find_shared_documents, find_validation_leaks
 from benchmark.data.tokens import prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
 from benchmark.instruments.new_suite import RUNGS, Text, choose_valid_share, find_domains, write_suite
-from benchmark.jobs.preparation import warn_of_tests_in_stream, warn_of_text
+from benchmark.jobs.preparation import (
+    DOMAIN_TITLES,
+    TASK_TITLES,
+    describe_domains,
+    describe_task,
+    warn_of_tests,
+    warn_of_text,
+)
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Tokenizer
@@ -185,15 +192,20 @@ def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) ->
     tasks = [TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)]
     corpus = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
-    said = [*warn_of_text(corpus, config, tmp_path / "data")]
-    said += warn_of_tests_in_stream(corpus, config, tasks, tmp_path / "data")
-    assert said[0].startswith("a: 30 of 60 ") and "text of" not in said[0]
-    assert said[1].startswith("a: 12 of 60 ") and "text of b" in said[1]
-    assert said[3].startswith("t: 5 of 7 ") and "text of a" in said[3]
-    assert said[4].startswith("t: 5 of 7 ") and "text of b" in said[4]
-    assert len(said) == 5 and "tokenizer" in said[2]
+    leaks = find_validation_leaks(corpus, config.learned, tmp_path / "data")
+    assert (len(leaks["a"]["a"]), len(leaks["b"]["a"])) == (30, 12)
+    cells = [dict(zip(DOMAIN_TITLES, row, strict=True)) for row in describe_domains(corpus, leaks)]
+    assert [row["near copies"] for row in cells] == ["30", ""]
+    assert [row["validation documents"] for row in cells] == ["60", "30"]
     marked, _ = mark_in_stream(tasks, corpus, domains, tmp_path / "data")
     assert marked[0].in_stream == {0, 1, 2, 3, 4}
+    assert dict(zip(TASK_TITLES, describe_task(marked[0]), strict=True))["in the stream"] == "5"
+    warnings = [*warn_of_text(corpus, config, tmp_path / "data"), *warn_of_tests(marked)]
+    assert [line.partition(": ")[0] for line in warnings if "tokenizer" not in line] == [
+        "near copies",
+        "test examples in the stream",
+    ]
+    assert " of a " in warnings[0] and " of t " in warnings[-1]
 
 
 def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
@@ -208,10 +220,11 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
     config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
     said = list(warn_of_text(corpus, config, tmp_path / "data"))
-    assert said[0].startswith("c: only 9 ") and len(said) == 4
-    assert said[1].startswith("c: 8 of 9 ") and "text of b" in said[1]  # one is too short
+    assert " c (9)" in said[0] and len(said) == 4
+    leaks = find_validation_leaks(corpus, config.learned, tmp_path / "data")
+    assert len(leaks["b"]["c"]) == 8 and " of c " in said[1]  # one is too short
     shared = find_shared_documents(corpus, tmp_path / "data")["a"]["b"]  # of the forty documents those for validation
-    assert said[2].startswith(f"b: {len(shared)} ") and "that of a" in said[2] and 0 < len(shared) <= 40
+    assert f" {len(shared)} of b in a" in said[2] and 0 < len(shared) <= 40
     assert "tokenizer" in said[3] and " b, c " in said[3]
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import chain, combinations
+from collections.abc import Iterator, Sequence, Set
+from itertools import combinations
 from pathlib import Path
 
 from benchmark.data.documents import FEW_DOCUMENTS
-from benchmark.data.leaks import RUN, find_shared_documents, find_validation_leaks
-from benchmark.data.tokens import BEYOND, Corpus, hash_data_settings, prepare_corpus
+from benchmark.data.leaks import RUN, Found, find_shared_documents, find_validation_leaks
+from benchmark.data.tokens import (
+    BEYOND,
+    Corpus,
+    DomainTokens,
+    hash_data_settings,
+    prepare_corpus,
+)
 from benchmark.downstream.tasks import (
     TaskData,
     load_tasks,
@@ -17,100 +23,158 @@ from benchmark.downstream.tasks import (
     mark_in_stream,
     record_baselines,
 )
+from benchmark.jobs.text_table import align
 from benchmark.models.transformer import load_network
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 
 SENTENCE = 20  # tokens: documents that have fewer are single sentences
+DOMAIN_TITLES = (
+    "domain",
+    "documents",
+    "training tokens",
+    "validation documents",
+    "validation tokens",
+    "near copies",
+    "unigram perplexity",
+    "left out",
+)
+TASK_TITLES = ("task", "training", "dev", "test", "classes", "in train", "in the stream")
 
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Tokenise the domains of runs of the suite and read its tasks; a line for each, warnings, the next step."""
-    store, corpora, problems = Store(runs), list[tuple[Corpus, RunConfig]](), list[str]()
+    """Tokenise the domains of a suite's runs and read its tasks; yield tables, warnings, next step."""
+    store = Store(runs)
+    corpora: list[tuple[Corpus, RunConfig]] = []
+    warnings: list[str] = []
     for config in {hash_data_settings(config): config for config in configs}.values():
         corpus = prepare_corpus(config, store, lambda text: print(text, file=sys.stderr))
-        for domain in (*corpus.domains, *corpus.probes):
-            skipped = ", ".join(f"{count:,} {reason}" for reason, count in domain.info["skipped"].items())
-            yield (
-                f"{domain.name}: {domain.info['documents']:,} documents, {len(domain.train):,} training and "
-                f"{len(domain.valid):,} validation tokens, unigram perplexity {domain.info['unigram_perplexity']:,.1f}"
-                + (f"; left out: {skipped}" if skipped else "")
-            )
-        yield from filter(None, [config.describe_expected_passes([domain.info["tokens"] for domain in corpus.domains])])
-        problems += warn_of_text(corpus, config, store.data)
         corpora.append((corpus, config))
+        leaks = find_validation_leaks(corpus, config.learned, store.data)
+        yield from align([DOMAIN_TITLES, *describe_domains(corpus, leaks)])
+        sizes = [domain.info["tokens"] for domain in corpus.domains]
+        yield from filter(None, [config.describe_expected_passes(sizes)])
+        warnings += warn_of_text(corpus, config, store.data)
     for folder in {config.start.folder for config in configs if config.start}:
-        load_network(folder)  # wrong weights are said now, not by the jobs that train
+        load_network(folder)  # wrong weights are told now, and not by the jobs that train
     tasks = load_tasks(suite, store)
-    for data in tasks:
-        leaks = f"; {sum(data.leaked):,} of test stand in train, too, or nearly" if any(data.leaked) else ""
-        yield (
-            f"{data.task.name}: {len(data.train):,} training, {len(data.dev):,} dev and {len(data.test):,} test "
-            f"examples of {len(data.labels)} classes{leaks}"
-        )
-    record_baselines(mark_in_prepared_stream(tasks, configs[0], store), store.scores_file("baselines"))
-    problems += chain.from_iterable(warn_of_tests_in_stream(*of, tasks, store.data) for of in corpora)
-    yield from (f"! {warning}" for warning in dict.fromkeys(problems))
+    if tasks:
+        marked = [
+            task for corpus, config in corpora for task in mark_in_stream(tasks, corpus, config.learned, store.data)[0]
+        ]
+        yield from align([TASK_TITLES, *dict.fromkeys(map(describe_task, marked))])
+        warnings += warn_of_tests(marked)
+        prepared = mark_in_prepared_stream(tasks, configs[0], store)
+        record_baselines(prepared, store.scores_file("baselines"))
+    yield from (f"! {warning}" for warning in dict.fromkeys(warnings))
     yield (
-        f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which runs there are, and "
-        "how long"
+        f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which "
+        "runs there are, and how long"
     )
 
 
+def describe_domains(corpus: Corpus, leaks: Found) -> Iterator[tuple[str, ...]]:
+    """The cells of each domain and probe, below DOMAIN_TITLES; `leaks`: of `find_validation_leaks`."""
+    for domain in (*corpus.domains, *corpus.probes):
+        info = domain.info
+        left_out = [f"{count:,} {reason}" for reason, count in info["skipped"].items()]
+        yield (
+            domain.name,
+            f"{info['documents']:,}",
+            f"{len(domain.train):,}",
+            f"{info.get('valid_documents', 0):,}",
+            f"{len(domain.valid):,}",
+            _count(list_copies(domain, leaks)),
+            f"{info['unigram_perplexity']:,.1f}",
+            ", ".join(left_out),
+        )
+
+
+def describe_task(data: TaskData) -> tuple[str, ...]:
+    """The cells of a task, below TASK_TITLES, whose test is marked by a stream."""
+    return (
+        data.task.name,
+        f"{len(data.train):,}",
+        f"{len(data.dev):,}",
+        f"{len(data.test):,}",
+        f"{len(data.labels)}",
+        _count(data.leaked),
+        _count(data.in_stream),
+    )
+
+
+def _count(found: Sequence[bool] | Set[int]) -> str:
+    """How many were found; "" for none."""
+    number = len(found) if isinstance(found, Set) else sum(found)
+    return f"{number:,}" if number else ""
+
+
+def list_copies(domain: DomainTokens, leaks: Found) -> set[int]:
+    """The numbers of a domain's validation documents that nearly stand in any training text."""
+    return {number for copies in leaks.values() for number in copies[domain.name]}
+
+
 def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
-    """Warnings of a text on which perplexity tells little: few, copied or short documents, data that may change.
+    """One warning per kind of text on which perplexity tells little: few, copied or short documents.
 
     `folder` keeps which validation documents are copies, so that a second call need not look for them again.
     """
-    leaks = find_validation_leaks(corpus, config.learned, folder)
-    for domain in (*corpus.domains, *corpus.probes):
-        held_out = domain.info.get("valid_documents", FEW_DOCUMENTS)
-        if held_out < FEW_DOCUMENTS:
-            more = "Give more documents (a .txt file is one), its `valid` files, or a larger data.valid_share"
+    domains = (*corpus.domains, *corpus.probes)
+    few: dict[str, list[str]] = {}
+    for domain in domains:
+        count = domain.info.get("valid_documents", FEW_DOCUMENTS)
+        if count < FEW_DOCUMENTS:
+            cure = "more documents (a .txt file is one), `valid` files, or a larger data.valid_share"
             if BEYOND in domain.info["skipped"]:
-                more = "Give a larger data.max_valid_bytes or data.max_train_tokens"
-            yield (
-                f"{domain.name}: only {held_out} documents for validation, so its perplexity is theirs more than the "
-                f"domain's. {more}"
-            )
-        for name, near in ((name, len(of[domain.name])) for name, of in leaks.items() if of[domain.name]):
-            whose = "its training text" if name == domain.name else f"the training text of {name}"
-            yield (
-                f"{domain.name}: {near:,} of {held_out:,} validation documents stand in {whose}, at least half of "
-                f"their runs of {RUN} words, so perplexity is lower for them. Take one of each pair out"
-            )
-        if (length := domain.info["tokens"] / domain.info["documents"]) < SENTENCE:
-            yield (
-                f"{domain.name}: documents have {length:.0f} tokens, so rows are glued of unrelated ones. Where they "
-                "are sentences of longer texts, join them"
-            )
-    shared, held = find_shared_documents(corpus, folder), [domain.name for domain in corpus.domains]
-    for first, other in combinations(held, 2):
-        if count := len(shared[first][other]):
-            yield (
-                f"{other}: {count:,} of its validation documents stand in that of {first}, too, so what is learned of "
-                "one is known of both. Let one of them keep these documents"
-            )
+                cure = "a larger data.max_valid_bytes or data.max_train_tokens"
+            few.setdefault(cure, []).append(f"{domain.name} ({count})")
+    for cure, names in few.items():
+        yield f"few documents for validation: {', '.join(names)}. Give {cure}"
+    leaks = find_validation_leaks(corpus, config.learned, folder)
+    copied = [domain.name for domain in domains if list_copies(domain, leaks)]
+    if copied:
+        yield (
+            f"near copies: validation documents of {', '.join(copied)} stand in training text, at "
+            f"least half of their runs of {RUN} words. Take one of each pair out"
+        )
+    short = [
+        f"{domain.name} ({domain.info['tokens'] / domain.info['documents']:.0f} tokens)"
+        for domain in domains
+        if domain.info["tokens"] / domain.info["documents"] < SENTENCE
+    ]
+    if short:
+        yield (
+            f"short documents: {', '.join(short)}, so a row joins unrelated ones. Where they are "
+            "sentences of longer texts, join them"
+        )
+    shared = find_shared_documents(corpus, folder)
+    pairs = combinations([domain.name for domain in corpus.domains], 2)
+    counts = {pair: len(shared[pair[0]][pair[1]]) for pair in pairs}
+    overlaps = [f"{count:,} of {b} in {a}" for (a, b), count in counts.items() if count]
+    if overlaps:
+        yield (
+            f"validation documents that two domains share: {', '.join(overlaps)}. What is learned "
+            "of one domain is known of both. Let one of them keep these documents"
+        )
     yield from filter(None, [config.tokenizer_note, name_moving_sets(config)])
 
 
 def name_moving_sets(config: RunConfig) -> str:
     """The data sets of the Hub that name no commit, and why they should."""
-    sets = [dataset for text in (*config.domains, *config.probes) for part in text.parts for dataset in part.datasets]
-    moving = [each.path for each in (*sets, *(task.dataset for task in config.tasks)) if each and not each.revision]
+    texts = (*config.domains, *config.probes)
+    datasets = [dataset for text in texts for part in text.parts for dataset in part.datasets]
+    datasets += [task.dataset for task in config.tasks if task.dataset]
+    moving = dict.fromkeys(dataset.path for dataset in datasets if not dataset.revision)
     if not moving:
         return ""
-    return f"{', '.join(dict.fromkeys(moving))}: no commit is named, so the text may change. Give `revision`"
+    return f"{', '.join(moving)}: no commit is named, so the text may change. Give `revision`"
 
 
-def warn_of_tests_in_stream(
-    corpus: Corpus, config: RunConfig, tasks: Sequence[TaskData], folder: Path
-) -> Iterator[str]:
-    """Warnings of tasks with test examples that models read in pre-training."""
-    for name, of in mark_in_stream(tasks, corpus, config.learned, folder)[1].items():
-        for data in tasks:
-            if count := len(of[data.task.name]):
-                yield (
-                    f"{data.task.name}: {count:,} of {len(data.test):,} test examples stand in the training text of "
-                    f"{name}, at least half of their runs of {RUN} words, so scores say less. Leave them out"
-                )
+def warn_of_tests(tasks: Sequence[TaskData]) -> Iterator[str]:
+    """One warning of all tasks with test examples that models read in pre-training, if there are any."""
+    names = dict.fromkeys(data.task.name for data in tasks if data.in_stream)
+    if names:
+        yield (
+            f"test examples in the stream: some of {', '.join(names)} stand in training text, at "
+            f"least half of their runs of {RUN} words. Leave them out"
+        )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.state import RunState, Scored, Survey
+from benchmark.jobs.text_table import align
 from benchmark.jobs.waves import Plan
 from benchmark.settings.suite import RunConfig, pick_for_stage
 from benchmark.settings.units import UNITS, format_duration
@@ -130,10 +131,7 @@ def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     for row in rows:
         alike[tuple(cell for cell, title in zip(row, rows[0], strict=True) if title not in OWN)].append(row)
     rows = [(f"{row[0]} and {len(more)} more" if more else row[0], *row[1:]) for row, *more in alike.values()]
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    padded = [[cell.ljust(width) for cell in column] for column, width in zip(columns, widths, strict=True)]
-    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    return align(rows)
 
 
 def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:

@@ -1,0 +1,15 @@
+"""Columns of text for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line per row, the first of which are titles; a column without a cell is left out."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    padded = []
+    for column in columns:
+        width = max(map(len, column))
+        padded.append([cell.ljust(width) for cell in column])
+    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
