@@ -23,10 +23,14 @@ GPUS = ("--set", "slurm.gpus_per_node=1")
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., list[str]]:
     """Slurm with a node that gives an answer, and sbatch, which may refuse jobs; returns the lines of `doctor`."""
 
-    def look(answer: str, *words: str, refusal: str = "") -> list[str]:
+    def look(answer: str, *words: str, refusal: str = "", silence: str = "") -> list[str]:
         scripts: list[str] = []
 
         def ask(*command: str, patience: float = 0.0) -> str:
+            if command[0] == "sinfo":
+                if silence:
+                    raise SlurmError(silence)
+                return ""
             scripts.append(Path(command[-1]).read_text())
             if refusal:
                 raise SlurmError(refusal)
@@ -74,6 +78,14 @@ def test_what_slurm_refuses(cluster: Any) -> None:
     """Oracle: sbatch's own words, for each kind of job."""
     told = cluster(ANSWER, refusal="invalid account")
     assert cluster.code == 1 and any(" train " in line and "(invalid account)" in line for line in told)
+
+
+def test_a_machine_that_has_slurms_commands_and_no_cluster(cluster: Any) -> None:
+    """Oracle: one line with the command's own words; no job is tried; runs here need no cluster."""
+    told = cluster(ANSWER, silence="no configuration source")
+    about_slurm = [line for line in told if "no configuration source" in line]
+    assert len(about_slurm) == 1 and "this machine" in about_slurm[0]
+    assert cluster.code == 0 and not cluster.scripts
 
 
 def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -344,10 +344,19 @@ def cancel(suite: Suite, store: Store) -> list[str]:
 # What `run_all.py doctor` asks of Slurm
 
 
+LOCAL = "runs train on this machine; for a cluster, call this where jobs are submitted"
+
+
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
     """Ask `sbatch --test-only` of each kind of job, by each request of a row, and then one node by a job."""
     if not shutil.which("sbatch"):
-        yield "ok     no sbatch here: runs train on this machine; for a cluster call this where jobs are submitted"
+        yield f"ok     no sbatch here: {LOCAL}"
+        return
+    try:
+        commands.ask("sinfo", "--noheader")
+    except SlurmError as error:
+        reason = str(error).replace("\n", " ")
+        yield f"none   Slurm gives no answer ({reason}): {LOCAL}"
         return
     units, refused = {config.budget.unit for config in configs}, False
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True) as folder:
