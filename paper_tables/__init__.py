@@ -135,9 +135,9 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", onl
         table = main.build(study, view)
         print(to_text(dataclasses.replace(table, notes=())))
         print(f"notes on it: {len(table.notes)}, in {folder / main.name}{'' if view == 'ours' else '.both'}.md")
-    for exhibit in exhibits:
-        if exhibit is not main:
-            print(f"also {exhibit.name}: {exhibit.caption.partition('. ')[0]}")
+    others = [exhibit.name for exhibit in exhibits if exhibit is not main]
+    if others:
+        print(f"also in {folder}: {', '.join(others)}")
     identities = Identities(Store(runs), methods.build)
     for line in (line for _, configs in suites for line in name_further_seeds(configs, identities)):
         print(line)

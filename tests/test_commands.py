@@ -132,3 +132,23 @@ def test_what_a_launcher_left_over_launches_nothing(variables: dict[str, str], e
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert read_launch() == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "seeds"),
+    [
+        (["--seeds", "0-4"], (0, 1, 2, 3, 4)),
+        (["--seeds", "7,0-2"], (7, 0, 1, 2)),
+        (["--seeds", "1", "0"], (1, 0)),
+    ],
+)
+def test_seeds_are_a_list_or_a_range(words: list[str], seeds: tuple[int, ...]) -> None:
+    """Oracle: the numbers by hand, a range with its last."""
+    assert parse(["run", "demo", *words], "").seeds == seeds
+
+
+@pytest.mark.parametrize("words", [["er,mas"], ["er", "mas"], ["er,mas", "er"]])
+def test_names_of_methods_have_commas_or_blanks_between_them(words: list[str]) -> None:
+    """Oracle: the names by hand, each once; what stands before them is the suite."""
+    options = parse(["run", "demo", "--methods", *words, "--dry-run"], "")
+    assert options.methods == ("er", "mas") and options.suite == "demo" and options.dry_run

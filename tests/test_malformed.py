@@ -169,6 +169,7 @@ def files() -> Iterator[Case]:
 def command_lines() -> Iterator[Case]:
     for given, names in {
         "--seeds x": "--seeds",
+        "--seeds 2-1": "--seeds",
         "--methods ,": "--methods",
         "--set x": "--set",
         "--set training.clip.x=1": "clip",

@@ -6,6 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,28 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(map(require_at_least(0), text.split(","))))
+    """The seeds of `0,1,2`, or of a range with its last, `0-2`."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        start = require_at_least(0)(first)
+        stop = require_at_least(start)(last) if last else start
+        seeds += range(start, stop + 1)
+    return tuple(dict.fromkeys(seeds))
+
+
+class JoinWords(argparse.Action):
+    """Makes one tuple of all words of an option, `a,b` as well as `a b`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        joined = chain.from_iterable(values)
+        setattr(namespace, self.dest, tuple(dict.fromkeys(joined)))
 
 
 def make_plural(text: str) -> str:
@@ -52,13 +74,24 @@ FPI = "exact (default), or the paper's"
 PARALLEL = "train N runs at a time here (default: what fits; 1 under seconds)"
 PROMPT = "whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt"
 Settings = dict[str, Any]  # of an argument, as argparse takes them
+SEVERAL: Settings = {"action": JoinWords, "nargs": "+", "default": ()}
 OPTIONS: dict[str, Settings] = {
     "suite": {"nargs": "?", "default": "demo", "help": A_SUITE},
     "suites": {"nargs": "*", "default": ["demo"], "help": f"{A_SUITE}; several make tables with a block each"},
     "--runs": {"type": read_path, "default": Path("runs"), "help": "checkpoints and records (default: runs)"},
     "--set": {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override: budget.amount=60"},
-    "--methods": {"type": split_names, "default": (), "metavar": "A,B", "help": "only rows of these methods"},
-    "--seeds": {"type": read_seeds, "default": (), "metavar": "0,1", "help": "these instead of the suite's"},
+    "--methods": {
+        **SEVERAL,
+        "type": split_names,
+        "metavar": "A",
+        "help": "only rows of these methods: A,B or A B",
+    },
+    "--seeds": {
+        **SEVERAL,
+        "type": read_seeds,
+        "metavar": "N",
+        "help": "these instead of the suite's: 0,1 or 0-4",
+    },
     "--out": {"type": read_path, "default": Path("report"), "help": "tables and figures (default: report)"},
     "--dry-run": {"action": "store_true", "help": "say which runs, how long, how far; run nothing"},
     "--executor": {"default": "local", "metavar": "NAME", "help": "where: local (the default) or slurm"},
