@@ -400,3 +400,18 @@ def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path
         assert "__main__" not in words and not {word for word in words if "_make_function" in word}
     [code] = (tiny.runs / "code").iterdir()
     assert (code / "paper_tables").is_dir() and (code / "COMMIT").exists()
+
+
+def test_a_dry_run_on_a_cluster_has_a_line_per_wave_and_kind(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+    """Oracle: the plan: its waves and its report are a line each, whose names come with --verbose alone."""
+    tiny.write(*ROWS, tasks=write_task(tiny.folder))
+    assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
+    brief = capsys.readouterr().out
+    assert tiny.call("run", "--dry-run", "--executor", "slurm", "--verbose") == 0
+    verbose = capsys.readouterr().out.splitlines()
+    plan = tiny.plan()
+    kinds = [*(wave.kind for wave in plan.waves), "report"]
+    assert re.findall(r"^  (\w+): \d+ jobs, ", brief, re.M) == kinds
+    names = [f"    {unit.name}" for wave in [*plan.waves, plan.report] for unit in wave.units]
+    assert [line for line in verbose if line.startswith("    tiny:")] == names
+    assert [line for line in verbose if line not in names] == brief.splitlines()

@@ -55,6 +55,7 @@ class Plan:
     parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
     processes: int | Literal["all"] | None = None  # of a machine, that train a run together; None: the executor knows
     program: tuple[str, ...] = ()  # the command line: Python's file and its words
+    names_units: bool = False  # whether a dry run names each unit of work
 
     @property
     def suite(self) -> Suite:
@@ -160,7 +161,7 @@ class Plan:
 
 def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace) -> Plan:
     """The work of `run` with these options. Raises ConfigError for what could not be done after training."""
-    asked = (options.retry_failed, options.parallel, options.processes, options.program)
+    asked = (options.retry_failed, options.parallel, options.processes, options.program, options.verbose)
     plan = Plan(survey, survey.read_states(), render, options.out, *asked)
     if plan.suite.evaluate.tasks and plan._plan_scores():
         check_before_training(survey.configs)

@@ -98,6 +98,7 @@ OPTIONS: dict[str, Settings] = {
     "--parallel": {"type": require_at_least(1), "metavar": "N", "help": PARALLEL},
     "--processes": {"type": read_processes, "metavar": "N|all", "help": "train each run with N, or one a GPU here"},
     "--retry-failed": {"action": "store_true", "help": "also runs that ended with an error"},
+    "--verbose": {"action": "store_true", "help": "with --dry-run on a cluster: also name each unit of work"},
     "--watch": {"action": "store_true", "help": "again and again, until no job is left"},
     "--view": {"choices": ("ours", "both"), "default": "ours", "help": "our numbers, or the paper's beside them"},
     "method": {"help": "the name of a file in methods/"},
@@ -128,7 +129,7 @@ OPTIONS: dict[str, Settings] = {
 }
 CHOSEN = ("--set", "--methods", "--seeds")
 OF_SUITE = ("suite", "--runs", *CHOSEN)
-RUN = (*OF_SUITE, "--out", "--dry-run", "--executor", "--parallel", "--processes", "--retry-failed")
+RUN = (*OF_SUITE, "--out", "--dry-run", "--verbose", "--executor", "--parallel", "--processes", "--retry-failed")
 GROW = ("checkpoint", "--layers", "--width", "--out NEW", "--mode", "--text", "--seed")
 COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by purpose and example: help, and what it takes
     "every day:": {

@@ -94,7 +94,7 @@ def describe(plan: Plan) -> list[str]:
             given = asked.list_parameters(wave.kind, {unit.config.budget.unit for unit in units})
             said = ", ".join(f"{key} {value}" for key, value in given.items() if value and key not in UNSAID)
             lines.append(f"  {wave.kind}: {len(_divide(wave.kind, asked, units))} jobs, {said}")
-            lines += [f"    {unit.name}" for unit in units]
+            lines += [f"    {unit.name}" for unit in units if plan.names_units]
     if under_way:
         lines.append(f"  {len(under_way)} units are under way already")
     return lines
