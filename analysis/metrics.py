@@ -1,4 +1,4 @@
-"""Metrics of a stream of domains, by formula, and the properties of each. Pure numpy.
+"""Metrics of a stream of domains, by formula, and the properties of each; AP itself is in `benchmark.metrics`.
 
 `perplexity` arrays end in a domain axis of length D, in the order of the stream; `stage` is the index (from 0) of
 the domain being learned, so domains 0..stage have been seen. `finished[..., i]` is the perplexity on domain i when
@@ -56,13 +56,6 @@ METRICS = {
         Metric("attention"),  # of heads as their own ancestor, above that as others
     )
 }
-
-
-def average_perplexity(perplexity: ArrayLike, stage: ArrayLike) -> Floats:
-    """AP: geometric mean of the perplexities of the domains seen so far (ELLE, "Evaluation Metrics")."""
-    values, stage = np.asarray(perplexity, float), np.asarray(stage)
-    seen = np.arange(values.shape[-1]) <= stage[..., None]
-    return np.exp(np.where(seen, np.log(values), 0.0).sum(-1) / (stage + 1))
 
 
 def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:

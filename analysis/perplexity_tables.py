@@ -16,6 +16,7 @@ from analysis.exhibits import TableExhibit, add_printed
 from analysis.metrics import AP, AP_PLUS, PERPLEXITIES, Floats, Metric
 from analysis.study import Study, select_measure
 from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
+from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
 from benchmark.store import RunRecords
@@ -92,7 +93,7 @@ def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[Table
 
 def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
     """A row to compare with: AP of the perplexities of each seed's `orders` of the domains."""
-    averages = [metrics.average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
+    averages = [average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
     if all(average == averages[0] for average in averages):  # then it is one number, whatever the seed
         averages = averages[:1]
     cells = [

@@ -21,6 +21,7 @@ from msgspec import structs
 from analysis import metrics
 from analysis.inference import estimate_document_variance
 from analysis.metrics import Floats
+from benchmark.metrics import average_perplexity
 from benchmark.records import (
     AttentionLine,
     BaselineLine,
@@ -83,7 +84,7 @@ class Study:
                 known = [[select_measure(line, name) for name in names] for line in evaluations]
                 perplexity = np.array(known, float).reshape(-1, len(names))
                 measured = (
-                    metrics.average_perplexity(perplexity, index),
+                    average_perplexity(perplexity, index),
                     metrics.average_increase(perplexity, finished, index),
                     metrics.average_increase(np.log(perplexity), np.log(finished), index),
                 )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmark.errors import UserError
 from benchmark.files import name_in_errors
+from benchmark.metrics import average_perplexity
 from benchmark.records import DoneLine, EvaluationLine
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, Store, leave_out_older_texts, load_runs
@@ -66,8 +67,8 @@ def list_points(run: RunRecords) -> Iterator[Point]:
 
 def _list_values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str, float]:
     perplexity = {name: math.inf if value is None else value for name, value in line.perplexity.items()}
-    met = [math.log(perplexity[domain.name]) for domain in run.domains[: stage + 1]]
-    values = {"stage": stage + 1.0, "AP": math.exp(math.fsum(met) / len(met))}
+    learned = [perplexity[domain.name] for domain in run.domains[: stage + 1]]
+    values = {"stage": stage + 1.0, "AP": float(average_perplexity(learned, stage))}
     values |= {"seconds in the stage": line.charged["seconds"], "tokens_per_second": line.tokens_per_second}
     values |= {f"perplexity/{name}": value for name, value in perplexity.items()}
     measured = {"loss": line.loss, "learning_rate": line.learning_rate}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from benchmark.jobs import executors
 from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.locks import Lease
+from benchmark.metrics import average_perplexity
 from benchmark.settings.base import digest
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
@@ -167,7 +167,8 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     spent, ap = done or evaluation, None
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]
-        ap = statistics.geometric_mean([math.inf if value is None else value for value in values])
+        perplexity = [math.inf if value is None else value for value in values]
+        ap = float(average_perplexity(perplexity, len(perplexity) - 1))
     charged, begun = spent.charged if spent else {}, records.find_last(lines, records.StageLine)
     return StageState(done is not None, evaluation is not None, ap, charged, begun)
 
