@@ -161,7 +161,11 @@ def collect(options: argparse.Namespace) -> int:
 
     suites, (suite, configs) = methods.load_study_runs(options.study), read_suite(options, options.suite)
     study.check_suites(options.study, suites, [suite.name])
-    study.collect(suite, configs, require_runs(options.runs), options.study, methods.build)
+    rows = {run.row for written, runs in suites if written.name == suite.name for run in runs}
+    if others := {config.row: None for config in configs if config.row not in rows}:
+        print(f"left out: {', '.join(others)}; suite {suite.name} in {options.study} has no such row")
+    kept = [config for config in configs if config.row in rows]
+    study.collect(suite, kept, require_runs(options.runs), options.study, methods.build)
     return say(study.render(options.study, suites, write_report))
 
 

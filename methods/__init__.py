@@ -95,5 +95,16 @@ def list_runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = (
 
 
 def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
-    """The suites in a study's folder as they are written, and all of their runs."""
-    return [(suite, list_runs(suite)) for suite in load_study(study)]
+    """The suites in a study's folder as they are written, and all of their runs.
+
+    Raises ConfigError for a suite with a group of methods: a study must stay the same whatever is in `methods/`.
+    """
+    suites = load_study(study)
+    for suite in suites:
+        groups = [name for name in suite.methods if name in get_args(Group)]
+        if groups:
+            raise ConfigError(
+                f"{suite.called}: methods has {groups[0]!r}, which means all files in methods/ of that kind; a study "
+                "names its methods one by one: write them there"
+            )
+    return [(suite, list_runs(suite)) for suite in suites]

@@ -411,3 +411,16 @@ def test_runs_that_a_study_lacks_are_to_be_done(study: Path, capsys) -> None:
     (study / "tiny.toml").write_text(text.replace("/a.jsonl", "/gone.jsonl"))
     assert main(["status", str(study / "tiny.toml"), "--runs", str(study), "--seeds", "7"]) == 0
     assert "todo" in capsys.readouterr().out
+
+
+def test_collect_leaves_out_rows_that_the_study_does_not_name(trained: Path, study: Path, capsys) -> None:
+    """Oracle: the study's file, which names Naive alone: its archive has that one run, verifies, and ER is named."""
+    (study / ARCHIVE).unlink()
+    suite = study / "tiny.toml"
+    suite.write_text(suite.read_text().replace('["naive", "er"]', '["naive"]'))
+    places = ["--runs", str(trained / "runs"), "--study", str(study)]
+    assert main(["collect", str(trained / "tiny.toml"), *places]) == 0
+    assert "left out: ER;" in capsys.readouterr().out
+    runs = [name for name in studies._read_archive(study / ARCHIVE) if name.startswith("suites/tiny/")]
+    assert len(runs) == 1 and "/naive-s0-" in runs[0]
+    assert check(study)[0].startswith("tiny: 1 of 1 runs")
