@@ -6,10 +6,11 @@ See docs/adding_a_method.md.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,8 +29,11 @@ def list_names() -> list[str]:
 @functools.cache
 def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
-    if name not in list_names():
-        raise ConfigError(f"no method {name!r}; there are {', '.join(list_names())}")
+    names = list_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(f"no method {name!r}{hint}; there are {', '.join(names)}")
     module = importlib.import_module(f"{__name__}.{name}")
     types = [
         value
@@ -50,7 +54,15 @@ def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod
 
 
 def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
-    """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods."""
+    """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods.
+
+    A method of `only` that the suite has no row for gets one, with its defaults.
+    """
+    return [row for row in _list_all_rows(suite, only) if not only or row.method in only]
+
+
+def _list_all_rows(suite: Suite, further: tuple[str, ...]) -> list[Row]:
+    """The rows of a suite, then one for each further method that has none there."""
     chosen: list[Row] = []
     for named in suite.methods:
         of_row = [named]
@@ -58,6 +70,8 @@ def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
             of_row = [name for name in list_names() if name not in suite.methods and find(name).group == named]
         chosen += [Row(method=name) for name in of_row]
     chosen += suite.rows
+    has_row = {row.method for row in chosen}
+    chosen += [Row(method=name) for name in dict.fromkeys(further) if name not in has_row]
     if not chosen:
         raise ConfigError(f"suite {suite.name!r} has no rows: name some methods, or give rows")
     unknown = set(suite.options) - {row.method for row in chosen}
@@ -71,22 +85,27 @@ def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
         options = {**suite.options.get(row.method, {}), **row.options}
         build(row.method, options)  # a misspelt option fails here, not on the node
         resolved.append(row.model_copy(update={"name": row.name or find(row.method).title, "options": options}))
-    if repeated := find_equal_labels(row.name for row in resolved):
-        raise ConfigError(
-            f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: give them names that differ in "
-            "more than spaces, hyphens and letter case"
-        )
-    for name in only:
-        if name not in [row.method for row in resolved]:
-            known = ", ".join(dict.fromkeys(row.method for row in resolved))
-            raise ConfigError(f"--methods {name}: suite {suite.name!r} has no such row; it has {known}")
-    return [row for row in resolved if not only or row.method in only]
+    _check_names(suite, resolved)
+    return resolved
+
+
+def _check_names(suite: Suite, rows: Sequence[Row]) -> None:
+    """Raises ConfigError where two rows would be one line of a table."""
+    if not (repeated := find_equal_labels(row.name for row in rows)):
+        return
+    files = dict.fromkeys(f"methods/{row.method}.py" for row in rows if row.name in repeated)
+    cure = f"give {' and '.join(files)} other titles, or" if len(files) > 1 else "give"
+    raise ConfigError(
+        f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: {cure} the rows names that differ "
+        "in more than spaces, hyphens and letter case"
+    )
 
 
 def list_runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) -> list[RunConfig]:
     """The runs of a suite, of the rows of these methods and of these seeds; without names and seeds, all of them."""
-    kept = {row.name for row in list_rows(suite, only)}  # each keeps its place in the suite, and so its colour
-    wanted = [config for config in expand(suite, list_rows(suite), seeds or suite.seeds) if config.row in kept]
+    rows = _list_all_rows(suite, only)  # each keeps its place in the suite, and so its colour
+    runs = expand(suite, rows, seeds or suite.seeds)
+    wanted = [config for config in runs if not only or config.method in only]
     if not any(config.model.start for config in wanted):
         return wanted
     from benchmark.models.start_model import set_start_model  # not before it is needed: it imports torch

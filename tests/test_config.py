@@ -64,7 +64,7 @@ def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
         (("hidden_size = 128", "hidden_size = 100"), "hidden_size 100 is not a multiple of head_size 64"),
         (('name = "b"', 'name = "a"'), "domains and probes: two have the name 'a'"),
         ((', packages = ["json"]', ""), "exactly one of packages, train, datasets, sources (given: none)"),
-        (('["naive"]', '["naiv"]'), "no method 'naiv'; there are agem"),
+        (('["naive"]', '["naiv"]'), "no method 'naiv' (did you mean 'naive'?); there are agem"),
     ],
 )
 def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, message) -> None:

@@ -84,7 +84,7 @@ OPTIONS: dict[str, Settings] = {
         **SEVERAL,
         "type": split_names,
         "metavar": "A",
-        "help": "only rows of these methods: A,B or A B",
+        "help": "these methods alone, listed or not: A,B or A B",
     },
     "--seeds": {
         **SEVERAL,

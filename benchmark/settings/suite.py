@@ -243,8 +243,8 @@ class Suite(Settings):
     """A comparison. `methods` are rows with default options; `rows` add variants.
 
     `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself
-    anything else, so that a new file shows up in every table; "controls" and "references" the others. A group leaves
-    out names that stand beside it.
+    anything else, a new one too; "controls" and "references" are the others. A group leaves out names that stand
+    beside it. Studies name each method.
     """
 
     name: str = Field(
