@@ -48,11 +48,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on the device, without waiting for the copy: from pinned memory, as other copies are awaited.
-
-    Apple's devices share main memory, and torch pins none for them.
-    """
-    if device.type not in ("cpu", "mps"):
+    """The tensor on the device, without waiting for the copy: from pinned memory, as other copies are awaited."""
+    if device.type != "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
