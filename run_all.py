@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(given, __doc__ or "")
     options.program = (__file__, *given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    return run_command(partial(COMMANDS[options.command], options))
+    return run_command(partial(COMMANDS[options.command], options), ENDED.get(options.command, "ended"))
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
@@ -252,6 +252,10 @@ def run_instrument(options: argparse.Namespace) -> int:
 HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track)
 COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
 COMMANDS["list"] = list_names
+ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
+    "run": "ended; jobs go on that were submitted, and `run` goes on from its last checkpoint",
+    "check": "ended; `check` keeps nothing, and the same command tries all again",
+}
 ASKS = ("-h", "--help", "--version")  # asked without a command
 
 if __name__ == "__main__":

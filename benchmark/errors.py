@@ -26,8 +26,8 @@ def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryErro
     return "".join(character if character.isprintable() else "?" for character in " ".join(text.splitlines()))
 
 
-def run_command(command: Callable[[], int]) -> int:
-    """Run a command and flush its output.
+def run_command(command: Callable[[], int], ended: str = "ended") -> int:
+    """Run a command and flush its output. `ended` is said where Ctrl-C or SIGTERM ends it.
 
     Returns its exit status; 2, after a message, for what a user can fix.
     """
@@ -44,5 +44,5 @@ def run_command(command: Callable[[], int]) -> int:
         print(f"error: {describe_error(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nended; jobs go on that were submitted, and `run` goes on from its last checkpoint", file=sys.stderr)
+        print(f"\n{ended}", file=sys.stderr)
         return 130

@@ -279,7 +279,16 @@ def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
     """Let two processes that can talk to each other call `act` with these arguments. Raises what either does."""
     start_fork_server()
     given = (get_free_port(), act, arguments)
-    torch.multiprocessing.start_processes(_be_one_of_two, given, nprocs=2, start_method="forkserver")  # type: ignore
+    pair = torch.multiprocessing.start_processes(  # type: ignore[attr-defined]
+        _be_one_of_two, given, nprocs=2, join=False, daemon=True, start_method="forkserver"
+    )
+    try:
+        while not pair.join():
+            pass
+    finally:  # Ctrl-C or SIGTERM, too: they would go on, and this process would wait for them
+        for process in pair.processes:
+            process.kill()
+            process.join()
 
 
 def _train_as_one_of_two(several: Sequence[TinyRuns]) -> None:

@@ -1,0 +1,19 @@
+"""Python programs that tests start in a folder of their choice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_in(folder: Path, *words: str | Path, path: Path = ROOT) -> subprocess.Popen[str]:
+    """A Python program that stands in a folder, in an environment that has the code of `path`."""
+    environment = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+    environment.pop("GOMP_SPINCOUNT", None)
+    pipe = subprocess.PIPE
+    command = [sys.executable, *map(str, words)]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)

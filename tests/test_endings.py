@@ -1,0 +1,70 @@
+"""Which processes are left when a command is ended."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support import processes
+from tests.support.programs import start_in
+from tests.support.suite_folder import SuiteFolder, copy_code, wait_until, write_texts
+
+
+@pytest.fixture
+def tiny(tmp_path) -> SuiteFolder:
+    write_texts(tmp_path)
+    rows = ('{ method = "naive" }', '{ method = "er" }')
+    return SuiteFolder(tmp_path / "tiny", tmp_path).write(*rows)
+
+
+PAIR = """
+import os, signal, sys, time
+from pathlib import Path
+from benchmark.errors import run_command
+from benchmark.instruments.conformance import call_in_two_processes
+
+def sleep(folder):
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(run_command(lambda: call_in_two_processes(sleep, sys.argv[1])))
+"""
+
+
+def test_a_pair_of_processes_ends_with_its_parent(tmp_path) -> None:
+    """Two processes work, as those of `check`, and SIGTERM comes. Oracle: the system's processes."""
+    program = tmp_path / "pair.py"
+    program.write_text(PAIR)
+    (tmp_path / "pair").mkdir()
+    process = start_in(tmp_path, program, tmp_path / "pair")
+    wait_until(lambda: len(list((tmp_path / "pair").iterdir())) == 2)
+    below = processes.descendants(process.pid)
+    assert len(below) >= 2
+    process.terminate()
+    try:
+        assert process.wait(timeout=60) == 130
+        wait_until(lambda: not below & set(processes.everyone()))
+    finally:
+        processes.kill({process.pid, *below})
+
+
+def test_a_run_that_sigterm_ends_leaves_no_process(tiny: SuiteFolder, tmp_path) -> None:
+    """Two runs train side by side, and SIGTERM comes. Oracle: the system's processes."""
+    code = copy_code(tmp_path / "code")
+    tiny.write("x", "y")
+    for row in ("x", "y"):
+        tiny.tell(row, "slow")
+    command = ("run_all.py", *tiny.arguments("run", "--parallel", "2"))
+    process = start_in(code, *command, path=code)
+    wait_until(lambda: (tiny.runs / "suites").exists() and len(processes.descendants(process.pid)) >= 4)
+    below = processes.descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    try:
+        said = process.communicate(timeout=120)
+        assert process.returncode == 130 and "goes on" in said[1], said
+        wait_until(lambda: not below & set(processes.everyone()))
+    finally:
+        processes.kill({process.pid, *below})
