@@ -27,7 +27,7 @@ from benchmark.locks import Lease
 from benchmark.models import devices
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
-from benchmark.training.processes import Taken, join
+from benchmark.training.processes import Sources, Taken, join
 from tests.support import processes
 from tests.support.suite_folder import SuiteFolder, copy_code, submitting, train_here, wait_until, write_texts
 from tests.support.thorough import only_thorough
@@ -138,7 +138,7 @@ def test_each_process_takes_its_device_and_its_share(count: int, tiny: SuiteFold
         unit = Nothing(tiny.runs, tiny.configs()[0], "key")
         try:
             with pytest.raises(SystemExit) as ended:
-                pool._work(unit, dataclasses.replace(slot, cores=()), {})
+                pool._work(unit, dataclasses.replace(slot, cores=()), {}, Sources.read())
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         assert ended.value.code == 0

@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from benchmark.data.documents import TORN, Document, NotHere, cut, refuse
+from benchmark.interpreters import standing_in_code
 
 SHORTEST = 200  # characters
 MODULES = 400  # of a package for each process: a small one is read before another process starts
@@ -37,7 +38,8 @@ def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]
 
     files = find_modules(package)
     processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
-    read = joblib.Parallel(n_jobs=processes)(joblib.delayed(_read_module)(*file) for file in files)
+    with standing_in_code():
+        read = joblib.Parallel(n_jobs=processes)(joblib.delayed(_read_module)(*file) for file in files)
     return tuple(chain.from_iterable(documents for documents, _ in read)), sum((skips for _, skips in read), Counter())
 
 

@@ -43,7 +43,7 @@ from benchmark.training.clock import count_flops
 from benchmark.training.evaluate import measure_perplexities
 from benchmark.training.keys import plan_stage
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
-from benchmark.training.processes import HELD_BACK, World, join, start_fork_server
+from benchmark.training.processes import HELD_BACK, Sources, World, join, start_fork_server
 from benchmark.training.run import Run
 from benchmark.training.step import Stepper
 
@@ -277,8 +277,9 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
 
 def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
     """Let two processes that can talk to each other call `act` with these arguments. Raises what either does."""
+    sources = Sources.read()
     start_fork_server()
-    given = (get_free_port(), act, arguments)
+    given = (sources, get_free_port(), act, arguments)
     pair = torch.multiprocessing.start_processes(  # type: ignore[attr-defined]
         _be_one_of_two, given, nprocs=2, join=False, daemon=True, start_method="forkserver"
     )
@@ -298,8 +299,9 @@ def _train_as_one_of_two(several: Sequence[TinyRuns]) -> None:
             tiny.make_run(tiny.make_config(), "two", world=world).train()
 
 
-def _be_one_of_two(rank: int, port: int, act: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _be_one_of_two(rank: int, sources: Sources, port: int, act: Callable[..., None], arguments: Sequence[Any]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+    sources.check()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     torch.set_num_threads(1)

@@ -16,13 +16,17 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from benchmark.errors import UserError
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.settings.units import UNITS
 from benchmark.training.progress import WATCHED
+
+if TYPE_CHECKING:
+    from benchmark.training.processes import Sources
 
 CONTEXT = multiprocessing.get_context("forkserver")
 Outcome = Literal["done", "failed", "stopped", "taken"]
@@ -138,10 +142,11 @@ def work_through(
     seconds; `show` is told which are under way. Returns the units that failed. Raises Stopped, after checkpoints, when
     asked to stop or where a unit's own process was; and what `when_idle` raises.
     """
-    from benchmark.training.processes import Stopped, start_fork_server
+    from benchmark.training.processes import Sources, Stopped, start_fork_server
 
     left, not_before, failed, stopping = [*units][::-1], dict[str, float](), list[Unit](), False
     free, busy = list(slots), dict[int, tuple[Unit, Slot, ForkServerProcess]]()
+    sources = Sources.read()
     start_fork_server()
     try:
         while busy or (left and not stopping):
@@ -151,7 +156,7 @@ def work_through(
             for unit in due[: len(free)]:
                 left.remove(unit)
                 slot = free.pop(0)
-                process = CONTEXT.Process(target=_work, args=(unit, slot, dict(os.environ)), daemon=True)
+                process = CONTEXT.Process(target=_work, args=(unit, slot, dict(os.environ), sources), daemon=True)
                 process.start()
                 busy[process.sentinel] = unit, slot, process
             show([unit for unit, _, _ in busy.values()])
@@ -195,7 +200,7 @@ def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
     return "failed"
 
 
-def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
+def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sources) -> None:
     """Do a unit in a process of its own, whose exit status says how that ended.
 
     Ctrl-C is the parent's business, and held back; SIGTERM asks it to stop, and so does the end of the parent.
@@ -211,6 +216,11 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str]) -> None:
         os.environ["LOCAL_RANK"] = str(slot.gpu)  # which device `join` takes
     if folder := os.environ.get(WATCHED):  # its lines would tear the table
         os.dup2(os.open(Path(folder, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
+    try:
+        sources.check()
+    except UserError as error:
+        print(f"{unit.name}  failed: {error}", file=sys.stderr)
+        sys.exit(OUTCOMES.index("failed"))
     if slot.cores:
         os.sched_setaffinity(0, slot.cores)
     torch.set_num_threads(min(torch.get_num_threads(), slot.threads))

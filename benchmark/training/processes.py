@@ -29,6 +29,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from benchmark.errors import UserError
+from benchmark.interpreters import standing_in_code
 from benchmark.models.devices import choose_device, name_device, synchronize
 from benchmark.records import Hardware, Provenance
 from benchmark.settings.names import ROOT
@@ -139,13 +141,14 @@ HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # t
 
 def start_fork_server() -> None:
     """Start, once, what processes are forked from: it has torch, no threads, and lets no signals through to them."""
-    resource_tracker.ensure_running()  # else it starts with the server, and lets the signals through again
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
-    forkserver.set_forkserver_preload(
-        ["torch", "benchmark.training.run", "benchmark.downstream.finetune", "sklearn.linear_model"]
-    )
-    forkserver.ensure_running()
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with standing_in_code():
+        resource_tracker.ensure_running()  # else it starts with the server, and lets the signals through again
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+        forkserver.set_forkserver_preload(
+            ["torch", "benchmark.training.run", "benchmark.downstream.finetune", "sklearn.linear_model"]
+        )
+        forkserver.ensure_running()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def list_own_cores() -> list[int]:
@@ -198,12 +201,42 @@ def describe_provenance(world: World, precision: str) -> Provenance:
 @cache
 def find_code_version() -> str:
     """`<commit>+<hash of the sources of benchmark/ and methods/>`; without git only the hash."""
-    digest = hashlib.sha256()
-    for package in ("benchmark", "methods"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    sources = f"sources-{digest.hexdigest()[:12]}"
+    sources = hash_sources(ROOT, "benchmark", "methods")
     return f"{known}+{sources}" if (known := find_commit()) else sources
+
+
+def hash_sources(folder: Path, *packages: str) -> str:
+    """A hash of the Python files of these packages, with their names."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for path in sorted((folder / package).rglob("*.py")):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"sources-{digest.hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources of a process that starts others, which must run the same. Its folder may be another on their machine.
+
+    Local workers compare `benchmark/` alone: a method that somebody writes meanwhile ends no other run.
+    """
+
+    folder: Path
+    packages: tuple[str, ...]
+    digest: str
+
+    @classmethod
+    def read(cls, folder: Path = ROOT, packages: tuple[str, ...] = ("benchmark",)) -> Sources:
+        return cls(folder, packages, hash_sources(folder, *packages))
+
+    def check(self) -> None:
+        """Raise UserError where this process runs other sources."""
+        here = hash_sources(ROOT, *self.packages)
+        if here != self.digest:
+            raise UserError(
+                f"this process runs {here} of {ROOT}, and who started it {self.digest} of {self.folder}: give the same "
+                "command again if the code was edited meanwhile, else look where Python finds `benchmark`"
+            )
 
 
 def find_commit() -> str:

@@ -221,6 +221,7 @@ class Submission:
     def _send(self, kind: Kind, asked: Slurm, tasks: Sequence[tuple[Unit, ...]], after: Sequence[str]) -> None:
         """Submit an array, or where it is one task a job. Raises Refusal where Slurm does not take it."""
         from benchmark.jobs.executors.slurm.job import Task  # torch, for which who asks for states need not wait
+        from benchmark.training.processes import Sources
 
         parameters = asked.list_parameters(kind, {unit.config.budget.unit for task in tasks for unit in task})
         own, exclusive = asked.resolve(kind), parameters.get("exclusive", False)
@@ -231,7 +232,8 @@ class Submission:
         find_code = [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
         parameters["setup"] = [*parameters["setup"], *find_code]
         python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
-        work = [Task(task, "gres" in parameters, exclusive, Path.cwd(), many) for task in tasks]
+        sources = Sources.read(ROOT, CODE[:2])
+        work = [Task(task, "gres" in parameters, exclusive, Path.cwd(), sources, many) for task in tasks]
         array = commands.submit(self._logs, python, parameters, Task.__call__, work)
         _write_note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
         self.sent.append(array)

@@ -33,7 +33,7 @@ from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import find_accelerators
 from benchmark.settings.slurm import find_section
-from benchmark.training.processes import NODE, Stopped, Taken, World, find_machine_name, join
+from benchmark.training.processes import NODE, Sources, Stopped, Taken, World, find_machine_name, join
 
 TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
 IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
@@ -57,9 +57,11 @@ class Task:
     gpus: bool  # whether it asked for some
     exclusive: bool | str
     folder: Path  # of who submitted it, which paths are relative to
+    sources: Sources  # of who submitted it
     side_by_side: int = 0
 
     def __call__(self) -> None:
+        self.sources.check()
         job = JobEnvironment()
         with contextlib.suppress(FileNotFoundError):  # not on this node: what is missing there is named later
             os.chdir(self.folder)
