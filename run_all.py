@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.errors import UserError, run_command
+from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs import executors
 from benchmark.settings.command_line import parse, repeat_options
 
@@ -36,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(given, __doc__ or "")
     options.program = (__file__, *given)
     logging.basicConfig(format="%(levelname)s: %(message)s")
+    if options.command in COMPUTE:
+        set_up_to_compute()
     return run_command(partial(COMMANDS[options.command], options), ENDED.get(options.command, "ended"))
 
 
@@ -252,6 +255,7 @@ def run_instrument(options: argparse.Namespace) -> int:
 HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track)
 COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
 COMMANDS["list"] = list_names
+COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}
 ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
     "run": "ended; jobs go on that were submitted, and `run` goes on from its last checkpoint",
     "check": "ended; `check` keeps nothing, and the same command tries all again",

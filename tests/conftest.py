@@ -11,9 +11,12 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests are the CPU's, gpu-ch
 import pytest
 import torch
 
+from benchmark.interpreters import set_up_to_compute
 from benchmark.training.step import Stepper
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.suite_folder import SuiteFolder, missing, new_suite_folder, write_texts
+
+set_up_to_compute()  # as commands do before they train
 
 
 @pytest.fixture(scope="session")

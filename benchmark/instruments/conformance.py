@@ -32,6 +32,7 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 from benchmark import records
 from benchmark.instruments.contents import expect_no_change
 from benchmark.instruments.speed import prepare_stages
+from benchmark.interpreters import set_up_to_compute
 from benchmark.models import architectures, load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
 from benchmark.settings.base import ConfigError
@@ -301,6 +302,7 @@ def _train_as_one_of_two(several: Sequence[TinyRuns]) -> None:
 
 def _be_one_of_two(rank: int, sources: Sources, port: int, act: Callable[..., None], arguments: Sequence[Any]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+    set_up_to_compute()
     sources.check()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}

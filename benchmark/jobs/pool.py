@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmark.errors import UserError
+from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs.work import Train, Unit, Worker
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
@@ -212,6 +213,7 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     from benchmark.training.processes import join
 
     os.environ.update(environment)  # the server knows the variables of its own start
+    set_up_to_compute()
     if slot.gpu is not None:
         os.environ["LOCAL_RANK"] = str(slot.gpu)  # which device `join` takes
     if folder := os.environ.get(WATCHED):  # its lines would tear the table

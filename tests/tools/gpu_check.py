@@ -35,6 +35,7 @@ from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import TinyRuns, Weights, load_weights, make_tiny_config, train_through_kills
+from benchmark.interpreters import set_up_to_compute
 from benchmark.models.devices import CPU, choose_device, choose_precision, find_accelerators, name_device
 from benchmark.records import EvaluationLine
 from benchmark.settings.suite import RunConfig
@@ -482,6 +483,7 @@ def write_table(page: Path, results: Path) -> None:
 
 
 def main() -> int:
+    set_up_to_compute()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", default="", help="of the file of results (default: the device's)")
     parser.add_argument("--stand-in", action="store_true")

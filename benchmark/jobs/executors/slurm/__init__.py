@@ -27,6 +27,7 @@ from typing import Any, get_args
 
 from benchmark.errors import UserError
 from benchmark.files import replace_folder, write_json
+from benchmark.interpreters import COMPUTES
 from benchmark.jobs import executors
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.executors.slurm import commands
@@ -230,7 +231,8 @@ class Submission:
         parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
         code = shlex.quote(str(self._code))
         find_code = [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
-        parameters["setup"] = [*parameters["setup"], *find_code]
+        variables = [f"export {name}=${{{name}:-{value}}}" for name, value in COMPUTES.items()]
+        parameters["setup"] = [*parameters["setup"], *find_code, *variables]
         python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
         sources = Sources.read(ROOT, CODE[:2])
         work = [Task(task, "gres" in parameters, exclusive, Path.cwd(), sources, many) for task in tasks]

@@ -26,6 +26,7 @@ from submitit.helpers import TorchDistributedEnvironment
 
 from benchmark.errors import UserError
 from benchmark.files import write_json
+from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs.executors.slurm import commands
 from benchmark.jobs.executors.slurm.commands import SlurmError
 from benchmark.jobs.pool import Slot, StopSignals, list_physical_cores, make_slots, work_through
@@ -61,6 +62,7 @@ class Task:
     side_by_side: int = 0
 
     def __call__(self) -> None:
+        set_up_to_compute()
         self.sources.check()
         job = JobEnvironment()
         with contextlib.suppress(FileNotFoundError):  # not on this node: what is missing there is named later

@@ -1,0 +1,69 @@
+"""What importing the library and what a command that trains set in a process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+
+from benchmark.jobs import pool
+from benchmark.jobs.work import Unit, Worker
+from tests.support.programs import ROOT, start_in
+from tests.support.suite_folder import SuiteFolder, write_texts
+
+
+@dataclass(frozen=True)
+class NoteMemory(Unit):
+    """Writes down what a process that computes has set."""
+
+    kind = "measure"
+
+    def __call__(self, worker: Worker) -> None:
+        text = f"{count_maps()} {os.environ.get('GOMP_SPINCOUNT')}"
+        (self.runs / "note").write_text(text)
+
+
+class Mallinfo(ctypes.Structure):
+    """What glibc's mallinfo2(3) returns."""
+
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+
+def count_maps() -> int:
+    """How many blocks glibc maps outside of its heap for 64 MiB."""
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = Mallinfo
+    libc.malloc.restype = ctypes.c_void_p
+    before = libc.mallinfo2().hblks
+    libc.malloc(ctypes.c_size_t(2**26))
+    return libc.mallinfo2().hblks - before
+
+
+IMPORT = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import benchmark, run_all, benchmark.jobs.pool, benchmark.training.run, methods, paper_tables
+from tests.test_set_up import count_maps
+print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))
+run_all.main(["check", "no_such_method"])
+print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))
+"""
+
+
+def test_an_import_leaves_the_process_as_it_is(tmp_path) -> None:
+    """Oracle: glibc's count of blocks that it maps, one by default; the command that trains has none."""
+    program = tmp_path / "import.py"
+    program.write_text(IMPORT)
+    process = start_in(tmp_path, program, ROOT)
+    said = process.communicate()
+    assert said[0].split() == ["1", "None", "0", "10000"], said
+
+
+def test_workers_are_set_up_to_compute(tmp_path) -> None:
+    """Oracle: glibc's count of blocks that it maps, in a worker."""
+    write_texts(tmp_path)
+    tiny = SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }')
+    unit = NoteMemory(tiny.runs, tiny.configs()[0], "key")
+    assert pool.work_through([unit], pool.make_slots(1, [(0,)], 0), lambda: False) == []
+    assert (tiny.runs / "note").read_text() == "0 10000"
