@@ -184,7 +184,7 @@ def note_near_copies(part: Study) -> list[str]:
     shares = ", ".join(counts.values())
     final = note_without_copies(part, "the last domain", len(part.runs[0].domains) - 1)
     return [
-        f"Validation text nearly stands in training text, so perplexity is lower: {shares}.",
+        f"Validation text nearly stands in training text: {shares}.",
         *([f"{note} Other numbers include them." for note in final] or ["No number without them is known."]),
     ]
 
