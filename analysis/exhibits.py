@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from analysis.notes import collect_notes, note_missing_cells
+from analysis.notes import collect_notes, note_missing_cells, warn_of_baselines, warn_of_counting
 from analysis.study import Study
 from analysis.tables import FORMATS, Block, Cell, Column, Table, mark_best, mark_few_seeds
 from benchmark.settings.names import make_slug
@@ -80,13 +80,23 @@ class TableExhibit(Exhibit):
 
         `scores`: of downstream tasks, which compare whatever the validation text of a row was.
         """
-        never = {part.suite: part.references if scores else part.never_best for part in study.parts}
+        never = {part.suite: part.references if scores else self.find_never_best(part) for part in study.parts}
         blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
         below = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
-        return self.finish_table(columns, blocks, below)
+        warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
+        return self.finish_table(columns, blocks, below, warnings=warnings)
+
+    def find_never_best(self, part: Study) -> Collection[str]:
+        """Rows of a suite that are never the best of a table of perplexities."""
+        return part.never_best
 
     def finish_table(
-        self, columns: Sequence[Column], blocks: Sequence[Block], below: Sequence[str], stub: str = "Method"
+        self,
+        columns: Sequence[Column],
+        blocks: Sequence[Block],
+        below: Sequence[str],
+        stub: str = "Method",
+        warnings: Sequence[str] = (),
     ) -> Table:
         """The finished table, its caption explaining brackets, and numbers of few seeds marked."""
         blocks, seeds = mark_few_seeds(blocks)
@@ -96,7 +106,16 @@ class TableExhibit(Exhibit):
         if 1 in few:
             over.append("† One seed: how much another would differ is not known.")
         below = [*over, *below, *list_corrections(blocks, columns)]
-        table = Table(self.name, self.label, self.caption, stub, tuple(columns), tuple(blocks), tuple(below))
+        table = Table(
+            self.name,
+            self.label,
+            self.caption,
+            stub,
+            tuple(columns),
+            tuple(blocks),
+            tuple(below),
+            tuple(warnings),
+        )
         brackets = " In brackets: printed in the paper." if table.has_printed else ""
         return replace(table, caption=table.caption + brackets)
 

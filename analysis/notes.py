@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, count_copies, find_header, find_other_texts, select_measure
+from analysis.study import Study, average_by_domain, count_copies, find_header, find_other_texts, select_measure
 from analysis.tables import Block, format_number
 from benchmark.records import DoneLine, find_last
 from benchmark.settings.suite import describe_passes
@@ -24,6 +24,7 @@ def collect_notes(study: Study) -> list[str]:
     for part in study.parts:
         titles = part.stage_titles
         notes = [
+            *note_budget(part.stages),
             *note_unequal_budgets(part),
             *note_unequal_texts(part),
             *note_near_copies(part),
@@ -36,6 +37,53 @@ def collect_notes(study: Study) -> list[str]:
             *note_passes(part.runs),
         ]
         lines += [f"{part.suite}: {note}" if study.parts[1:] else note for note in notes]
+    return lines
+
+
+def warn_of_counting(study: Study) -> list[str]:
+    """Rows that predict text no better than the unigram distribution of its tokens."""
+    lines = []
+    for part in study.parts:
+        worse = [
+            f"{row} (AP {ap:,.2f} after {part.stage_titles[stage]}, unigrams {unigram:,.2f})"
+            for row, stage, ap, unigram in part.above_unigram.itertuples(index=False)
+        ]
+        where = f"{part.suite}: " if study.parts[1:] else ""
+        if worse:
+            listed = _shorten(worse, ", ", "rows")
+            lines.append(f"{where}Counting tokens predicts at least as well as {listed}.")
+    return lines
+
+
+def warn_of_baselines(study: Study) -> list[str]:
+    """Baselines without a model that score at least as high as rows' final models, by task."""
+    lines = []
+    for part in study.parts:
+        last = part.scores["stage"] == len(part.runs[0].domains) - 1
+        final = part.scores[last & part.scores["headline"]]
+        if final.empty:
+            continue
+        seeds = average_by_domain(final, ["row", "seed"])
+        order = [row for row in dict.fromkeys(run.row for run in part.runs) if row in seeds.index]
+        models = seeds.groupby("row").mean().loc[order]
+        titles = part.tasks | {"": part.whole_task}
+        where = f"{part.suite}: " if study.parts[1:] else ""
+        for name, scores in part.measured_baselines.groupby("name", sort=False):
+            baseline = average_by_domain(scores, ["seed"]).iloc[0]
+            behind = {
+                titles[task]: list(models.index[models[task] <= baseline[task]])
+                for task in titles
+                if task in models and task in baseline
+            }
+            every = [task for task, rows in behind.items() if len(rows) == len(models)]
+            told = [f"all rows on {', '.join(every)}"] if every else []
+            told += [
+                f"{_shorten(rows, ', ', 'rows')} on {task}"
+                for task, rows in behind.items()
+                if rows and task not in every
+            ]
+            if told:
+                lines.append(f"{where}The baseline {name} scores at least as high as {'; '.join(told)}.")
     return lines
 
 
@@ -98,6 +146,15 @@ def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
     return [f"-- is not measured yet; {commands} fills it in."] if is_missing else []
 
 
+def note_budget(stages: pd.DataFrame) -> list[str]:
+    """Whose seconds the budgets are, where they are not those that runs took."""
+    return [
+        f"Budgets are {UNITS[unit].amounts}: {UNITS[unit].meaning}. All other times are measured."
+        for unit in stages["unit"].unique()
+        if UNITS[unit].by_table
+    ]
+
+
 def note_unequal_budgets(part: Study) -> list[str]:
     """Rows whose charged amount in a stage is off the stage's median by more than TOLERANCE.
 
@@ -110,7 +167,7 @@ def note_unequal_budgets(part: Study) -> list[str]:
         typical = charged.median()
         off = charged[(charged / typical - 1).abs() > TOLERANCE]
         if len(off):
-            name = "s" if UNITS[unit].in_seconds else unit
+            name = UNITS[unit].amounts or unit
             who = [
                 f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0" for (_, _, row), amount in off.items()
             ]

@@ -42,6 +42,8 @@ def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[
     environment.filters["code"] = _mark_code
     audit = _list_audit_notes(study)
     said = {f"{where}{note}" for where, note in audit}
+    warnings = [*notes.warn_of_counting(study), *notes.warn_of_baselines(study)]
+    said.update(warnings)
     tables = []
     for exhibit, content in exhibits:
         if isinstance(exhibit, TableExhibit) and isinstance(content, Table):
@@ -54,6 +56,7 @@ def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[
         grows=", ".join(describe_growth(part.runs[0]) for part in study.parts),
         done=sum(run.finished == len(run.stages) for run in study.runs),
         failed=sum(run.failure is not None for run in study.runs),
+        warnings=warnings,
         summary=[(part.suite, summarize(part)) for part in study.parts],
         scorecard=card,
         undecided=_describe_undecided(scorecard) if scorecard else "",
@@ -95,7 +98,11 @@ def summarize(part: Study) -> list[str]:
     over = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
     of = ", of the rows that spend the budget stage by stage" if part.pooled else ""
     title = part.stage_titles[last]
-    said = [f"Best: {best} has the lowest AP after {title}, {shorten_number(ap[best])} ({over}){of}."]
+    lowest = f"the lowest AP after {title}, {shorten_number(ap[best])} ({over}){of}"
+    if best in set(part.above_unigram["row"]):
+        said = [f"Best: none. {best} has {lowest}, and counting tokens predicts at least as well."]
+    else:
+        said = [f"Best: {best} has {lowest}."]
     sizes = part.stages.groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
     grows = sizes["max"] > GROWN * sizes["min"]
     if grows.any():
@@ -134,8 +141,9 @@ def _say_once(table: Table | None, said: set[str]) -> Table | None:
     if table is None:
         return None
     kept = tuple(note for note in table.notes if note not in said)
-    said.update(kept)
-    return replace(table, notes=kept)
+    warnings = tuple(warning for warning in table.warnings if warning not in said)
+    said.update(kept, warnings)
+    return replace(table, notes=kept, warnings=warnings)
 
 
 def _describe_undecided(scorecard: Table) -> str:
@@ -171,7 +179,7 @@ def _build_cost_table(study: Study) -> Table:
         ).itertuples()
     ]
     caption = "How the runs were made: means over seeds, times summed over stages."
-    columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", "Train wall time (s)")))
+    columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", UNITS["seconds"].label)))
     return Table("made", "", caption, "Row", columns, (Block("", tuple(rows)),))
 
 

@@ -19,7 +19,7 @@ from analysis.tables import Block, Cell, Column, Table, TableRow, mark_best
 from benchmark.metrics import average_perplexity
 from benchmark.settings.names import make_slug
 from benchmark.settings.units import UNITS, list_recorded_units
-from benchmark.store import RunRecords
+from benchmark.store import ENOUGH_CORES, MEASURABLE, RunRecords
 
 LONG = 12  # stages at most, of which a page shows each
 Place = tuple[int, Metric]  # of a column: a stage, and the metric after it
@@ -113,7 +113,7 @@ COLUMNS = (
     Column("Bits per byte", lower=True, digits=3),
     Column("Forward transfer", lower=False, digits=3),
     Column("Mean AP", lower=True),
-    Column(f"Seconds to {TARGET}'s AP", lower=True),
+    Column(f"Measured seconds to {TARGET}'s AP", lower=True),
     Column(f"Tokens to {TARGET}'s AP", lower=True, digits=0),
 )
 
@@ -139,8 +139,12 @@ class LifelongTable(TableExhibit):
         )
         if SINCE_START in groups:
             about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
-        below = [about, *(note for part in study.parts for note in _note_slowed_runs(part))]
+        below = [about, *(note for part in study.parts for note in _note_untimed_runs(part))]
         return self.finish_measurements(study, columns, blocks, below)
+
+    def find_never_best(self, part: Study) -> Collection[str]:
+        """Nor rows that counts of tokens beat, as no line here shows these."""
+        return part.never_best.union(part.above_unigram["row"])
 
     def _make_block(self, part: Study, columns: Sequence[Column], probes: Mapping[str, str]) -> Block:
         runs = {run.id: run for run in part.runs}
@@ -148,7 +152,7 @@ class LifelongTable(TableExhibit):
         targets = {
             run.seed: curve["ap"].iloc[-1]
             for run, curve in curves
-            if run.row == TARGET and not (_is_timed(run) and curve["slowed"].any())
+            if run.row == TARGET and (curve["timed"].all() or not _has_timed_budget(run))
         }
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in part.runs}
         missing = [Cell(missing=True)] * len(columns)
@@ -163,7 +167,7 @@ class LifelongTable(TableExhibit):
 
 
 def _measure(run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequence[str]) -> tuple[float, ...]:
-    """The values of a run, one a column: NEVER for a target that it does not reach, no wall time if it was slowed.
+    """The values of a run, one a column: NEVER for a target that it does not reach, no wall time if none is comparable.
 
     `target` is NaN where there is none. Values above a start model come last; tables without one have no columns for
     them.
@@ -178,14 +182,14 @@ def _measure(run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequen
         float(np.mean([select_measure(end, name, "bits_per_byte") for name in names])),
         metrics.compute_forward_transfer(_make_perplexity_matrix(run), unigram),
         metrics.compute_area_under_curve(later["charged"], later["ap"]),
-        np.nan if curve["slowed"].any() else seconds,
+        seconds if curve["timed"].all() else np.nan,
         tokens,
         *(select_measure(end, name) for name in probes),
         *(np.log(select_measure(end, name) / select_measure(run.start, name)) for name in probes),
     )
 
 
-def _is_timed(run: RunRecords) -> bool:
+def _has_timed_budget(run: RunRecords) -> bool:
     """Whether a run's budget was wall time, of which other programs may have taken some."""
     return UNITS[run.line.config["budget"]["unit"]].is_wall_time
 
@@ -208,15 +212,15 @@ class UnitTable(TableExhibit):
     """Each run's AP in the last stage, read when it had spent as much there as the run that spent least.
 
     The stages before are as they were, at the suite's budget. Only runs that finished are compared, and in wall time
-    only those that had their cores in the last stage. Rows that pool the budgets of several stages are left out: cut at
-    the length of one stage they are runs that nobody would make.
+    only those that are known to have had their cores in the last stage. Rows that pool the budgets of
+    several stages are left out: cut at the length of one stage they are runs that nobody would make.
     """
 
     def _build(self, study: Study) -> Table:
         columns = [Column(name, UNITS[unit].label, lower) for unit in list_recorded_units() for name, lower in _OF_UNIT]
         rows = dict.fromkeys(run.row for run in study.runs)
         compared, blocks = study.select_rows(rows.keys() - study.pooled), []
-        below = ["A unit that is empty was not recorded for every run. Ranks are of the means, and not tested."]
+        below = ["Ranks are of the means, and not tested."]
         if pooled := [row for row in rows if row in study.pooled]:
             below.append(f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}.")
         for part in compared.parts:
@@ -224,11 +228,13 @@ class UnitTable(TableExhibit):
             ranks = values.groupby(["row"]).mean().drop(index=list(part.apart), errors="ignore").rank(method="min")
             ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
             of_suite = dict.fromkeys(run.row for run in part.runs)
+            never = part.apart.union(part.above_unigram["row"])
             lines = tuple(TableRow(row, tuple(_make_unit_cells(row, values, ranks))) for row in of_suite)
-            blocks.append(mark_best(Block(self.choose_heading(part), lines, part.suite), columns, part.apart))
-            below += _note_slowed_runs(part)
+            blocks.append(mark_best(Block(self.choose_heading(part), lines, part.suite), columns, never))
+            below += [*_note_untimed_runs(part), *_note_empty_costs(part, values)]
         below += [*notes.note_missing_cells(compared, blocks), *notes.collect_notes(compared)]
-        return self.finish_table(columns, blocks, below)
+        warnings = notes.warn_of_counting(compared)
+        return self.finish_table(columns, blocks, below, warnings=warnings)
 
 
 _OF_UNIT = (("AP", True), ("Rank", None))
@@ -237,14 +243,15 @@ _OF_UNIT = (("AP", True), ("Rank", None))
 def compare_at_equal_cost(finished: pd.DataFrame, apart: Collection[str]) -> pd.DataFrame:
     """The AP of each finished run (by row and seed) at the smallest last stage of all, a column a unit.
 
-    Between evaluations log AP is linear in the cost. NaN where a run did not record a unit; wall times of slowed runs
-    count as not recorded. Rows that stand `apart` set no stage's length; where they spent less they have no number.
+    Between evaluations log AP is linear in the cost. NaN in a unit that a run did not
+    record, and in wall time for runs that are not known to have had their cores. Rows that stand `apart`
+    set no stage's length; where they spent less they have no number.
     """
     last = {key: _select_last_stage(curve) for key, curve in finished.groupby(["row", "seed"], sort=False)}
     index = pd.MultiIndex.from_tuples(list(last), names=["row", "seed"])
     values = pd.DataFrame(np.nan, index=index, columns=list_recorded_units())
     for unit in list_recorded_units():
-        timed = {key: of for key, of in last.items() if not (UNITS[unit].is_wall_time and of["slowed"].any())}
+        timed = {key: of for key, of in last.items() if of["timed"].all() or not UNITS[unit].is_wall_time}
         least = np.min([of[unit].iloc[-1] for (row, _), of in timed.items() if row not in apart] or [np.nan])
         if least > 0:
             for key, of in timed.items():
@@ -252,12 +259,36 @@ def compare_at_equal_cost(finished: pd.DataFrame, apart: Collection[str]) -> pd.
     return values
 
 
-def _note_slowed_runs(part: Study) -> list[str]:
+def _note_untimed_runs(part: Study) -> list[str]:
     """Say how many finished runs are not compared by wall time, and why."""
-    slowed = part.finished.groupby("run")["slowed"].any()
-    runs = f"{slowed.sum()} of {len(slowed)} runs"
-    said = f"By wall time {runs} are left out: other programs took cores in their last stage."
-    return [said] if slowed.any() else []
+    shares = part.finished.groupby("run")["cores"].first()
+    reasons = {
+        "other programs took cores in their last stage": (shares < ENOUGH_CORES).sum(),
+        f"their last stage took less than {MEASURABLE:g} s, too short to tell whether other programs "
+        "took cores": shares.isna().sum(),
+    }
+    return [
+        f"By measured wall time {count} of {len(shares)} runs are left out: {why}."
+        for why, count in reasons.items()
+        if count
+    ]
+
+
+def _note_empty_costs(part: Study, values: pd.DataFrame) -> list[str]:
+    """Say why finished rows have no number at equal costs; wall times have `_note_untimed_runs`."""
+    curves = part.finished.groupby(["row", "seed"], sort=False)
+    spent = curves.apply(lambda curve: _select_last_stage(curve).iloc[-1])
+    lines = []
+    for unit in [name for name in values if not UNITS[name].is_wall_time]:
+        label = UNITS[unit].label
+        unrecorded = spent.index[spent[unit].isna()].unique("row")
+        empty = values.index[values[unit].isna()].unique("row")
+        fewer = [row for row in empty if row in part.apart and row not in unrecorded]
+        if len(unrecorded):
+            lines.append(f"{label}: not every run recorded them: {', '.join(unrecorded)}.")
+        elif fewer:
+            lines.append(f"{label}: these rows spent less than all others did: {', '.join(fewer)}.")
+    return lines
 
 
 def _select_last_stage(curve: pd.DataFrame) -> pd.DataFrame:

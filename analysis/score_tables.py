@@ -203,14 +203,9 @@ def _make_average_cell(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
 
 def _collect_baselines(part: Study) -> list[ScoredRow]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
-    scores = _find_final_scores(part)
-    scores = scores[scores["headline"]]
-    windows = {line.window for run in part.runs for stage in run.scores for line in stage}
-    of_task = part.baselines["task_key"].isin(set(scores["task_key"]))
-    measured = part.baselines[of_task & part.baselines["window"].isin({"", *windows})].assign(seed=0)
     return [
         (f"Baseline: {name}", False, average_by_domain(lines, ["seed"]), "", "")
-        for name, lines in measured.groupby("name", sort=False)
+        for name, lines in part.measured_baselines.groupby("name", sort=False)
     ]
 
 

@@ -63,7 +63,14 @@ def build_scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
     below += notes.collect_notes(study)
     columns = tuple(map(Column, COLUMNS))
     return Table(
-        NAME, "table:scorecard", "The paper's findings on these runs.", "Claim", columns, tuple(blocks), tuple(below)
+        NAME,
+        "table:scorecard",
+        "The paper's findings on these runs.",
+        "Claim",
+        columns,
+        tuple(blocks),
+        tuple(below),
+        (*notes.warn_of_counting(study), *notes.warn_of_baselines(study)),
     )
 
 

@@ -43,7 +43,7 @@ PROPERTIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "recover steps": ("FRW steps", _format_count),
     "adapt steps": ("Steps", _format_count),
     "warm-up": ("Warm-up", lambda value: f"{value:.0%}"),
-    "train wall time": ("Wall time (s)", _format_power),
+    "train wall time": ("Measured wall time (s)", _format_power),
 }
 SIZE = tuple(PROPERTIES)[:6]
 Printed = Mapping[tuple[str, str, str, str], PrintedValue]

@@ -187,13 +187,43 @@ class Study:
         return pd.DataFrame(lines, columns=names).drop_duplicates(ignore_index=True)
 
     @cached_property
+    def measured_baselines(self) -> pd.DataFrame:
+        """The `baselines` on the very data that the final models were scored on, of a single suite."""
+        last = len(self.runs[0].domains) - 1
+        final = self.scores[(self.scores["stage"] == last) & self.scores["headline"]]
+        windows = {line.window for run in self.runs for stage in run.scores for line in stage}
+        of_task = self.baselines["task_key"].isin(set(final["task_key"]))
+        return self.baselines[of_task & self.baselines["window"].isin({"", *windows})].assign(seed=0)
+
+    @cached_property
+    def above_unigram(self) -> pd.DataFrame:
+        """Rows that predict no better than counts of their tokens: row, stage, ap, unigram (its AP).
+
+        They are means over seeds after the last stage that a row has finished.
+        """
+        unigrams = {run.id: [run.line.unigram.get(domain.name, np.nan) for domain in run.domains] for run in self.runs}
+        averages = [
+            float(average_perplexity(unigrams[run], stage))
+            for run, stage in self.ends[["run", "stage"]].itertuples(index=False)
+        ]
+        ends = self.ends.assign(unigram=np.array(averages, float))
+        means = ends.groupby(["row", "stage"], sort=False)[["ap", "unigram"]].mean().reset_index()
+        last = means[means["stage"] == means.groupby("row")["stage"].transform("max")]
+        return last[last["ap"] >= last["unigram"]]
+
+    @cached_property
     def finished(self) -> pd.DataFrame:
-        """The evaluations of finished runs; `slowed`: their last stage had less than ENOUGH_CORES of its cores."""
+        """The evaluations of finished runs.
+
+        `cores` is the share of its cores that a run had in its last stage, NaN where that is not
+        known. `timed` says whether wall times of that stage compare: it had ENOUGH_CORES.
+        """
         last = len(self.runs[0].domains) - 1
         ended = self.ends.loc[self.ends["stage"] == last, "run"]
-        slowed = self.stages[(self.stages["stage"] == last) & (self.stages["cores"] < ENOUGH_CORES)]
+        shares = self.stages[self.stages["stage"] == last].set_index("run")["cores"]
         evaluations = self.evaluations[self.evaluations["run"].isin(ended)]
-        return evaluations.assign(slowed=evaluations["run"].isin(slowed["run"]))
+        cores = evaluations["run"].map(shares).astype(float)
+        return evaluations.assign(cores=cores, timed=cores >= ENOUGH_CORES)
 
     @cached_property
     def references(self) -> frozenset[str]:

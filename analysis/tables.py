@@ -112,6 +112,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
+    """`warnings` are said before its numbers, and `notes` below them."""
+
     name: str
     label: str
     caption: str
@@ -119,6 +121,7 @@ class Table:
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     notes: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = field(default=())
 
     @property
     def shown(self) -> Table:
@@ -155,6 +158,7 @@ def format_number(value: float, digits: int) -> str:
 def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:
     """Mark the best cell of each column as it is shown, ties too; no cell where all are the same.
 
+    Nor is a cell marked that is no better than a row that does not compete, such as counts of words.
     `references`: labels of rows that others are measured against, and that are never the best.
     """
     rows = [list(row.cells) for row in block.rows]
@@ -163,8 +167,13 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
         if column.lower is None:
             continue
         shown = {i: round(cells[j].mean, cells[j].digits) for i, cells in enumerate(rows)}
-        shown = {i: v for i, v in shown.items() if not math.isnan(v) and compete[i]}
-        best = (min if column.lower else max)(shown.values(), default=math.nan)
+        numbers = {i: v for i, v in shown.items() if not math.isnan(v)}
+        bars = [v for i, v in numbers.items() if not block.rows[i].competes]
+        shown = {i: v for i, v in numbers.items() if compete[i]}
+        choose_best = min if column.lower else max
+        best = choose_best(shown.values(), default=math.nan)
+        if best in bars or choose_best([best, *bars]) != best:
+            continue
         for i, value in shown.items():
             if value == best and len(set(shown.values())) > 1:
                 rows[i][j] = replace(rows[i][j], best=True)
@@ -214,7 +223,9 @@ def to_text(table: Table) -> str:
     if left_out:
         notes.append(f"The terminal has no room for the first {left_out} of {len(table.columns)} columns.")
     with console.capture() as captured:
-        console.print(Text(table.caption, "italic"), _draw(table, box, left_out), *map(Text, notes), sep="\n")
+        warnings = [Text(f"! {warning}") for warning in table.warnings]
+        drawn = _draw(table, box, left_out)
+        console.print(Text(table.caption, "italic"), *warnings, drawn, *map(Text, notes), sep="\n")
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 

@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,6 +120,7 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", onl
     They go to a folder in `out` that has the suite's name; with several suites, their names with + between.
     """
     from analysis.exhibits import TableExhibit
+    from analysis.notes import warn_of_baselines, warn_of_counting
     from analysis.page import render
     from analysis.tables import to_text
 
@@ -127,13 +129,18 @@ def write_report(suites: Suites, runs: Path, out: Path, view: View = "ours", onl
     exhibits, folder = list(itertools.starmap(load, tables.items())), out / study.name
     if view == "both":
         exhibits = [exhibit for exhibit in exhibits if exhibit.printed]  # the paper has nothing like the others
-    if said := name_lack(study):
-        print(f"! {said}")
+    lacks = [name_lack(study), name_lack_of_printed(study, exhibits) if view == "both" else ""]
+    for lack in filter(None, lacks):
+        print(f"! {lack}")
+    if lacks[0] and (view == "ours" or lacks[1]):
+        return  # all cells would be empty
     render(study, exhibits, load, folder, view, only_tables)
     main = next((exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)), None)
     if main:
         table = main.build(study, view)
-        print(to_text(dataclasses.replace(table, notes=())))
+        for warning in (*warn_of_counting(study), *warn_of_baselines(study)):
+            print(f"! {warning}")
+        print(to_text(dataclasses.replace(table, notes=(), warnings=())))
         print(f"notes on it: {len(table.notes)}, in {folder / main.name}{'' if view == 'ours' else '.both'}.md")
     others = [exhibit.name for exhibit in exhibits if exhibit is not main]
     if others:
@@ -149,6 +156,23 @@ def name_lack(study: Study) -> str:
     if any(run.line.stages or run.why for run in study.runs):
         return ""
     return f"no records of {study.name}: give the --runs where they are, or the folder of a study, results/NAME"
+
+
+def name_lack_of_printed(study: Study, exhibits: Sequence[Exhibit]) -> str:
+    """Says why no number of the paper's stands in the tables of view "both"; "" where one does."""
+    from analysis.exhibits import TableExhibit
+
+    tables = [exhibit for exhibit in exhibits if isinstance(exhibit, TableExhibit)]
+    if any(exhibit.build(study, "both").has_printed for exhibit in tables):
+        return ""
+    if not tables:
+        return f"--view both: the paper prints none of the tables of {study.name}"
+    if any(study.printed.values()):
+        return f"--view both: no row, stage and domain of {study.name} is one that the paper prints a number of"
+    return (
+        f"--view both: no number of the paper's stands beside those of {study.name}, which is none of its suites "
+        f"({', '.join(PRINTED)}) and extends none"
+    )
 
 
 def load_study(suites: Suites, runs: Path) -> Study:

@@ -9,7 +9,7 @@ import pytest
 from analysis.notes import collect_notes, note_contended_stages, note_probes, note_unequal_texts
 from analysis.study import Study
 from analysis.verdicts import Key, collect_measurements
-from benchmark.records import DoneLine, EvaluationLine, FailedLine, Titled
+from benchmark.records import CoreShare, DoneLine, EvaluationLine, FailedLine, Titled
 from benchmark.store import load_runs
 from tests.support import synthetic
 
@@ -114,6 +114,6 @@ def test_stages_too_short_to_tell_who_took_cores_are_counted(tmp_path):
         synthetic.write(tmp_path / unit, "demo", rows=ROWS[:1], stages=2, unit=unit)
         runs = load_runs(tmp_path / unit, "demo")
         [done] = [line for line in runs[0].stages[1] if isinstance(line, DoneLine)]
-        done.charged["seconds"] = 4.0
+        done.charged["seconds"], done.cores = 4.0, CoreShare(share=None)
         notes = note_contended_stages(Study("demo", runs).stages, ["WB", "Ns"])
         assert len(notes) == len(expected) and all(words in note for words, note in zip(expected, notes, strict=True))

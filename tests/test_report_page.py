@@ -300,7 +300,7 @@ def test_curves_follow_the_keyboard(report, browser):
     browser.press(" ")  # and the last one
     browser.wait(f"{points} === {2 * 5 * 4}")
     axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(text => text.textContent).join()"
-    assert browser.run(axes) == "Train wall time (s, linear),AP (log)"
+    assert browser.run(axes) == "Measured train wall time (s, linear),AP (log)"
     for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
         browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
     browser.run("document.querySelector('[name=unit]').dispatchEvent(new Event('change', {bubbles: true}))")

@@ -326,12 +326,14 @@ def test_best_is_lowest_or_highest_ties_share_it_and_a_column_of_equals_has_none
     """Oracle: by hand, on the numbers as they are shown."""
 
     def best(values, lower):
-        rows = tuple(TableRow("", (Cell((value,)),), competes=value != 0) for value in values)
+        rows = tuple(TableRow("", (Cell((abs(value),)),), competes=value > 0) for value in values)
         return [row.cells[0].best for row in mark_best(Block("", rows), [Column("", lower=lower)]).rows]
 
     assert best([2, 1.001, 1.004, 3], True) == [False, True, True, False]
     assert best([2, 1, 3], False) == [False, False, True]
-    assert best([0, 1, 3], True) == [False, True, False], "the first row does not compete"
+    assert best([-4, 1, 3], True) == [False, True, False], "the first row does not compete"
+    assert best([-4, 1, 3], False) == best([-1, 2, 3], True) == [False] * 3, "which it beats"
+    assert best([-1, 1, 3], True) == [False] * 3, "and equals"
     assert best([1, 1, 1], True) == [False] * 3
 
 

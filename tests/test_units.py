@@ -96,7 +96,7 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
         last_stage(run)[-1].cores = cores(1.0 if run.row == "MAS" else 0.19)
     slowed = Study("demo", data.runs)
     table = load("lifelong_metrics").build(slowed)
-    [seconds] = [i for i, column in enumerate(table.columns) if column.name.startswith("Seconds")]
+    [seconds] = [i for i, column in enumerate(table.columns) if column.name.startswith("Measured seconds")]
     for old, new in zip(before, table.blocks[0].rows, strict=True):
         assert bool(new.cells[seconds].number) == (new.label == "MAS"), new.label
         assert old.cells[seconds + 1].values == new.cells[seconds + 1].values

@@ -113,7 +113,7 @@ def _describe_run(run: RunState) -> tuple[str, ...]:
     """`ap` is AP after the last domain that the run has finished."""
     unit, job = UNITS[run.config.budget.unit], run.job
     amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
-    charged = format_duration(amount) if unit.in_seconds else unit.format(amount)
+    charged = format_duration(amount) if unit.is_wall_time else unit.format(amount)
     ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
     of_job = (job.id, _count_starts(job), job.node) if job else ("", "", "")
     return (run.config.label, "", run.state, *of_job, charged, ap, run.detail)

@@ -26,6 +26,7 @@ class Unit:
     cost: Callable[[Work], float] | None  # of some work; None: its wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
     by_table: bool = False  # the budget names a table of step times
+    amounts: str = ""  # what they are called where whose seconds they are matters
 
     @property
     def is_wall_time(self) -> bool:
@@ -42,13 +43,21 @@ class Unit:
         if not self.in_seconds:
             return f"{amount:,.0f} {self.name}"
         hours = f", {gpu_seconds / 3600:,.1f} GPU-hours" if gpu_seconds else ""
-        return f"{amount:,.0f} s ({format_duration(amount)}{hours})"
+        machine = " of the reference machine" if self.by_table else ""
+        return f"{amount:,.0f} s{machine} ({format_duration(amount)}{hours})"
 
 
 UNITS = {
     unit.name: unit
     for unit in (
-        Unit("seconds", "Train wall time (s)", "train wall time (the paper's)", None, in_seconds=True),
+        Unit(
+            "seconds",
+            "Measured train wall time (s)",
+            "train wall time (the paper's)",
+            None,
+            in_seconds=True,
+            amounts="measured seconds",
+        ),
         Unit("steps", "Training steps", "optimizer steps, whatever a method does in one", lambda work: work.steps),
         Unit(
             "tokens",
@@ -69,6 +78,7 @@ UNITS = {
             lambda work: work.machine_seconds,
             in_seconds=True,
             by_table=True,
+            amounts="seconds of the reference machine",
         ),
     )
 }

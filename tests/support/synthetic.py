@@ -43,7 +43,7 @@ TASK_SETTINGS = [
     | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
     for domain, task in TASKS.items()
 ]
-CORES = {"wall": 60.0, "cpu": 60.0, "others": None, "share": None}
+CORES = {"wall": 60.0, "cpu": 60.0, "others": None, "share": 1.0}
 BASELINES = {"majority": 0.3, "bag of words": 0.55}
 LADDER = [(6, 384, 30.3e6), (8, 512, 51.5e6), (10, 640, 82.2e6), (11, 704, 102e6), (12, 768, 125e6)]
 

@@ -1,0 +1,95 @@
+"""Times in reports: whose they are, and what they rank."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from analysis.page import render_page
+from analysis.study import Study
+from benchmark.records import CoreShare, DoneLine, EvaluationLine
+from tests.support.synthetic import load, study
+
+ROWS: list[tuple[str, str, dict[str, Any]]] = [(row, row.lower(), {}) for row in ("ER", "MAS", "EWC")]
+
+
+def forget_cores(data: Study, rows: set[str]) -> Study:
+    """The study after the last stages of some rows took four seconds, of which no share of cores is known."""
+    for run in data.runs:
+        for line in run.stages[-1] if run.row in rows else ():
+            if isinstance(line, EvaluationLine | DoneLine):
+                line.charged["seconds"] /= 15
+            if isinstance(line, DoneLine):
+                line.cores = CoreShare(share=None)
+    return Study(data.name, data.runs)
+
+
+def test_nothing_is_ranked_by_time_where_the_share_of_the_cores_is_not_known(tmp_path) -> None:
+    """Oracle: by hand: MAS alone lasted long enough to tell, so no row has a rank, and the others no wall time;
+    their other ranks stay. The note counts their four runs of six and says from when on one can tell."""
+    data = study(tmp_path, seeds=2, stages=2, unit="steps", rows=ROWS)
+    before = load("units").build(data)
+    after = load("units").build(forget_cores(data, {"ER", "EWC"}))
+    ranks = [row.cells[1].text for row in before.blocks[0].rows]
+    assert sorted(ranks) == ["1", "2", "3"]
+    for old, new in zip(before.blocks[0].rows, after.blocks[0].rows, strict=True):
+        assert bool(new.cells[0].values) == (new.label == "MAS") and not new.cells[1].text
+        assert new.cells[2:] == old.cells[2:]
+    [note] = [note for note in after.notes if "4 of 6 runs" in note]
+    assert "less than 5 s" in note
+    lifelong = load("lifelong_metrics").build(Study("demo", data.runs))
+    [place] = [i for i, column in enumerate(lifelong.columns) if "seconds" in column.name]
+    shown = {row.label for row in lifelong.blocks[0].rows if row.cells[place].number}
+    assert shown == {"MAS"}
+
+
+def test_an_empty_cell_of_units_has_its_reason(tmp_path) -> None:
+    """Oracle: by hand: one row did not record its tokens, so nobody has a number by tokens, and it is named. With
+    all tokens recorded, a row on another text that spent less of them than the others is named, and no other."""
+    data = study(tmp_path, seeds=2, stages=2, unit="steps", rows=ROWS)
+    charges = [
+        (run.row, line.charged)
+        for run in data.runs
+        for line in run.stages[-1]
+        if isinstance(line, EvaluationLine | DoneLine)
+    ]
+    for line in (line for run in data.runs for stage in run.stages for line in stage):
+        if isinstance(line, EvaluationLine | DoneLine):
+            line.charged["flops"] = 10.0 * line.charged["steps"]
+    for row, charged in charges:
+        if row == "EWC":
+            charged["tokens"] = math.nan
+    table = load("units").build(Study("demo", data.runs))
+    [reason] = [note for note in table.notes if note.startswith("Training tokens")]
+    assert reason.endswith(": EWC.")
+    assert not any(row.cells[4].values for row in table.blocks[0].rows)
+    for run in data.runs:
+        run.line.texts = {"wb": "other" if run.row == "EWC" else "0", "ns": "1"}
+        run.line.unigram = {"wb": 300.0, "ns": 300.0}
+    for row, charged in charges:
+        charged["tokens"] = charged["steps"] * (5 if row == "EWC" else 10)
+    table = load("units").build(Study("demo", data.runs))
+    [reason] = [note for note in table.notes if note.startswith("Training tokens")]
+    assert reason.endswith(": EWC.") and "less" in reason
+    shown = {row.label for row in table.blocks[0].rows if row.cells[4].values}
+    assert shown == {"ER", "MAS"}
+    assert not any("recorded" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(("unit", "whose"), [("reference", "seconds of the reference machine"), ("steps", "")])
+def test_whose_seconds_a_budget_and_a_time_are(unit, whose, tmp_path) -> None:
+    """Oracle: the unit's own words: a budget of the reference machine's seconds is named below each table, and
+    whatever the records have as wall time is called measured, on the page, too."""
+    data = study(tmp_path, seeds=1, stages=2, unit=unit, rows=ROWS)
+    for run in data.runs:
+        for line in (line for stage in run.stages for line in stage):
+            if isinstance(line, EvaluationLine | DoneLine):
+                line.charged.setdefault(unit, math.nan)
+    for name in ("main_pretraining", "units", "lifelong_metrics"):
+        told = [note for note in load(name).build(data).notes if note.startswith("Budgets are ")]
+        assert [whose in note for note in told] == [True] * bool(whose)
+    [group] = {column.group for column in load("units").build(data).columns if "(s)" in column.group}
+    page = render_page(data, None, [])
+    assert group.startswith("Measured ") and group in page.partition('id="made"')[2]

@@ -1,0 +1,109 @@
+"""What is said before the numbers of a report: rows that counts beat, and what is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paper_tables
+from analysis.notes import warn_of_baselines, warn_of_counting
+from analysis.page import render_page, summarize
+from analysis.study import Study
+from analysis.tables import to_latex, to_markdown, to_text
+from benchmark.store import load_runs
+from run_all import main
+from tests.support import synthetic, tiny_suite
+
+ROWS: list[tuple[str, str, dict[str, Any]]] = [(row, row.lower(), {}) for row in ("Naive", "ER", "ELLE")]
+
+
+def make_study(folder: Path, unigram: float) -> Study:
+    """Three rows of two seeds and two domains, beside unigram distributions of one perplexity."""
+    data = synthetic.study(folder, rows=ROWS, stages=2)
+    for run in data.runs:
+        run.line.unigram = {"wb": unigram, "ns": unigram}
+    return Study("demo", data.runs)
+
+
+@pytest.mark.parametrize("worse", [[], ["Naive"], ["Naive", "ER"], ["Naive", "ER", "ELLE"]])
+def test_a_row_that_counts_of_tokens_beat_is_said_first(worse, tmp_path) -> None:
+    """Oracle: the recorded APs after the last domain, by hand: a unigram perplexity is put just below that of the best
+    row that is to be named. Tables name the row with both numbers before their first line, the page before its
+    first table, and "Best" says none where no row is below."""
+    ends = make_study(tmp_path, 1e6).ends
+    ap = ends[ends["stage"] == 1].groupby("row")["ap"].mean()
+    assert list(ap.sort_values(ascending=False).index) == ["Naive", "ER", "ELLE"]
+    unigram = ap[worse[-1]] - 1e-3 if worse else 1e6
+    data = make_study(tmp_path, unigram)
+    told = warn_of_counting(data)
+    assert len(told) == bool(worse)
+    for warning in told:
+        for row in ap.index:
+            assert (f"{row} (AP {ap[row]:,.2f} after Ns" in warning) == (row in worse)
+        assert f"unigrams {unigram:,.2f})" in warning
+    for name in ("main_pretraining", "units", "lifelong_metrics"):
+        table = synthetic.load(name).build(data)
+        assert list(table.warnings) == told
+        for shown in (to_text(table), to_markdown(table)):
+            assert all(shown.index("AP ") < shown.index("ELLE") for _ in told)
+        assert all("AP " in to_latex(table).partition("parbox")[2] for _ in told)
+    page = render_page(data, None, [(synthetic.load("main_pretraining"), table)])
+    assert all(0 < page.index('<p class="warning">') < page.index("<table") for _ in told)
+    best = summarize(data)[0]
+    assert best.startswith("Best: none. ELLE " if len(worse) == 3 else "Best: ELLE ")
+    for name in ("lifelong_metrics", "units"):
+        for row in synthetic.load(name).build(data).blocks[0].rows:
+            assert row.label not in worse or not any(cell.best for cell in row.cells)
+
+
+def test_no_row_is_the_best_of_a_column_in_which_counting_wins(tmp_path) -> None:
+    """Oracle: by hand: with a unigram perplexity of 1 the AP columns have no best; with 300 each has one."""
+    for unigram, expected in ((1.0, False), (300.0, True)):
+        table = synthetic.load("main_pretraining").build(make_study(tmp_path, unigram))
+        last = [i for i, column in enumerate(table.columns) if column.name == "AP"][-1]
+        assert any(row.cells[last].best for row in table.blocks[0].rows) == expected
+
+
+def test_a_task_in_which_counting_words_wins_is_said_first(tmp_path) -> None:
+    """Oracle: by hand: words win on the first task against all rows, on the second against those whose recorded mean is
+    not above theirs; then the first column has no best, and the score table begins with that."""
+    data = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    assert not warn_of_baselines(data)
+    last = data.scores[(data.scores["stage"] == 1) & data.scores["headline"]]
+    ns = last[last["domain"] == "ns"].groupby("row")["test"].mean()
+    for run in data.runs:
+        for line in run.baselines:
+            if line.name == "bag of words":
+                line.test = {"wb": 0.99, "ns": sorted(ns)[1] + 1e-9}.get(line.domain, 0.1)
+    data = Study("demo", data.runs)
+    [warning] = warn_of_baselines(data)
+    behind = [row for row, *_ in ROWS if row != ns.idxmax()]
+    assert " bag of words " in warning
+    assert warning.endswith(f"all rows on WB; {', '.join(behind)} on Ns.")
+    table = synthetic.load("main_downstream").build(data)
+    assert list(table.warnings) == [warning]
+    assert not any(row.cells[0].best for row in table.blocks[0].rows)
+    assert any(row.cells[1].best for row in table.blocks[0].rows)
+    assert warning in render_page(data, None, [])
+
+
+@pytest.mark.parametrize("view", ["ours", "both"])
+def test_a_report_without_records_says_so_and_shows_no_empty_table(view, tmp_path, capsys) -> None:
+    """Oracle: the suite's name, and no cell of a table, neither printed nor written."""
+    suite = str(tiny_suite.write(tmp_path))
+    out = tmp_path / "out"
+    assert main(["report", suite, "--runs", str(tmp_path / "runs"), "--out", str(out), "--view", view]) == 0
+    said = capsys.readouterr().out
+    assert "no records of tiny" in said and "--" not in said.replace("--runs", "").replace("--view", "")
+    assert not [*out.rglob("*.md")]
+
+
+def test_a_view_beside_printed_numbers_says_why_there_are_none(tmp_path, capsys) -> None:
+    """Oracle: a suite that is none of the paper's is named with those that are; a suite of the paper's is not told."""
+    for suite, expected in (("demo", True), ("bert_base", False)):
+        synthetic.write(tmp_path / suite, suite, rows=ROWS)
+        study = Study(suite, load_runs(tmp_path / suite, suite), printed={suite: suite * (not expected)})
+        said = paper_tables.name_lack_of_printed(study, [paper_tables.load("main_pretraining")])
+        assert (suite in said and "bert_large" in said) == expected and bool(said) == expected
