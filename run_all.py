@@ -168,7 +168,7 @@ def collect(options: argparse.Namespace) -> int:
     if others := {config.row: None for config in configs if config.row not in rows}:
         print(f"left out: {', '.join(others)}; suite {suite.name} in {options.study} has no such row")
     kept = [config for config in configs if config.row in rows]
-    study.collect(suite, kept, require_runs(options.runs), options.study, methods.build)
+    say(study.collect(suite, kept, require_runs(options.runs), options.study, methods.build))
     return say(study.render(options.study, suites, write_report))
 
 

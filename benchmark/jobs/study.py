@@ -13,13 +13,12 @@ import contextlib
 import gzip
 import io
 import json
-import math
 import shlex
 import tarfile
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -27,6 +26,7 @@ from benchmark import records
 from benchmark.downstream.tasks import find_example_keys
 from benchmark.errors import UserError
 from benchmark.files import replace_file
+from benchmark.jobs import trained_again
 from benchmark.jobs.work import RenderReport, Train, Worker
 from benchmark.settings.suite import RunConfig, Suite, Suites, pick_for_stage
 from benchmark.settings.units import UNITS
@@ -50,15 +50,17 @@ def check_suites(folder: Path, suites: Suites, names: Collection[str]) -> None:
         raise ResultsError(f"{folder} has no suite {others[0]!r}, only {', '.join(known)}: put its file there")
 
 
-def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path, build: Build) -> None:
+def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path, build: Build) -> list[str]:
     """Add the records of the suite's finished runs to the study in `folder`.
 
-    What an archive holds already stays as it is; what came later to its files is added. Raises ResultsError where a
-    stage was trained again and came to other weights than those recorded, or a run to other stages.
+    What an archive holds already stays as it is; what came later to its files is added. Returns a line for each way in
+    which stages came to what the study holds of them. Raises ResultsError where a stage was trained again and came to
+    weights that differ by more than rounding, or a run to other stages.
     """
     store = Store(runs)
     identities, here = Identities(store, build), find_example_keys(suite, store)
     examples = {task: key for task, key in here.items() if key}
+    outcomes: dict[str, str] = {}  # by stage
     for seed in sorted({config.seed for config in configs}):
         archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
         held = _read_archive(archive) if archive.exists() else {}
@@ -67,12 +69,16 @@ def collect(suite: Suite, configs: Sequence[RunConfig], runs: Path, folder: Path
             if config.seed == seed and records.select_kind(identities.identify(config).lines, records.EndedLine):
                 for path in _list_files(config, store):
                     name = path.relative_to(store.root).as_posix()
+                    if path.name == records.STAGE_FILE and name in held:
+                        outcomes[path.parent.name] = _compare_files(archive, path, held[name])
                     members[name] = _merge_file(archive, path, members.get(name, b""))
         if members and examples:
             name = store.examples_file(suite.name).relative_to(store.root).as_posix()
             members[name] = json.dumps(examples, sort_keys=True).encode()
         if members != held:
             _write_archive(archive, members)
+    counts = Counter(outcomes.values())
+    return [f"{suite.name}: stages held already, {outcome}: {count}" for outcome, count in counts.items()]
 
 
 def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
@@ -93,18 +99,33 @@ def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
 def _merge_file(archive: Path, path: Path, held: bytes) -> bytes:
     """The content that an archive is to hold of a file: what it has, and the lines that came later.
 
-    A run's file that was written anew is left as the archive has it, and so is that of a stage which was trained again
-    to the same weights. Raises ResultsError where the file is of another stage or run.
+    A run's file that was written anew is left as the archive has it, and so is that of a stage which was trained again.
+    Raises ResultsError where the run's stages are others.
     """
     content = path.read_bytes()
-    was, now = (_describe_result(path, part) for part in (held or content, content))
+    if path.parent.parent.name != "suites" or not held:
+        return _join_lines(path, held, content)
+    was, now = (_describe_result(path, part) for part in (held, content))
     if was != now:
         raise ResultsError(
             f"{path}: came to {now}, the study holds a record with {was}: remove one of the two, this file or "
             f"{archive}, and collect again"
         )
-    is_run = path.parent.parent.name == "suites"
-    return held if is_run and held and not content.startswith(held) else _join_lines(path, held, content)
+    return _join_lines(path, held, content) if content.startswith(held) else held
+
+
+def _compare_files(archive: Path, path: Path, held: bytes) -> str:
+    """How a stage of `--runs` came to what the archive holds. Raises ResultsError where it did not."""
+    here, recorded = (
+        trained_again.read_training(records.parse(content, records.STAGE, path))
+        for content in (path.read_bytes(), held)
+    )
+    comparison = trained_again.compare(here, recorded)
+    if comparison.grade == "other":
+        raise ResultsError(
+            f"{path}: {comparison.outcome}: remove one of the two, this file or {archive}, and collect again"
+        )
+    return comparison.outcome
 
 
 def _join_lines(path: Path, held: bytes, content: bytes) -> bytes:
@@ -241,11 +262,11 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
     """Train the stages of a run up to the one of `key` again below `runs`, compare weights and perplexities of each,
     and audit its method.
 
-    Earlier stages that are there already are taken. Raises ResultsError where weights or perplexities of a stage are
-    others, where no run of the study has such a stage, or where the method works off the clock.
+    Earlier stages that are there already are taken. Raises ResultsError where perplexities of a stage are others, or
+    weights differ by more than rounding, where no run of the study has such a stage, or where the method works off the
+    clock.
     """
     from benchmark.instruments import conformance  # torch: not for a report alone
-    from benchmark.models import hash_weights, load
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -265,21 +286,15 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
                 f"{config.id}: that stage has another key here: text or settings differ; restore what the study "
                 "was made with"
             )
-        for stage in keys[: last_stage + 1]:
-            (there, expected), (here, _) = (_read_training(where, stage) for where in (recorded, store))
-            model = load(store.stage_folder(stage) / "model")
-            actual = hash_weights(model)  # of what is there, whatever its records say
-            if actual != expected:
-                raise ResultsError(
-                    f"stage {stage} of {config.id} came to weights {actual} on {here}, recorded are {expected} on "
-                    f"{there}: run it with the code, packages and hardware that the record names, or collect what it "
-                    "is now"
-                )
+        comparisons = [_compare_stage(stage, config, store, recorded) for stage in keys[: last_stage + 1]]
+        is_same = all(comparison.grade == "same" for comparison in comparisons)
+        tolerance = trained_again.SAME if is_same else trained_again.ROUNDING
         both = [load_runs(where.root, config.suite) for where in (recorded, store)]
-        measured = _check_measured(
-            *(_list_measured(run, last_stage) for runs in both for run in runs if run.id == config.id)
-        )
-        yield f"stage {key} of {config.id}: the same weights, {expected}, and {measured} perplexities"
+        there, here = (_list_measured(run, last_stage) for runs in both for run in runs if run.id == config.id)
+        if difference := trained_again.find_difference(there, here, tolerance):
+            raise ResultsError(f"{difference}: restore the archive, or collect what it is now")
+        measured = len(there.keys() & here.keys())
+        yield f"stage {key} of {config.id}: {comparisons[-1].outcome}; {measured} perplexities compared"
         with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
         try:
             tiny = conformance.TinyRuns(config.method, with_options, Path(scratch) / "tiny")
@@ -289,35 +304,35 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         yield f"{config.method} works on the clock alone"
 
 
-def _read_training(store: Store, key: str) -> tuple[str, str | None]:
-    """The machine that a stage was trained on, and the hash of its weights."""
-    lines = store.read_stage(key)
-    begun, done = records.find_last(lines, records.StageLine), records.find_last(lines, records.DoneLine)
-    return describe_machine(begun) if begun else "", done.weights if done else None
+def _compare_stage(key: str, config: RunConfig, store: Store, recorded: Store) -> trained_again.Comparison:
+    """Compare a stage with what is recorded. Raises ResultsError where they differ by more than rounding."""
+    from benchmark.models import hash_weights, load
+
+    here, there = (trained_again.read_training(where.read_stage(key)) for where in (store, recorded))
+    model = store.stage_folder(key) / "model"
+    actual = hash_weights(load(model))
+    if actual != here.weights:
+        raise ResultsError(
+            f"{model} has weights {actual}, its records say {here.weights}: remove {model.parent}, verify again"
+        )
+    comparison = trained_again.compare(here, there)
+    if comparison.grade == "other":
+        raise ResultsError(
+            f"stage {key} of {config.id} {comparison.outcome}: run it with the code, packages and hardware that "
+            "the record names, or collect what it is now"
+        )
+    return comparison
 
 
 def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
     """The perplexities of stages of a run, of its start model and of unigram distributions, by what they are of."""
-    measured: dict[str, Mapping[str, float | None]] = {"by its unigram": run.line.unigram}
-    measured |= {"by the start model": run.start.perplexity} if run.start else {}
+    unigrams, start = run.line.unigram, run.start.perplexity if run.start else {}
+    measured: dict[str, float | None] = {f"{name} by its unigram": value for name, value in unigrams.items()}
+    measured |= {f"{name} by the start model": value for name, value in start.items()}
     for stage, lines in enumerate(run.stages[: last_stage + 1]):
-        for line in records.select_kind(lines, records.EvaluationLine):
-            place = f"after step {line.step} of {line.phase} in stage {stage}"
-            measured |= {place: line.perplexity, f"without its copies {place}": line.without_copies}
-    return {f"{name} {place}": value for place, of in measured.items() for name, value in of.items()}
-
-
-def _check_measured(there: Mapping[str, float | None], here: Mapping[str, float | None]) -> int:
-    """The number of perplexities that both have. Raises ResultsError for one that is another when measured again."""
-    places = there.keys() & here.keys()
-    for place in sorted(places):
-        was, now = there[place] or math.inf, here[place] or math.inf
-        if not math.isclose(was, now, rel_tol=1e-6):
-            raise ResultsError(
-                f"perplexity {was:g} is recorded on {place}, and {now:g} measured: restore the archive, or collect "
-                "what it is now"
-            )
-    return len(places)
+        perplexities = trained_again.list_perplexities(lines)
+        measured |= {f"{place} in stage {stage}": value for place, value in perplexities.items()}
+    return measured
 
 
 # What `verify` asks of records before it looks at their report
@@ -352,16 +367,11 @@ def make_hardware_table(runs: Sequence[RunRecords]) -> str:
     for start in starts.values():
         made = start.provenance
         torch = made.packages.get("torch", "")
-        rows[describe_machine(start), str(made.hardware.threads), str(made.hardware.count), made.precision, torch] += 1
+        machine = trained_again.describe_machine(start)
+        rows[machine, str(made.hardware.threads), str(made.hardware.count), made.precision, torch] += 1
     heads = ("Machine", "Threads", "Processes", "Precision", "torch", "Stages")
     table = [heads, (":--",) * 5 + ("--:",), *((*row, str(count)) for row, count in sorted(rows.items()))]
     return "**What the stages were trained on.**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in table)
-
-
-def describe_machine(stage: records.StageLine) -> str:
-    """The machine of a stage, in words."""
-    hardware = stage.provenance.hardware
-    return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
 
 
 def _compare_reports(committed: Path, rendered: Path) -> int:
