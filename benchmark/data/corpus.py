@@ -43,17 +43,19 @@ FORMAT = 2  # raised when the same files come to mean other documents
 def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a domain, each text once, with their split; `skipped` counts the others by reason.
 
-    Without validation files, the fingerprint of a text decides: `valid_share` of the documents are held out, the same
-    ones whatever else the domain holds. Validation files are read first, so that their text is not trained on. The
-    upper end of the fingerprints is what the domain holds out of pre-training (`Domain.hold_out`). Where files hold so
-    few documents that all are on one side, pieces of them are held out, a book's pages.
+    Without validation files, the fingerprint of a text decides: `valid_share` of the documents, or the domain's own
+    share, are held out, the same ones whatever else the domain holds. Validation files are read first, so that their
+    text is not trained on. The upper end of the fingerprints is what the domain holds out of pre-training
+    (`Domain.hold_out`). Where files hold so few documents that all are on one side, pieces of them are held out, a
+    book's pages.
 
     Raises DataError.
     """
-    documents = _split(domain, valid_share, skipped)
+    share = domain.valid_share or valid_share
+    documents = _split(domain, share, skipped)
     few = list(islice(documents, FEW_DOCUMENTS)) if domain.train and not domain.valid else []
     if few and len(few) < FEW_DOCUMENTS and len({document.split for document in few}) == 1:
-        few = _hold_out_pieces(few, valid_share)
+        few = _hold_out_pieces(few, share)
     yield from chain(few, documents)
 
 
@@ -115,7 +117,7 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         "format": FORMAT,
         "python": platform.python_version() if domain.packages else None,  # it parses them
         "domain": domain.model_dump(mode="json", exclude={"name", "title", "train", "valid"}),
-        "valid_share": None if domain.valid else valid_share,
+        "valid_share": None if domain.valid else domain.valid_share or valid_share,
     }
     stats = [(os.path.abspath(path), path.stat()) for _, path in files]
     looks = digest([made, [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]])

@@ -14,7 +14,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -28,6 +28,8 @@ LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file 
 
 TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
 PIECE = 2000  # characters, held out of a text that is one document
+LONGEST_PAGE = 10 * PIECE  # of a file without blank lines
+BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
 CHUNK = 2**18  # characters read at once
 DOCUMENTS, TABLES = (".jsonl", ".txt"), (".json", ".csv", ".parquet")  # the kinds of files, by the ends of their names
@@ -108,6 +110,16 @@ def cut(text: str, longest: int = 0) -> list[str]:
         pieces.append(text[start:end])
         start = end
     return [*pieces, text[start:]]
+
+
+def cut_in_pages(text: str) -> list[str]:
+    """`text` in pieces to the first blank line after PIECE characters; where that is far, to a line or a word."""
+    pages = []
+    start = 0
+    while end := BLANK_LINE.search(text, start + PIECE):
+        pages += cut(text[start : end.end()], LONGEST_PAGE)
+        start = end.end()
+    return [*pages, *cut(text[start:], LONGEST_PAGE)]
 
 
 def find_text(record: Any, text_field: TextField, place: str) -> str:
@@ -218,7 +230,8 @@ Row = bytes | str | Mapping[str, Any]  # a line of JSON, a text, a record
 def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
     """The documents of a file. Raises DataError, which names the line, for bytes that are no text."""
     empty = True
-    for document in parse_rows(read_rows(path, domain.text_field), domain.text_field, domain.on_error, skipped):
+    rows = read_rows(path, domain.text_field, domain.cut_at_blank_lines)
+    for document in parse_rows(rows, domain.text_field, domain.on_error, skipped):
         empty = False
         yield document
     if empty:
@@ -259,7 +272,7 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
     return (Document(piece, place, decides=decides) for piece in pieces)
 
 
-def read_rows(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
+def read_rows(path: Path, text_field: TextField, cut_at_blank_lines: bool = False) -> Iterator[tuple[str, Row]]:
     """The rows of a file, each with its place. Raises DataError."""
     kind = find_kind(path)
     if kind == ".parquet":
@@ -267,7 +280,8 @@ def read_rows(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
         return
     with open_unpacked(path) as file:
         if kind == ".txt":
-            yield from ((str(path), piece) for piece in _cut_file(path, file))
+            cuts = cut_in_pages if cut_at_blank_lines else cut
+            yield from ((str(path), piece) for piece in _cut_file(path, file, cuts))
         elif kind == ".csv":
             yield from _read_csv(path, file)
         elif kind == ".json" and file.peek(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
@@ -276,13 +290,13 @@ def read_rows(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
             yield from ((f"{path}:{number}", line.removesuffix(b"\n")) for number, line in enumerate(file, 1))
 
 
-def _cut_file(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """A file is one document, or several where it is long: it is never in memory as a whole."""
+def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> Iterator[str]:
+    """A file is one document, or those that `cuts` makes of it: it is never in memory as a whole."""
     rest = ""
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         try:
             while part := text.read(CHUNK):
-                *whole, rest = cut(rest + part)
+                *whole, rest = cuts(rest + part)
                 yield from whole
         except UnicodeDecodeError as error:
             raise BrokenText(str(path), _describe_bad_byte(error)) from None

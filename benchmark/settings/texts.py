@@ -46,6 +46,11 @@ class Text(Settings):
         exclude_if=lambda value: value == "stop",
         description="what a broken document does; skip counts and names it",
     )
+    cut_at_blank_lines: bool = Field(
+        False,
+        exclude_if=not_,
+        description="a .txt file is many documents, each to the first blank line after 2,000 characters",
+    )
     datasets: tuple[HubDataset, ...] = Field((), description="of the Hugging Face Hub, one after the other")
 
     @model_validator(mode="after")
@@ -74,6 +79,13 @@ class Domain(Text):
     name: str = Field(pattern=NAME, max_length=60, description="in records, commands and other settings")
     title: str = Field("", description="in tables and figures; default: the name")
     sources: tuple[WeightedText, ...] = Field((), exclude_if=not_, description="several texts, mixed by weight")
+    valid_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        exclude_if=lambda value: value is None,
+        description="share of its documents for validation; default: data.valid_share",
+    )
     hold_out: float = Field(0.0, ge=0, lt=1, description="share of the documents kept from pre-training, for tasks")
 
     @model_validator(mode="after")
@@ -88,7 +100,7 @@ class Domain(Text):
     @property
     def parts(self) -> tuple[Domain, ...]:
         """Its sources, each as a domain with a name of its own; itself, where it is not mixed."""
-        own = {"name": self.name, "title": self.title, "hold_out": self.hold_out}
+        own = {"name": self.name, "title": self.title, "valid_share": self.valid_share, "hold_out": self.hold_out}
         parts = [Domain.model_validate({**text.model_dump(exclude={"weight"}), **own}) for text in self.sources]
         names = (f"{self.name}, source {number}" for number in range(1, len(parts) + 1))
         return tuple(part.model_copy(update={"name": name}) for part, name in zip(parts, names, strict=True)) or (self,)
