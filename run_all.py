@@ -243,7 +243,20 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     return study
 
 
-OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "export": "export", "new-suite": "new_suite"}
+def export(options: argparse.Namespace) -> int:
+    """Export the model of a stage, or with --row the last one of a suite's row."""
+    from benchmark.instruments.export import export
+    from benchmark.jobs.state import find_last_model
+
+    if not options.row:
+        return export(options)
+    options.suite = options.stage
+    with open_runs(options.runs) as runs:
+        options.stage = find_last_model(make_survey(options, runs), options.row)
+        return export(options)
+
+
+OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "new-suite": "new_suite"}
 
 
 def run_instrument(options: argparse.Namespace) -> int:
@@ -252,7 +265,7 @@ def run_instrument(options: argparse.Namespace) -> int:
     return int(getattr(module, options.command.replace("-", "_"))(options))
 
 
-HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track)
+HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track, export)
 COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
 COMMANDS["list"] = list_names
 COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}

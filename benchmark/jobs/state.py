@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import takewhile
+from pathlib import Path
 from typing import Literal
 
 from benchmark import records
@@ -20,7 +21,8 @@ from benchmark.jobs.executors import Job
 from benchmark.jobs.work import Measure
 from benchmark.locks import Lease
 from benchmark.metrics import average_perplexity
-from benchmark.settings.base import digest
+from benchmark.settings.base import ConfigError, digest
+from benchmark.settings.names import make_row_slug
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.store import Store
 from benchmark.training.batch_parts import check_method
@@ -155,6 +157,26 @@ class Survey:
             if stage < len(run.finished) and run.stages[stage].evaluated:  # else its method left it out
                 models.append(self._read_scores(run.keys[stage], stage, stage == last_stage))
         return tuple(models)
+
+
+def find_last_model(survey: Survey, name: str) -> Path:
+    """The folder of the stage that ends the first run of a row. Raises ConfigError where none has ended it."""
+    rows = {config.row: config for config in reversed(survey.configs)}
+    called = [row for row in rows if make_row_slug(row) == make_row_slug(name)]
+    called = called or [row for row, config in rows.items() if config.method == name]
+    if len(called) != 1:
+        choices = ", ".join(called or reversed(rows))
+        raise ConfigError(
+            f"--row {name}: {len(called)} rows of {survey.suite.name} are called so; choose from {choices}"
+        )
+    [run] = [state for state in survey.read_states() if state.config is rows[called[0]]]
+    done = len(run.finished)
+    if done < len(run.config.domains):
+        raise ConfigError(
+            f"{run.config.label}: {done} of {len(run.config.domains)} stages are done: "
+            f"`run {survey.suite.called}` trains the rest"
+        )
+    return survey.store.stage_folder(run.keys[-1])
 
 
 def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:

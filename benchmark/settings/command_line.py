@@ -117,7 +117,8 @@ OPTIONS: dict[str, Settings] = {
     "checkpoint": {"type": read_path, "help": "runs/stages/KEY/model, or another model's Hugging Face folder"},
     "--text FILE": {"type": read_path, "required": True, "help": "JSON Lines or text, .gz and .zst too"},
     "--domain": {"help": "whose prompt or column to use (default: the last)"},
-    "stage": {"help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last"},
+    "stage": {"help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; or a suite, with --row"},
+    "--row": {"metavar": "NAME", "help": "the model with which this row of the suite ended"},
     "out": {"type": read_path, "metavar": "DIR", "help": "the new folder"},
     "--prompt": {"metavar": "DOMAIN", "help": PROMPT},
     "--layers": {"type": require_at_least(1), "required": True},
@@ -131,6 +132,7 @@ CHOSEN = ("--set", "--methods", "--seeds")
 OF_SUITE = ("suite", "--runs", *CHOSEN)
 RUN = (*OF_SUITE, "--out", "--dry-run", "--verbose", "--executor", "--parallel", "--processes", "--retry-failed")
 GROW = ("checkpoint", "--layers", "--width", "--out NEW", "--mode", "--text", "--seed")
+EXPORT = ("stage", "out", "--row", "--runs", *CHOSEN, "--prompt")
 COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by purpose and example: help, and what it takes
     "every day:": {
         "run demo --dry-run": ("train missing runs, then report", RUN),
@@ -158,7 +160,7 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by purpose and 
     },
     "models:": {
         "evaluate FOLDER --text FILE": ("measure a model on your text", ("checkpoint", "--text FILE", "--domain")),
-        "export runs/stages/KEY NEW": ("write a plain Hugging Face folder", ("stage", "out", "--prompt")),
+        "export demo NEW --row elle": ("write a plain Hugging Face folder", EXPORT),
         "grow OLD --layers 6 --width 384 --out NEW": ("make a larger model that computes the same", GROW),
     },
 }
