@@ -17,8 +17,9 @@ from benchmark.jobs.executors.slurm.job import TIME_OVER, Task
 from benchmark.jobs.pool import StopSignals
 from benchmark.jobs.work import Worker
 from benchmark.locks import JOB
-from benchmark.training.processes import Stopped, Taken
+from benchmark.training.processes import Sources, Stopped, Taken
 
+SOURCES = Sources.read()
 SLURM = {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "JOB_NODELIST": "n1", "NODEID": "0"}
 
 
@@ -65,7 +66,7 @@ class Signalled:
 
 def run(*numbers: int, **of_unit: Any) -> None:
     unit: Any = Signalled([*numbers], **of_unit)
-    Task((unit,), gpus=False, exclusive=True, folder=Path.cwd())()
+    Task((unit,), gpus=False, exclusive=True, folder=Path.cwd(), sources=SOURCES)()
 
 
 def test_stop_signals() -> None:
@@ -173,9 +174,9 @@ def test_cores_of_a_job(monkeypatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
     steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
     seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
-    slots = Task((steps,), False, False, Path(), side_by_side=2)._make_slots()
+    slots = Task((steps,), False, False, Path(), SOURCES, side_by_side=2)._make_slots()
     assert [(slot.cores, slot.threads) for slot in slots] == [((), 1)] * 2
-    assert [slot.cores for slot in Task((seconds,), False, True, Path(), side_by_side=2)._make_slots()] == [
+    assert [slot.cores for slot in Task((seconds,), False, True, Path(), SOURCES, side_by_side=2)._make_slots()] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),
     ]
@@ -198,5 +199,5 @@ def test_a_job_finds_what_a_suite_calls_from_where_it_was_submitted(tmp_path, mo
     (tmp_path / "mine").mkdir()
     for folder, seen in ((tmp_path / "mine", tmp_path / "mine"), (tmp_path / "gone", tmp_path / "mine")):
         unit: Any = Signalled([])
-        Task((unit,), gpus=False, exclusive=True, folder=folder)()
+        Task((unit,), gpus=False, exclusive=True, folder=folder, sources=SOURCES)()
         assert Signalled.places[-1] == seen
