@@ -31,6 +31,7 @@ def collect_notes(study: Study) -> list[str]:
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
             *note_contended_stages(part.stages, titles),
             *note_changed_code(part.runs),
+            *note_estimated_times(part.runs),
             *note_failures(part.runs, titles),
             *note_left_out_runs(part.runs),
             *note_tuning(part.runs),
@@ -264,6 +265,18 @@ def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
     rows = ", ".join(dict.fromkeys(run.row for run in runs if run.other_code))
     note = f"Methods' code has changed since, their `version` has not: {rows}. Their numbers are of the old one."
     return [note] if rows else []
+
+
+def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:
+    """Rows whose steps nobody has timed on the reference machine."""
+    stages = ((run.row, find_header(stage)) for run in runs for stage in run.stages if stage)
+    rows = list(dict.fromkeys(row for row, head in stages if head.budget.estimated))
+    if not rows:
+        return []
+    return [
+        f"Step times are estimated, not measured: {_shorten(rows, ', ', 'rows')}. A step takes its FLOPs over those of "
+        "Naive's step, times Naive's time on the reference machine."
+    ]
 
 
 def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[str]:

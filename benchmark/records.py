@@ -114,9 +114,10 @@ class Provenance(Struct):
     precision: str
 
 
-class StageBudget(Struct):
+class StageBudget(Struct, omit_defaults=True):
     unit: str
     amount: Annotated[float, Meta(gt=0)]
+    estimated: bool = False  # the times of its steps on the reference machine, by FLOPs over Naive's
 
 
 class StageLine(Line, tag="stage", kw_only=True):

@@ -164,7 +164,7 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     )
     with pytest.raises(ConfigError, match=r"times\.json .*run_all\.py speed conformance --reference"):
         find_times(config)
-    rows = [RowTimes("naive", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
+    rows = [RowTimes("agem", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
     step_times.write(path, rows, ALONE.describe_hardware())
     with pytest.raises(ConfigError, match="of er with options {} .*row 'er'"):
         find_times(config)

@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 from msgspec import structs
 
 from benchmark.data.sampling import draw_bits
 from benchmark.settings.base import digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, pick_for_stage
-from benchmark.training.method import LifelongMethod, Outlook, Phase, Stage, choose_optimizer, keeps_optimizer
-from benchmark.training.step_times import find_times
+from benchmark.training.method import LifelongMethod, Outlook, Stage, choose_optimizer, keeps_optimizer
+from benchmark.training.step_times import StageTimes, find_times
 
 FORMAT = 3  # raised when the same settings come to mean another computation
 NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
@@ -58,18 +59,30 @@ def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[s
     `texts`: for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made them.
     """
     keys: list[str] = []
+    times = find_stage_times(config, method)
     for index, parts in enumerate(_describe_settings(config, texts)):
-        stage = plan_stage(config, index)
-        phases = list(method.phases(stage))
-        asked = _describe_method(config, method, stage, phases)
+        if config.budget.reference:
+            parts["budget"].append(msgspec.to_builtins(times[index]))
+        asked = _describe_method(config, method, plan_stage(config, index))
         keys.append(digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None}))
     return keys
 
 
-def _describe_method(
-    config: RunConfig, method: LifelongMethod, stage: Stage, phases: Sequence[Phase]
-) -> dict[str, Any]:
+def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTimes]:
+    """The times of each stage of a run on the machine that its budget names, see `find_times`.
+
+    Nothing is estimated where a method does what Naive does in the first stage, so that it is trained once for all.
+    """
+    first, *later = find_times(config)
+    stage = plan_stage(config, 0)
+    if first.estimated and _describe_method(config, method, stage) == _describe_method(config, LifelongMethod(), stage):
+        first = structs.replace(first, estimated=False)
+    return [first, *later]
+
+
+def _describe_method(config: RunConfig, method: LifelongMethod, stage: Stage) -> dict[str, Any]:
     """The parts of a key that the method says of a planned stage."""
+    phases = list(method.phases(stage))
     signature, uses_memory = method.signature(stage), method.uses_memory(stage)
     schedules = [phase.schedule for phase in phases]
     # then a learning rate is a function of how much of the whole stream is over
@@ -100,11 +113,8 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
     count = len(config.domains)
     if config.replay and config.replay.share:
         same["replay"] = [config.replay.share, *texts[count:]]
-    parts, domains, times = [], config.domains, find_times(config)
+    parts, domains = [], config.domains
     for index, text in enumerate(texts[:count]):
-        spent: list[Any] = [budget.unit, pick_for_stage(budget.amount, index)]
-        if budget.reference:
-            spent.append(structs.asdict(times[index]))
         parts.append(
             {
                 **same,
@@ -116,7 +126,7 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
                 "ladder": [str(size) for size in model.ladder[: index + 1]],
                 "learning_rate": pick_for_stage(training.learning_rate, index),
                 "warmup": pick_for_stage(training.warmup, index),
-                "budget": spent,
+                "budget": [budget.unit, pick_for_stage(budget.amount, index)],
             }
         )
     return parts

@@ -23,13 +23,12 @@ from benchmark.settings.units import Work
 from benchmark.training.checkpoint import Position, load_for_all, save
 from benchmark.training.clock import Clock, CoreTime, count_flops, measure_core_share
 from benchmark.training.evaluate import evaluate
-from benchmark.training.keys import hash_code
+from benchmark.training.keys import find_stage_times, hash_code
 from benchmark.training.learner import Learner, measure_elapsed
 from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import Stopped, describe_provenance
-from benchmark.training.step import StageInputs, Stepper
-from benchmark.training.step_times import find_times
+from benchmark.training.step import StageInputs, Stepper, count_naive_flops
 
 if TYPE_CHECKING:
     from benchmark.training.run import Run
@@ -49,7 +48,8 @@ class StageRun:
         self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
-        self.times = find_times(run.config)[self.stage.index]  # the table knows the run's own settings
+        self.times = find_stage_times(run.config, self.method)[self.stage.index]  # of the run's own settings
+        self.pace = 0.0  # seconds for a FLOP on the machine that the budget names, where times are estimated
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
         self.carries = False  # whether any phase goes on with what an earlier one has left
@@ -92,11 +92,13 @@ class StageRun:
     def _begin(self) -> list[Phase]:
         """Let the method make the stage's model and say its phases. Both are charged."""
         clock, method = self.clock, self.method
+        if self.times.estimated:  # free, as all that only measures
+            self.pace = self.times.phases["adapt"] / count_naive_flops(self.inputs)
         clock.start()
         flops = count_flops(self.inputs.begin)
         phases = list(method.phases(self.stage))
         clock.pause()
-        clock.count(Work(flops=flops, machine_seconds=self.times.set_up))
+        clock.count(Work(flops=flops, machine_seconds=self.times.set_up + self.pace * flops))
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
         growth = method.growth
@@ -116,7 +118,7 @@ class StageRun:
             if stepper.optimizer and saved["optimizer"]:
                 stepper.optimizer.carry_on(saved["optimizer"], self.inputs.model.vocabulary.size)
         schedule = find_schedule(phase.schedule or training.schedule, pick_for_stage(training.warmup, self.stage.index))
-        seconds = self.times.phases.get(phase.name, 0.0)
+        seconds = self.pace * flops if self.times.estimated else self.times.phases.get(phase.name, 0.0)
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
         self.take_steps(stepper, work, schedule, end)
         stepper.close()
@@ -217,7 +219,7 @@ class StageRun:
                 layers=model.layers,
                 hidden_size=model.hidden_size,
                 phases=[asdict(phase) for phase in phases],
-                budget=StageBudget(self.clock.unit.name, self.clock.limit),
+                budget=StageBudget(self.clock.unit.name, self.clock.limit, self.times.estimated),
                 provenance=describe_provenance(self.world, self.training.precision),
                 data=stream.describe(),
                 texts=stream.validation_keys,

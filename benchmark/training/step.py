@@ -276,3 +276,14 @@ class Stepper:
         for parameter in self._frozen:
             parameter.requires_grad_(True)
         self.loader.close()
+
+
+def count_naive_flops(inputs: StageInputs) -> float:
+    """The FLOPs of a step of Naive in this stage, over all processes, on a new model of the first rung."""
+    stage, device = inputs.stage, inputs.world.device
+    with keep_random_numbers(device):
+        model = stage.build(stage.ladder[0]).to(device).train()
+        stepper = Stepper(replace(inputs, method=LifelongMethod(), model=model, moments={}), Phase("adapt"), 0)
+        flops = stepper.count_step_flops()
+        stepper.close()
+    return flops

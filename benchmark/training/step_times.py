@@ -1,7 +1,8 @@
 """Milliseconds of a step on a named machine: the table behind budgets of the unit `reference`.
 
 Steps times these seconds replay a comparison under equal wall time on any other machine. `run_all.py speed` writes the
-table: JSON, with the machine that was measured (`machine`) and each row of the suite (`rows`).
+table: JSON, with the machine that was measured (`machine`) and each row of the suite (`rows`). Times of a row that
+nobody measured are estimated: its FLOPs over Naive's, times Naive's seconds.
 """
 
 from __future__ import annotations
@@ -12,21 +13,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import structs
 
 from benchmark.files import write_json
 from benchmark.records import Hardware
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import ROOT
-from benchmark.settings.suite import Model, RunConfig
+from benchmark.settings.suite import Data, Model, RunConfig, Tokenizer, Training
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class StageTimes(msgspec.Struct, frozen=True):
-    """Seconds of what a method does before its first step, and of a step of each of its phases."""
+class StageTimes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds of what a method does before its first step, and of a step of each of its phases.
+
+    `estimated`: they are Naive's, and the method's follow from its FLOPs when it is trained.
+    """
 
     set_up: Seconds
     phases: dict[str, Seconds]
+    estimated: bool = False
 
 
 class RowTimes(msgspec.Struct, frozen=True):
@@ -43,21 +49,64 @@ class Table(msgspec.Struct, frozen=True):
     rows: tuple[RowTimes, ...]
 
 
+# settings that change no step's time, by their place in a run's
+NO_TIME = {
+    "model": {"init"},
+    "tokenizer": {"domains", "sample_bytes"},
+    "data": {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid_tokens", "memory_seed"},
+    "training": {"learning_rate", "warmup", "schedule", "betas", "epsilon", "weight_decay"}
+    | {"checkpoint_seconds", "evaluations"},
+}
+
+
 def list_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that the time of a step depends on besides method, options and machine, by dotted key."""
-    relevant = {
-        "model": set(Model.model_fields) - {"init"},
-        "tokenizer": {"folder", "vocabulary"},
-        "data": {"sequence_length", "memory_tokens", "document_mask"},
-        "training": {"batch_size", "micro_batch_size", "clip", "precision", "compile", "shard"}
-        | {"optimizer", "optimizer_options"},
-    }
+    """The settings that the time of a step depends on besides method, options and machine, by dotted key.
+
+    None: a setting that is left out, as it has its default; older tables do not have it.
+    """
+    kinds = {"model": Model, "tokenizer": Tokenizer, "data": Data, "training": Training}
+    relevant = {room: set(kinds[room].model_fields) - names for room, names in NO_TIME.items()}
     content = config.model_dump(mode="json", include=relevant)
     return {f"{room}.{key}": content[room].get(key) for room, keys in relevant.items() for key in sorted(keys)}
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
     write_json(path, msgspec.to_builtins(Table(machine, tuple(rows))), indent=1)
+
+
+def merge(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
+    """Add rows to the table in a file; they replace those of the same method, options and settings.
+
+    Raises ConfigError as `check_machine` does.
+    """
+    measured = [(row.method, row.options, row.settings) for row in rows]
+    kept = [
+        row
+        for row in check_machine(path, machine)
+        if not any(
+            (row.method, row.options) == (method, options) and is_alike(row.settings, settings)
+            for method, options, settings in measured
+        )
+    ]
+    write(path, [*kept, *rows], machine)
+
+
+def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
+    """The rows of the table in a file, none where there is no file.
+
+    Raises ConfigError where they were measured on another kind of machine, whatever node it is.
+    """
+    if not path.exists():
+        return ()
+    table = _read(path, path.stat().st_mtime_ns)
+    both = [structs.asdict(of) | {"node": ""} for of in (table.machine, machine)]
+    for name, theirs in both[0].items():
+        if theirs != both[1][name]:
+            raise ConfigError(
+                f"{path} has step times of another machine, with {name} {theirs!r} and not {both[1][name]!r}: give "
+                "--reference another file"
+            )
+    return table.rows
 
 
 @lru_cache(maxsize=4)
@@ -74,24 +123,49 @@ def _read(path: Path, changed: int) -> Table:
 def find_times(config: RunConfig) -> Sequence[StageTimes]:
     """The times of each stage in the table that a run's budget names; zeros where the budget names none.
 
-    Raises ConfigError when there is no such table, or the run is not in it.
+    Of a row that is not in the table they are Naive's, as `estimated`. Raises ConfigError when there is no such table,
+    or it has no times of Naive with the run's settings either.
     """
     if not config.budget.reference:
         return [StageTimes(0.0, {})] * len(config.domains)
     given = Path(config.budget.reference)
     # as a suite that comes with the project says it
     path = given if given.exists() or not (ROOT / given).exists() else ROOT / given
-    cure = f"measure it: `run_all.py speed {config.suite} --reference {path}`"
     if not path.exists():
-        raise ConfigError(f"budget.reference: {path} is no table of step times, it is not there; {cure}")
-    settings = list_settings(config)
-    for row in _read(path, path.stat().st_mtime_ns).rows:
+        raise ConfigError(
+            f"budget.reference: {path} is no table of step times, it is not there; measure it: `run_all.py speed "
+            f"{config.suite} --reference {path}`"
+        )
+    rows, settings = _read(path, path.stat().st_mtime_ns).rows, list_settings(config)
+    for row in rows:
         is_asked_for = (row.method, row.options) == (config.method, config.options)
-        # what has its default is left out of either
-        is_alike = is_asked_for and all(row.settings.get(key) == value for key, value in settings.items())
-        if is_alike and len(row.stages) >= len(config.domains):
+        if is_asked_for and is_alike(row.settings, settings) and len(row.stages) >= len(config.domains):
             return row.stages
+    if naive := find_naive(rows, config):
+        further = len(config.domains) - len(naive)  # as many stages as the run has
+        return [structs.replace(times, estimated=True) for times in (*naive, *naive[-1:] * further)]
     raise ConfigError(
-        f"{path} has no step times of {config.method} with options {config.options} and the other settings of row "
-        f"{config.row!r}; {cure}"
+        f"{path} has step times neither of {config.method} with options {config.options} nor of naive, with the other "
+        f"settings of row {config.row!r}; measure them into another file: `run_all.py speed {config.suite} --reference "
+        "FILE`, and give it with --set budget.reference=FILE"
     )
+
+
+def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
+    """The times of each stage of Naive beside a run, of as many as were measured; none where nobody has."""
+    settings = _select_settings_of_naive(list_settings(config))
+    for row in rows:
+        if row.method == "naive" and is_alike(_select_settings_of_naive(row.settings), settings):
+            return row.stages
+    return ()
+
+
+def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Whether settings are those that were measured; what has its default is left out of either."""
+    return all(measured.get(key) == value for key, value in settings.items())
+
+
+def _select_settings_of_naive(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that the time of Naive's step depends on: it stays on the first rung, and has no memory."""
+    first = settings["model.ladder"][:1]
+    return {key: value for key, value in settings.items() if key != "data.memory_tokens"} | {"model.ladder": first}

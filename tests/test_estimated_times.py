@@ -1,0 +1,138 @@
+"""Budgets in reference seconds of rows that nobody has measured: by FLOPs over Naive's, on the machine of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+import methods
+from analysis.notes import collect_notes
+from benchmark.instruments import speed
+from benchmark.instruments.conformance import ALONE, TinyRuns
+from benchmark.records import StageLine
+from benchmark.settings.base import ConfigError
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Budget, Data, Model, RunConfig, Tokenizer, Training
+from benchmark.training import step_times
+from benchmark.training.keys import make_stage_keys
+from benchmark.training.step import Stepper
+from benchmark.training.step_times import RowTimes, StageTimes, find_times, list_settings
+from tests.support import synthetic
+from tests.support.record_lines import read_stage_lines
+
+SECONDS = 0.5  # of Naive's step
+STEPS = 12  # of Naive in each stage
+
+
+def set_budget(config: RunConfig, table: Path) -> RunConfig:
+    budget = Budget(unit="reference", amount=STEPS * SECONDS, reference=str(table))
+    return config.model_copy(update={"budget": budget})
+
+
+def write_table_of_naive(config: RunConfig, table: Path, stages: int = 3) -> None:
+    times = (StageTimes(0.0, {"adapt": SECONDS}),) * stages
+    step_times.write(table, [RowTimes("naive", {}, list_settings(config), times)], ALONE.describe_hardware())
+
+
+def train(name: str, folder: Path) -> tuple[list[str], list[dict[str, dict]]]:
+    """The keys of two stages of a method under a table of Naive alone, and of each stage its lines by kind."""
+    tiny = TinyRuns(name, methods.build, folder / name)
+    config = tiny.make_config()
+    write_table_of_naive(config, folder / "times.json")
+    run = tiny.make_run(set_budget(config, folder / "times.json"), name)
+    run.train(last_stage=1)
+    lines = [read_stage_lines(run.store.stage_file(key)) for key in run.keys[:2]]
+    return run.keys, [{line["kind"]: line for line in stage} for stage in lines]
+
+
+def count_step_flops(name: str, folder: Path) -> list[float]:
+    """Of the first phase of two stages, by the instrument that `speed` is."""
+    tiny = TinyRuns(name, methods.build, folder / name / "flops")
+    config = tiny.make_config()
+    run = tiny.make_run(config, "flops")
+    flops = []
+    for _, (_, prepared) in zip(range(2), speed.prepare_stages(config, methods.build, run.stream, ALONE), strict=False):
+        [phase, *_] = prepared.inputs.method.phases(prepared.inputs.stage)
+        flops.append(Stepper(prepared.inputs, phase, 0).count_step_flops())
+    return flops
+
+
+@pytest.mark.parametrize("name", ["agem", "pnn"])
+def test_a_row_that_was_not_measured_is_charged_by_its_flops(name: str, tmp_path: Path) -> None:
+    """Oracle: FLOPs of a step as `speed` counts them, over Naive's, times Naive's seconds; the budget over that, up to
+    the next whole step. The first stage is Naive's, and no estimate."""
+    flops, naive = count_step_flops(name, tmp_path), count_step_flops("naive", tmp_path)
+    keys, stages = train(name, tmp_path)
+    charged, steps = (stages[1]["done"]["charged"][unit] for unit in ("reference", "steps"))
+    step = SECONDS * flops[1] / naive[1]
+    assert charged == pytest.approx(steps * step, rel=0.02)  # and what start_stage multiplies
+    assert STEPS * SECONDS <= charged < STEPS * SECONDS + step
+    assert stages[0]["done"]["charged"]["steps"] == STEPS
+    assert [stage["stage"]["budget"].get("estimated", False) for stage in stages] == [False, True]
+    assert keys[0] == train("naive", tmp_path)[0][0] and flops[1] > 1.1 * naive[1]
+
+
+def test_an_estimate_changes_no_other_row_s_key(tmp_path: Path) -> None:
+    """Oracle: keys of two rows before a third is asked for; the estimated row's key follows Naive's seconds."""
+    table = tmp_path / "times.json"
+    config = TinyRuns("er", methods.build, tmp_path).make_config()
+    texts = ["0", "1", "2"]
+
+    def make_keys(method: str, naive: float) -> list[str]:
+        rows = [
+            RowTimes(name, {}, list_settings(config), (StageTimes(0.0, {"adapt": seconds}),) * 3)
+            for name, seconds in (("naive", naive), ("er", 0.7))
+        ]
+        step_times.write(table, rows, ALONE.describe_hardware())
+        asked = set_budget(config, table).model_copy(update={"method": method})
+        return make_stage_keys(asked, methods.build(method), texts)
+
+    measured, estimated = make_keys("er", 0.5), make_keys("agem", 0.5)
+    assert measured == make_keys("er", 0.6) and not {*estimated} & {*make_keys("agem", 0.6)}
+    assert make_keys("agem", 0.5) == estimated
+
+
+def test_naive_s_times_are_found_for_what_does_not_change_its_step(tmp_path: Path) -> None:
+    """Oracle: the rule: Naive has no memory and stays on the first rung; of another batch nothing is known. Stages
+    beyond the table's are as its last."""
+    table = tmp_path / "times.json"
+    config = TinyRuns("er", methods.build, tmp_path).make_config()
+    write_table_of_naive(config, table, stages=2)
+    asked = set_budget(config, table)
+    size = asked.model.ladder[-1].model_copy(update={"layers": 9})
+    grown = asked.model.model_copy(update={"ladder": (*asked.model.ladder[:-1], size)})
+    for update in ({}, {"data": asked.data.model_copy(update={"memory_tokens": 7})}, {"model": grown}):
+        times = find_times(asked.model_copy(update=update))
+        assert [*times] == [StageTimes(0.0, {"adapt": SECONDS}, estimated=True)] * 3
+    batch = asked.training.model_copy(update={"batch_size": 5})
+    with pytest.raises(ConfigError, match="neither of er .* nor of naive") as caught:
+        find_times(asked.model_copy(update={"training": batch}))
+    assert f"--reference {table}" not in str(caught.value)
+
+
+def test_one_note_names_the_rows_that_are_estimated(tmp_path: Path) -> None:
+    """Oracle: the rows put in; the other row is not named."""
+    study = synthetic.study(tmp_path, rows=[("Naive", "naive", {}), ("Mine", "er", {})], stages=2)
+    assert not [note for note in collect_notes(study) if "estimated" in note]
+    for run in study.runs:
+        for stage in run.stages[1:] if run.row == "Mine" else ():  # the first is shared
+            head = next(line for line in stage if isinstance(line, StageLine))
+            head.budget = structs.replace(head.budget, estimated=True)
+    [note] = [note for note in collect_notes(study) if "estimated" in note]
+    assert "Mine." in note and "Naive," not in note
+
+
+def test_whatever_changes_a_step_s_time_is_asked_of_the_table() -> None:
+    """Oracle: the settings' own fields: each is asked for, or is in the list of those that change no step's time.
+    `deterministic` chooses other kernels; at its default it is left out, so tables without it hold."""
+    config = methods.list_runs(load_suite("demo"), ("naive",))[0]
+    asked = list_settings(config)
+    for room, kind in {"model": Model, "tokenizer": Tokenizer, "data": Data, "training": Training}.items():
+        fields = {key.partition(".")[2] for key in asked if key.startswith(f"{room}.")}
+        assert fields | step_times.NO_TIME[room] == {*kind.model_fields} and not fields & step_times.NO_TIME[room]
+    assert find_times(config)[0].phases and asked["training.deterministic"] is None
+    strict = methods.list_runs(load_suite("demo", {"training.deterministic": True}), ("naive",))[0]
+    with pytest.raises(ConfigError, match="no.* of naive"):
+        find_times(strict)
