@@ -16,6 +16,7 @@ from benchmark.instruments.speed import Cost, format_table, measure
 from benchmark.models import load
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Budget, RunConfig
+from benchmark.store import Store
 from benchmark.training import step_times
 from benchmark.training.clock import count_flops
 from benchmark.training.keys import make_stage_keys
@@ -242,3 +243,52 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1,333", "2", "45%", "1.80", "2.00", "-10%"]
     assert text[3].split()[7:] == ["0.02", "0.00", "-"]
     assert "bf16 on CPU (Example CPU, 2 threads" in text[4] and text[6].startswith("! more than 10% ")
+
+
+def make_row(method: str, config: RunConfig, seconds: float) -> RowTimes:
+    return RowTimes(method, {}, list_settings(config), (StageTimes(0.0, {"adapt": seconds}),) * 3)
+
+
+def test_a_table_keeps_its_rows_when_others_are_measured(tmp_path) -> None:
+    """Oracle: by hand: the row that was measured again has its new time, one of other settings its old one, and a new
+    one comes; another node of the same kind is the same machine."""
+    path, machine = tmp_path / "times.json", ALONE.describe_hardware()
+    config = TinyRuns("er", methods.build, tmp_path).make_config()
+    batch = config.model_copy(update={"training": config.training.model_copy(update={"batch_size": 5})})
+    step_times.merge(path, [make_row("er", config, 1.0), make_row("naive", config, 2.0)], machine)
+    elsewhere = msgspec.structs.replace(machine, node="another")
+    step_times.merge(path, [make_row(*row) for row in (("naive", config, 3.0), ("er", batch, 4.0))], elsewhere)
+    table = json.loads(path.read_text())
+    kept = [
+        (row["method"], row["settings"]["training.batch_size"], row["stages"][0]["phases"]["adapt"])
+        for row in table["rows"]
+    ]
+    size = config.training.batch_size
+    assert kept == [("er", size, 1.0), ("naive", size, 3.0), ("er", 5, 4.0)]
+
+
+def test_a_table_of_another_machine_is_left_alone(tmp_path, monkeypatch) -> None:
+    """Oracle: the file byte for byte, before anything is measured; the message names file and processor."""
+    path = tmp_path / "times.json"
+    config = TinyRuns("er", methods.build, tmp_path).make_config()
+    machine = msgspec.structs.replace(ALONE.describe_hardware(), cpu="Abacus")
+    step_times.write(path, [make_row("naive", config, 1.0)], machine)
+    before = path.read_bytes()
+    monkeypatch.setattr(speed, "measure", lambda *_: pytest.fail("it measured"))
+    with pytest.raises(ConfigError, match=r"times\.json .*'Abacus'"):
+        speed.print_speed([config], methods.build, Store(tmp_path / "runs"), 1, path)
+    assert path.read_bytes() == before
+
+
+def test_a_row_beside_others_is_a_multiple_of_their_naive(tmp_path, monkeypatch) -> None:
+    """By hand: a step takes two of Naive's, which take 9 s now and 1.5 s in the table: 3 s. Where Naive is measured
+    anew, it is 18 s."""
+    tiny = TinyRuns("naive", methods.build, tmp_path)
+    config = tiny.make_config()
+    corpus = tiny.make_run(config, "run").corpus
+    monkeypatch.setattr(speed, "_time_in_turns", lambda *_: [(18.0, 9.0, 1.0)])
+    for names, seconds in ((["er"], 3.0), (["naive", "er"], 18.0)):
+        runs = [config.model_copy(update={"method": name, "row": name}) for name in names]
+        table = [make_row("naive", config, 1.5)]
+        _, rows = measure(runs, methods.build, lambda config: corpus, ALONE, pairs=1, table=table)
+        assert [times.phases for times in rows[-1].stages] == [{"adapt": seconds}] * 3

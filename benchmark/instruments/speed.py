@@ -34,7 +34,7 @@ from benchmark.training.method import Build, LifelongMethod, Phase, get_state, s
 from benchmark.training.processes import World, join
 from benchmark.training.run import make_stream
 from benchmark.training.step import StageInputs, Stepper, make_stage, set_training
-from benchmark.training.step_times import RowTimes, StageTimes, list_settings
+from benchmark.training.step_times import RowTimes, StageTimes, find_naive, list_settings
 from benchmark.training.stream import Stream
 
 TOLERANCE = 0.1  # a method may be this much slower than its FLOPs say
@@ -68,11 +68,14 @@ def measure(
     world: World,
     pairs: int,
     say: Callable[[str], None] = lambda text: None,
+    table: Sequence[RowTimes] = (),
 ) -> tuple[list[Cost], list[RowTimes]]:
     """The cost of each phase of each stage of each row, and the rows of a table of step times.
 
-    Stages that rows share are measured once. `pairs` of steps are timed for each phase, after a warm-up.
+    Stages that rows share are measured once. `pairs` of steps are timed for each phase, after a warm-up. Rows that are
+    to stand beside those of a `table` are multiples of its Naive, unless Naive is measured anew.
     """
+    beside = () if any(config.method == "naive" for config in configs) else table
     costs: list[Cost] = []
     rows: list[RowTimes] = []
     known: dict[str, tuple[list[Cost], StageTimes]] = {}
@@ -83,7 +86,7 @@ def measure(
         for key, prepared in prepare_stages(config, build, stream, world):
             if key not in known:
                 say(f"{config.row}, stage {prepared.inputs.stage.index + 1} of {len(config.domains)}")
-                known[key] = prepared.measure(pairs, paces)
+                known[key] = prepared.measure(pairs, paces, find_naive(beside, config))
             shared, measured = known[key]
             costs += [replace(cost, row=config.row) for cost in shared]
             times.append(measured)
@@ -99,11 +102,13 @@ class Prepared:
     set_up: float
     naive: LanguageModel
 
-    def measure(self, pairs: int, paces: dict[str, float]) -> tuple[list[Cost], StageTimes]:
+    def measure(
+        self, pairs: int, paces: dict[str, float], of_naive: Sequence[StageTimes] = ()
+    ) -> tuple[list[Cost], StageTimes]:
         """Time the stage's phases.
 
-        `paces`: seconds of Naive's step as first measured, by what they depend on. Each phase's seconds are a multiple
-        of that, as a machine is faster at one time than at another.
+        `paces`: seconds of Naive's step as first measured, by what they depend on; `of_naive`: those of a table, which
+        count before them. Each phase's seconds are a multiple, as a machine is faster at one time than at another.
         """
         inputs, stage = self.inputs, self.inputs.stage
         settings = {**list_settings(inputs.config), "model.ladder": str(inputs.config.model.ladder[0])}
@@ -116,7 +121,9 @@ class Prepared:
             flops = stepper.count_step_flops()
             turns = _time_in_turns(stepper, naive, product, pairs)
             over_naive = statistics.median(mine / of_naive for mine, of_naive, _ in turns)
-            pace = paces.setdefault(digest(settings), statistics.median(of_naive for _, of_naive, _ in turns))
+            pace = paces.setdefault(digest(settings), statistics.median(naive_step for _, naive_step, _ in turns))
+            if of_naive:
+                pace = of_naive[0].phases["adapt"]
             costs.append(
                 Cost(
                     row=inputs.config.row,
@@ -232,13 +239,18 @@ of peak: of what a large matrix product reaches, in turns
 
 
 def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None) -> int:
-    """Measure, print the table, and write the table of step times to `table_file`, if there is one."""
+    """Measure, print the table, and merge the rows into the table of step times in `table_file`, if it is given.
+
+    Raises ConfigError, before anything is measured, where that one is another machine's.
+    """
     say = partial(print, file=sys.stderr)
     with join() as world:
-        costs, rows = measure(configs, build, lambda config: prepare_corpus(config, store, say), world, pairs, say)
+        table = step_times.check_machine(table_file, world.describe_hardware()) if table_file else ()
+        read = lambda config: prepare_corpus(config, store, say)  # noqa: E731
+        costs, rows = measure(configs, build, read, world, pairs, say, table)
         precision = choose_precision(configs[0].training.precision, world.device)
         print(format_table(costs, precision, world.describe_hardware()))
         if table_file:
-            step_times.write(table_file, rows, world.describe_hardware())
+            step_times.merge(table_file, rows, world.describe_hardware())
             say(f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it')
     return 0

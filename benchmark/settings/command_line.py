@@ -72,6 +72,7 @@ def make_plural(text: str) -> str:
 A_SUITE = "a name that `list suites` has, or a .toml file (default: demo)"
 FPI = "exact (default), or the paper's"
 PARALLEL = "train N runs at a time here (default: what fits; 1 under seconds)"
+TABLE = "also write the step times that unit 'reference' needs: add rows, or replace the same rows of this machine"
 PROMPT = "whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt"
 Settings = dict[str, Any]  # of an argument, as argparse takes them
 SEVERAL: Settings = {"action": JoinWords, "nargs": "+", "default": ()}
@@ -106,7 +107,7 @@ OPTIONS: dict[str, Settings] = {
     "--text FOLDER": {"type": read_path, "nargs": "+", "required": True, "help": "one a domain, or one that has these"},
     "kind": {"choices": LISTS, "type": make_plural},
     "--configurations": {"type": require_at_least(1), "default": 5, "metavar": "N", "help": "of each row (default: 5)"},
-    "--reference": {"type": read_path, "metavar": "FILE", "help": "also write the table that unit 'reference' needs"},
+    "--reference": {"type": read_path, "metavar": "FILE", "help": TABLE},
     "--pairs": {"type": require_at_least(1), "default": 7, "help": "steps to time in turns with Naive's (default: 7)"},
     "--out tracked": {"type": read_path, "default": Path("tracked"), "help": "its event files (default: tracked)"},
     "a": {"metavar": "A", "help": "a folder of --runs, or a study's"},
