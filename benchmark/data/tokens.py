@@ -440,6 +440,28 @@ def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
         return None
 
 
+def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
+    """By name the keys of the domains that are prepared, up to the first that is not, and of the replayed text.
+
+    Empty where the tokenizer or the replayed text is not prepared: then no stage is known.
+    """
+    into, data, keys = Place(store.data, makes=False), config.data, dict[str, str]()
+    identify = lambda text: corpus.identify(text, data.valid_share, store.data / "texts", makes=False)  # noqa: E731
+    replayed = config.learned[len(config.domains) :]
+    try:
+        if config.start:
+            made_with = load_tokenizer(Path(config.start.folder))
+        else:
+            names = config.tokenizer.domains or [domain.name for domain in config.domains]
+            sources = {domain.name: identify(domain) for domain in config.domains if domain.name in names}
+            made_with = _make_tokenizer(config.domains, config.tokenizer, data, sources, into)
+        for text in (*replayed, *config.domains):
+            keys[text.name] = _prepare_domain(text, identify(text), made_with, data, into).key
+    except (Unprepared, NotHere):
+        return keys if all(text.name in keys for text in replayed) else {}
+    return keys
+
+
 def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
     """The run's texts that are on this machine, by name, each with the keys that it is prepared under.
 

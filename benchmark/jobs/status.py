@@ -7,14 +7,14 @@ import statistics
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmark.jobs.executors import Executor, Job
 from benchmark.jobs.state import RunState, Scored, Survey
 from benchmark.jobs.text_table import align
 from benchmark.jobs.waves import Plan
-from benchmark.settings.suite import RunConfig, pick_for_stage
+from benchmark.settings.suite import LISTED, RunConfig, pick_for_stage
 from benchmark.settings.units import UNITS, format_duration
 from benchmark.training.identity import Identities, name_further_seeds
 
@@ -205,8 +205,7 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
     notes = [state.config.tokenizer_note for state in plan.states]
     notes += [state.config.describe_expected_passes(state.tokens) for state in plan.states]
-    if not all(state.prepared for state in plan.wanted):
-        notes.append("How often domains are read, and the memory's share of them, is known once text is prepared.")
+    notes += _describe_unprepared(plan)
     does_more = "next: the same command without --dry-run does that, then renders the report"
     return [
         f"{plan.suite.name}: {plan.suite.title}: {describe_sweep(plan.states)}",
@@ -216,6 +215,23 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
         *filter(None, dict.fromkeys(notes)),
         does_more if plan.wanted or does else name_next_step(plan.survey, plan.states),
     ]
+
+
+def _describe_unprepared(plan: Plan) -> Iterator[str]:
+    """Sentences on what is not known before text is tokenised, and which stages stay."""
+    unprepared = [state for state in plan.wanted if not state.prepared]
+    if not unprepared:
+        return
+    missing = {domain.name: None for state in unprepared for domain in state.config.domains[len(state.keys) :]}
+    trained = {domain.name: None for run in unprepared for domain in run.config.domains[: len(run.finished)]}
+    if 0 < len(missing) <= LISTED:
+        yield f"Not tokenised yet: {', '.join(missing)}."
+    if trained:
+        yield f"What is trained of {', '.join(trained)} stays: no stage depends on later domains."
+    yield "How often domains are read, and the memory's share of them, is known once text is prepared."
+    begun = any(plan.survey.store.run_file(unprepared[0].config).parent.glob("*.jsonl"))
+    if begun and not all(state.keys for state in unprepared):
+        yield "Whether trained stages stay is known then, too."
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:

@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmark.data.documents import NotHere
-from benchmark.data.tokens import Corpus, find_prepared_corpus, find_prepared_keys, hash_data_settings
+from benchmark.data.tokens import (
+    Corpus,
+    find_first_keys,
+    find_prepared_corpus,
+    find_prepared_keys,
+    hash_data_settings,
+)
 from benchmark.records import EndedLine, LineOfRun, RunLine, StageLine, find_last, select_kind
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
@@ -24,7 +30,8 @@ from benchmark.training.method import Build
 class Identity:
     """The identity of a run, and the records that are of it.
 
-    `keys` are those of its stages; none where they cannot be known before its text is tokenised (`prepared`).
+    `keys` are those of its stages. Before its text is tokenised (`prepared`) they are those of the first stages, as far
+    as their domains are: a stage does not depend on later ones.
     """
 
     keys: list[str]
@@ -47,6 +54,7 @@ class Identities:
         self.store, self.build = store, build
         self._corpora: dict[str, Corpus | NotHere | None] = {}
         self._here: dict[str, dict[str, set[str]]] = {}
+        self._first: dict[str, dict[str, str]] = {}
 
     def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
         """The identity of a run, and whether its records are of its text, tokenizer and method's version.
@@ -64,8 +72,11 @@ class Identities:
             keys, tokens = recorded.stages, recorded.tokens
         elif corpus and not (recorded or self.store.is_archive):
             raise corpus
+        elif not (recorded or self.store.is_archive):  # a domain that was added leaves the stages before it as they are
+            tokens = self._find_first_keys(config)
         if tokens:
-            keys = make_stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])
+            count = sum(domain.name in tokens for domain in config.domains)
+            keys = make_stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])[:count]
         why = ""
         if recorded and not keys:
             why = "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
@@ -104,6 +115,12 @@ class Identities:
         if key not in self._here:
             self._here[key] = find_prepared_keys(config, self.store)
         return all(recorded.get(name) in keys for name, keys in self._here[key].items())
+
+    def _find_first_keys(self, config: RunConfig) -> dict[str, str]:
+        key = hash_data_settings(config)
+        if key not in self._first:
+            self._first[key] = find_first_keys(config, self.store)
+        return self._first[key]
 
     def _find_corpus(self, config: RunConfig) -> Corpus | NotHere | None:
         key = hash_data_settings(config)
