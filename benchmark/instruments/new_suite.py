@@ -22,6 +22,7 @@ from benchmark.data.documents import (
     BROKEN,
     FEW_DOCUMENTS,
     KINDS,
+    LONGEST_PAGE,
     PIECE,
     DataError,
     find_files,
@@ -32,8 +33,9 @@ from benchmark.data.documents import (
 from benchmark.files import replace_file
 from benchmark.instruments.speed import MatrixProduct
 from benchmark.settings.base import ConfigError
-from benchmark.settings.suite import Size
+from benchmark.settings.suite import Size, Training
 from benchmark.settings.texts import Domain
+from benchmark.training.evaluation_time import FORWARD, UTILISATION, count_evaluations, count_parameters
 from benchmark.training.processes import join
 
 METHODS = ("naive", "er", "elle", "elle_exact")
@@ -44,10 +46,10 @@ SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
 FEWEST = 2 / SHARES[-1]  # documents of which some can be held out
 TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
 PASSES = 20  # over a domain's text in a stage, at most
-SWEEP = 600.0  # seconds of train time of all runs together, at most
+SWEEP = 600.0  # seconds of training and evaluation of all runs together, at most
 LEAST = 5.0  # seconds of a stage: in fewer, the number of steps is chance
 MOST_SIZES = 5  # of a ladder, as the paper's; in a longer stream each holds for several domains
-UTILISATION = 0.1  # of a large matrix product's speed, that training small models reaches
+EVALUATION = 0.2  # of a stage's training time, at most
 RUNGS = [Size(layers=layers, hidden_size=width) for layers, width in (
     *((1, 32), (1, 48), (2, 48), (2, 64), (3, 64), (3, 96), (4, 96), (4, 128), (4, 160), (5, 192), (6, 224), (6, 256)),
     *((6, 320), (6, 384), (8, 448), (8, 512), (10, 576), (10, 640), (12, 704), (12, 768)),
@@ -122,8 +124,16 @@ def _make_name(place: Path) -> str:
 def read_beginning(place: Path, name: str) -> Text:
     """Read the beginning of a domain's text. Raises DataError for text that cannot be used."""
     files = find_files(str(place), Counter())
+    domain = Domain(name=name, train=(str(place),), text_field=_choose_text_field(files))
+    text = _read_beginning(domain, files)
+    if text.seen > LONGEST_PAGE * text.documents and any(find_kind(file) == ".txt" for file in files):
+        pages = _read_beginning(domain.model_copy(update={"cut_at_blank_lines": True}), files)
+        return pages if pages.documents > text.documents else text
+    return text
+
+
+def _read_beginning(stops: Domain, files: Sequence[Path]) -> Text:
     packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files]
-    stops = Domain(name=name, train=(str(place),), text_field=_choose_text_field(files))
     domain, skipped = stops.model_copy(update={"on_error": "skip"}), Counter[str]()
     documents = seen = 0
     for document in corpus.drop_repeats(domain, skipped):
@@ -151,81 +161,133 @@ def _choose_text_field(files: Sequence[Path]) -> str:
     return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """The validation text of a suite, and how often a stage reads it."""
+
+    most_bytes: float  # of each domain
+    evaluations: int
+    seconds: float  # of a stage's training, which may be longer for it
+
+
 def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
     """The file's content. The domain with the least text decides how long each stage is."""
     vocabulary = next(
         (v for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8)) if sum(t.total for t in texts) < most), 32768
     )
     tokens = [text.total / BYTES_PER_TOKEN[vocabulary] for text in texts]
-    share = choose_valid_share(texts)
-    least = min(share, 1 - share) * min(text.seen for text in texts) / BYTES_PER_TOKEN[vocabulary]
-    whole, speed, read = SWEEP / len(METHODS) / len(texts), UTILISATION * flops_per_second, PASSES * min(tokens)
+    shares = [choose_valid_share(text) for text in texts]
+    stages = len(METHODS) * len(texts)
+    whole = SWEEP / (1 + EVALUATION) / stages
+    speed, read = UTILISATION * flops_per_second, PASSES * min(tokens)
     affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
     most = min(affordable, read / TOKENS_PER_PARAMETER)
-    first = max([i for i, size in enumerate(RUNGS) if _count_parameters(size, vocabulary) <= most], default=0)
-    seconds = min(whole, max(LEAST, 6 * _count_parameters(RUNGS[first], vocabulary) * read / speed))
-    minutes = seconds * len(METHODS) * len(texts) / 60
+    first = max([i for i, size in enumerate(RUNGS) if count_parameters(size, vocabulary) <= most], default=0)
+    seconds = min(whole, max(LEAST, 6 * count_parameters(RUNGS[first], vocabulary) * read / speed))
     sizes = min(len(texts), MOST_SIZES)
     ladder = [RUNGS[min(first + stage * sizes // len(texts), len(RUNGS) - 1)] for stage in range(len(texts))]
+    cost = count_parameters(ladder[-1], vocabulary) / BYTES_PER_TOKEN[vocabulary] / speed
+    evaluation = choose_evaluation(texts, shares, cost, seconds, whole)
+    minutes = (1 + EVALUATION) * evaluation.seconds * stages / 60
+    halves = [min(share * text.seen, evaluation.most_bytes) for text, share in zip(texts, shares, strict=True)]
+    halves += [(1 - share) * text.seen for text, share in zip(texts, shares, strict=True)]
+    least = min(halves) / BYTES_PER_TOKEN[vocabulary]
     head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
     width = ladder[0].hidden_size
     longest = next((length for length, most in ((66, 64), (130, 256), (258, 512)) if width <= most), 514)
     row = next((n for n in (514, 258, 130, 66, 34) if n <= longest and least >= 10 * n), 18)  # ten rows of each part
     rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
-    longest_document = max(text.seen / text.documents for text in texts)
-    less = min(1.0, MOST_SIZES / len(texts))  # in a long stream, each of whose evaluations reads all domains
-    measured = round(max(200_000 * less, (1 + less) * FEW_DOCUMENTS * longest_document), -4)  # bytes
-    once = "" if less > 0.5 else ", evaluations = 1"
-    held = f"valid_share = {share:g}, max_valid_bytes = {measured:_.0f}"
-    names = [text.domain.name for text in texts]
-    title = ", ".join(names) if len(names) <= MOST_SIZES else f"{len(names)} domains, {names[0]} to {names[-1]}"
-    domains = "\n".join(f"  {_format_domain(text, file)}," for text in texts)
-    rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
-    lines = "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
+    often = "" if evaluation.evaluations == Training().evaluations else f", evaluations = {evaluation.evaluations}"
+    held = f"valid_share = {min(shares):g}, max_valid_bytes = {evaluation.most_bytes:_.0f}"
     return f"""\
 # {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
-title = "{title}"
+title = "{_make_title(texts)}"
 methods = [{", ".join(f'"{name}"' for name in METHODS)}]  # files in methods/, or "baselines" for all of the paper's
 domains = [  # the stream, in this order; paths are relative to this file
-{domains}
+{_format_domains(texts, shares, file)}
 ]
 # trained on the first domain alone: later ones come unseen, and more can be added
-tokenizer = {{ vocabulary = {vocabulary}, domains = ["{names[0]}"] }}
+tokenizer = {{ vocabulary = {vocabulary}, domains = ["{texts[0].domain.name}"] }}
 # valid_share of each domain's documents measures perplexity; memory_tokens of each are for methods that replay
 data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
-training = {{ batch_size = 20, learning_rate = {rate:g}{once} }}
-budget = {{ amount = {seconds:.0f} }}  # seconds of train wall time of a stage: about {minutes:.0f} min for all
+training = {{ batch_size = 20, learning_rate = {rate:g}{often} }}
+# seconds of train wall time of a stage; with evaluation, which comes on top, about {minutes:.0f} min for all
+budget = {{ amount = {evaluation.seconds:.0f} }}
 # a size for each domain; methods that do not grow stay on the first
 model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, init = "scaled", ladder = [
-{lines}
+{_format_ladder(ladder)}
 ] }}
 """
 
 
-def choose_valid_share(texts: Sequence[Text]) -> float:
-    """The smallest share that holds out enough documents of each domain, with some to spare: chance picks them.
+def choose_evaluation(
+    texts: Sequence[Text], shares: Sequence[float], cost: float, seconds: float, most_seconds: float
+) -> Evaluation:
+    """Choose validation text and evaluations that take at most EVALUATION of a stage's training.
+
+    Where the text of few documents would take more, a stage has one evaluation, and then more seconds.
+
+    Args:
+        cost: seconds per byte of text, of a FLOP for each parameter of the largest model.
+        seconds: of a stage's training.
+        most_seconds: likewise, at most.
+    """
+    document = max(text.seen / text.documents for text in texts)
+    less = min(1.0, MOST_SIZES / len(texts))  # in a long stream, each of whose evaluations reads all domains
+    enough = FEW_DOCUMENTS * document
+    wanted = max(200_000 * less, (1 + less) * enough)
+
+    def estimate(most_bytes: float, evaluations: int) -> float:
+        held = [min(share * text.total, most_bytes + document) for text, share in zip(texts, shares, strict=True)]
+        return FORWARD * cost * sum(held) * count_evaluations(evaluations, stage=1)
+
+    evaluations = Training().evaluations if less > 0.5 else 1
+    if estimate(enough, evaluations) > EVALUATION * seconds:
+        evaluations = 1
+        seconds = min(most_seconds, max(seconds, estimate(enough, evaluations) / EVALUATION))
+    while estimate(wanted, evaluations) > EVALUATION * seconds and wanted > document:
+        wanted *= 0.9
+    return Evaluation(max(1000.0, round(wanted, -3)), evaluations, seconds)
+
+
+def choose_valid_share(text: Text) -> float:
+    """The smallest share that holds out enough documents of a domain, with some to spare: chance picks them.
 
     Raises DataError for a domain that has too few to train on some and keep others.
     """
-    fewest = min(texts, key=lambda text: text.documents)
-    if fewest.documents < FEWEST:
+    if text.documents < FEWEST:
         raise DataError(
-            f"{fewest.domain.train[0]}: {fewest.documents} documents, too few to train on some and keep others for "
+            f"{text.domain.train[0]}: {text.documents} documents, too few to train on some and keep others for "
             "validation: give more text"
         )
-    return next((share for share in SHARES if share * fewest.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1])
+    return next((share for share in SHARES if share * text.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1])
 
 
-def _count_parameters(size: Size, vocabulary: int) -> int:
-    return 12 * size.layers * size.hidden_size**2 + vocabulary * size.hidden_size
+def _make_title(texts: Sequence[Text]) -> str:
+    names = [text.domain.name for text in texts]
+    return ", ".join(names) if len(names) <= MOST_SIZES else f"{len(names)} domains, {names[0]} to {names[-1]}"
 
 
-def _format_domain(text: Text, file: Path) -> str:
+def _format_ladder(ladder: Sequence[Size]) -> str:
+    rungs = [f"{{ layers = {size.layers}, hidden_size = {size.hidden_size} }}" for size in ladder]
+    return "\n".join(f"  {', '.join(rungs[i : i + 3])}," for i in range(0, len(rungs), 3))
+
+
+def _format_domains(texts: Sequence[Text], shares: Sequence[float], file: Path) -> str:
+    """The domains as TOML; those that need a larger share of validation text than others say so."""
+    usual = min(shares)
+    pairs = zip(texts, shares, strict=True)
+    return "\n".join(f"  {_format_domain(text, share if share != usual else None, file)}," for text, share in pairs)
+
+
+def _format_domain(text: Text, share: float | None, file: Path) -> str:
     place = Path(text.domain.train[0])
     beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
     more = f", text_field = {_quote(str(text.domain.text_field))}" if text.domain.text_field != "text" else ""
     more += ', on_error = "skip"' if text.domain.on_error == "skip" else ""
+    more += ", cut_at_blank_lines = true" if text.domain.cut_at_blank_lines else ""
+    more += f", valid_share = {share:g}" if share else ""
     return f'{{ name = "{text.domain.name}", train = [{_quote(beside.as_posix())}]{more} }}'
 
 
