@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +43,7 @@ class StageState:
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
     charged: Mapping[str, float] = field(default_factory=dict)  # so far, by unit
     begun: records.StageLine | None = None
+    wall: float = 0.0  # seconds so far, of evaluations and checkpoints too, but not of breaks
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class RunState:
     stages: tuple[StageState, ...] = ()
     prepared: bool = False  # whether its text is tokenised
     tokens: tuple[int, ...] = ()  # of each domain, where it is
+    valid_tokens: int = 0  # that an evaluation reads, where it is
     fraction: float = 0.0  # of the budget of the stage in progress
     scored: tuple[Scored, ...] = ()  # each of its models that the suite's tasks are for
     job: Job | None = None  # the last one
@@ -124,7 +126,8 @@ class Survey:
         stages = tuple(self._read_stage(key, names[: index + 1]) for index, key in enumerate(identity.keys))
         job, other = self._job_of.get(f"train-{config.id}"), sum(identity.had_other_code(each.begun) for each in stages)
         known = (tuple(self.plan_keys(config)), tuple(identity.keys), stages, identity.prepared, identity.sizes)
-        run = RunState(config, "todo", identity.why, *known, job=job, other_code=other)
+        held = identity.valid_tokens
+        run = RunState(config, "todo", identity.why, *known, valid_tokens=held, job=job, other_code=other)
         # a kill may come between the last stage's end and the run's
         is_done = len(run.finished) == len(config.domains) and records.select_kind(identity.lines, records.EndedLine)
         run = dataclasses.replace(run, state="done") if is_done else self._read_unfinished(run, identity.lines)
@@ -192,7 +195,11 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
         perplexity = [math.inf if value is None else value for value in values]
         ap = float(average_perplexity(perplexity, len(perplexity) - 1))
     charged, begun = spent.charged if spent else {}, records.find_last(lines, records.StageLine)
-    return StageState(done is not None, evaluation is not None, ap, charged, begun)
+    training = [line for line in lines if not isinstance(line, records.LaterLine)]
+    wall = sum(
+        line.time - before.time for before, line in pairwise(training) if not isinstance(line, records.ResumedLine)
+    )
+    return StageState(done is not None, evaluation is not None, ap, charged, begun, wall)
 
 
 def read_scores(store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]) -> Scored:

@@ -16,6 +16,7 @@ from benchmark.jobs.text_table import align
 from benchmark.jobs.waves import Plan
 from benchmark.settings.suite import LISTED, RunConfig, pick_for_stage
 from benchmark.settings.units import UNITS, format_duration
+from benchmark.training.evaluation_time import FORWARD, count_evaluations, count_parameters
 from benchmark.training.identity import Identities, name_further_seeds
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
@@ -174,9 +175,10 @@ def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
 
 
 def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
-    """The share of all stages that is trained, 0 to 1, and the train time that is left at the pace of those that ended.
+    """The share of all stages that is trained, 0 to 1, and the time that is left at the pace of those that ended.
 
-    A stage that runs share counts once. Nothing is left of runs that have failed, nor known before a stage has ended.
+    Their time is that of training, evaluation and checkpoints. A stage that runs share counts once. Nothing is left of
+    runs that have failed, nor known before a stage has ended.
     """
     shares, left = dict[str, float](), dict[str, float]()
     ended = dict[str, tuple[float, float]]()  # seconds and budgets
@@ -186,7 +188,8 @@ def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
             share = 1.0 if place < len(state.finished) else state.fraction * is_next
             shares[key] = max(share, shares.get(key, 0.0))
             if place < len(state.finished):
-                ended[key] = state.stages[place].charged["seconds"], amount
+                stage = state.stages[place]
+                ended[key] = max(stage.wall, stage.charged["seconds"]), amount
             elif state.state not in OVER:
                 left[key] = min(amount * (1 - share), left.get(key, amount))
     seconds, amounts = map(sum, zip(*ended.values(), strict=True)) if ended else (0.0, 1.0)
@@ -205,7 +208,7 @@ def describe(plan: Plan, executor: Executor) -> list[str]:
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
     notes = [state.config.tokenizer_note for state in plan.states]
     notes += [state.config.describe_expected_passes(state.tokens) for state in plan.states]
-    notes += _describe_unprepared(plan)
+    notes += [*_describe_evaluation(plan, executor), *_describe_unprepared(plan)]
     does_more = "next: the same command without --dry-run does that, then renders the report"
     return [
         f"{plan.suite.name}: {plan.suite.title}: {describe_sweep(plan.states)}",
@@ -228,10 +231,38 @@ def _describe_unprepared(plan: Plan) -> Iterator[str]:
         yield f"Not tokenised yet: {', '.join(missing)}."
     if trained:
         yield f"What is trained of {', '.join(trained)} stays: no stage depends on later domains."
-    yield "How often domains are read, and the memory's share of them, is known once text is prepared."
+    unknown = "How often domains are read, the memory's share of them, and how long evaluation takes"
+    yield f"{unknown}, is known once text is prepared."
     begun = any(plan.survey.store.run_file(unprepared[0].config).parent.glob("*.jsonl"))
     if begun and not all(state.keys for state in unprepared):
         yield "Whether trained stages stay is known then, too."
+
+
+def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
+    """A sentence on the evaluation that comes on top of the budgets of missing stages; stages that runs share once."""
+    reads: dict[str, tuple[float, float]] = {}  # tokens by stage, and FLOPs
+    for state in plan.wanted:
+        config = state.config
+        for stage in range(len(state.finished), len(config.domains)):
+            size = config.model.ladder[min(stage, len(config.model.ladder) - 1)]
+            tokens = state.valid_tokens * count_evaluations(config.training.evaluations, stage)
+            flops = FORWARD * count_parameters(size, config.tokenizer.vocabulary) * tokens
+            reads[state.planned[stage]] = (tokens, flops)
+    tokens = sum(count for count, _ in reads.values())
+    if not tokens:
+        return
+    speed = _measure_speed(plan.states) or executor.guess_flops_per_second()
+    seconds = sum(flops for _, flops in reads.values()) / speed if speed else 0.0
+    often = f"reads {tokens:,.0f} tokens of validation text"
+    took = f"about {format_duration(seconds)}, and {often}" if speed else f"a time not known yet: it {often}"
+    yield f"Evaluation, which no budget counts, takes {took}."
+
+
+def _measure_speed(states: Sequence[RunState]) -> float:
+    """The FLOPs per second of the stages that ended; 0 where none has."""
+    ended = {key: stage for state in states for key, stage in zip(state.keys, state.finished, strict=False)}
+    seconds = sum(stage.charged.get("seconds", 0.0) for stage in ended.values())
+    return sum(stage.charged.get("flops", 0.0) for stage in ended.values()) / seconds if seconds else 0.0
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:

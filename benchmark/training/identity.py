@@ -40,6 +40,7 @@ class Identity:
     code: tuple[str, str]  # its method, and a hash of that one's code
     why: str = ""  # its records are not of it
     sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
+    valid_tokens: int = 0  # of all that an evaluation reads, where they are
 
     def had_other_code(self, begun: StageLine | None) -> bool:
         """Whether the run's method trained a stage with other code than now. No where the stage's method is unknown."""
@@ -66,8 +67,10 @@ class Identities:
         lines = self.store.read_run(config) if lines is None else lines  # given by whoever has read them
         recorded, keys, tokens = find_last(lines, RunLine), list[str](), dict[str, str]()
         sizes: tuple[int, ...] = ()
+        valid_tokens = 0
         if isinstance(corpus, Corpus):
             tokens, sizes = corpus.keys, tuple(domain.info["tokens"] for domain in corpus.domains)
+            valid_tokens = sum(len(text.valid) for text in (*corpus.domains, *corpus.probes))
         elif recorded and (self.store.is_archive or self._agrees(config, recorded.tokens)):
             keys, tokens = recorded.stages, recorded.tokens
         elif corpus and not (recorded or self.store.is_archive):
@@ -89,6 +92,7 @@ class Identities:
             (config.method, hash_code(type(method).__module__)),
             why,
             sizes,
+            valid_tokens,
         )
 
     def leave_out(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:

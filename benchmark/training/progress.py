@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +27,7 @@ WATCHED = "BENCHMARK_WATCHED"  # set where a table shows heartbeats: the folder 
 HEARTBEAT = 10.0  # seconds, between two at most
 SHOWN = 1.0  # likewise where a table on a terminal shows them
 LINE = 60.0  # likewise between two lines
+STEP = 3  # forward passes, as long as a step takes
 
 
 class Heartbeat(msgspec.Struct):
@@ -35,7 +40,7 @@ class Heartbeat(msgspec.Struct):
     fraction: float  # of the stage's budget, 0 to 1
     tokens_per_second: float
     time: float  # when this was written, in seconds since 1970
-    left: float = 0.0  # seconds, of the stage
+    left: float = 0.0  # seconds, of the stage and its evaluations
     loss: float | None = None  # of the last step, all that the method adds included
 
     def __str__(self) -> str:
@@ -54,6 +59,31 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         return None
 
 
+class EvaluationTimes:
+    """The times of a stage's evaluations, which are off its clock; those to come take as long as those that were."""
+
+    def __init__(self, count: int, tokens: int) -> None:
+        self._count = count  # evenly over the budget, the last at its end
+        self._tokens = tokens  # that each reads
+        self._seconds: list[float] = []
+
+    @contextmanager
+    def measure(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._seconds.append(time.monotonic() - began)
+
+    def estimate_rest(self, fraction: float, tokens_per_second: float) -> float:
+        """Estimate the seconds of evaluation to come at a fraction of the budget.
+
+        Before the first evaluation by the tokens that training reads per second: a forward pass is a third of a step.
+        """
+        rest = math.ceil(self._count * (1 - min(1.0, fraction)))
+        if self._seconds:
+            return rest * statistics.fmean(self._seconds)
+        return rest * self._tokens / (STEP * tokens_per_second) if tokens_per_second else 0.0
+
+
 class ProgressLine:
     """Prints a line a minute, or nothing where a table shows the work under way.
 
@@ -68,7 +98,9 @@ class ProgressLine:
     def is_due(self) -> bool:
         return time.monotonic() >= self._next
 
-    def show(self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor) -> None:
+    def show(self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor, evaluations: EvaluationTimes) -> None:
+        """Say how far a stage is."""
+        training = clock.seconds * (1 / clock.fraction - 1) if clock.fraction else 0.0
         self._next = time.monotonic() + (SHOWN if self._watched else HEARTBEAT)
         heartbeat = Heartbeat(
             stage=stage.index,
@@ -78,7 +110,7 @@ class ProgressLine:
             fraction=clock.fraction,
             tokens_per_second=clock.tokens_per_second,
             time=time.time(),
-            left=max(0.0, clock.seconds * (1 / clock.fraction - 1)) if clock.fraction else 0.0,
+            left=max(0.0, training) + evaluations.estimate_rest(clock.fraction, clock.tokens_per_second),
             loss=loss.item() if phase.trains else None,
         )
         self.say_briefly(str(heartbeat))

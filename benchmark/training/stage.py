@@ -28,6 +28,7 @@ from benchmark.training.learner import Learner, measure_elapsed
 from benchmark.training.method import Phase, get_state, keeps_optimizer, set_state
 from benchmark.training.optimizer import Moments, copy_layers
 from benchmark.training.processes import Stopped, describe_provenance
+from benchmark.training.progress import EvaluationTimes
 from benchmark.training.step import StageInputs, Stepper, count_naive_flops
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class StageRun:
         self.pace = 0.0  # seconds for a FLOP on the machine that the budget names, where times are estimated
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
+        tokens = sum(len(text.valid) for text in inputs.stream.evaluated)
+        self.evaluations = EvaluationTimes(self.training.evaluations, tokens)
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
         self.trunk: dict[str, Any] | None = None  # the model and what was carried where a branch began
@@ -165,7 +168,7 @@ class StageRun:
                     clock.count(Work())  # what the device still had to do, before anything is written down
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
-                    progress.show(self.stage, stepper.phase, clock, loss)
+                    progress.show(self.stage, stepper.phase, clock, loss, self.evaluations)
                 with stepper.hold_whole(look or save):
                     if look:
                         self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
@@ -197,7 +200,8 @@ class StageRun:
 
     def _evaluate(self, phase: str, **values: Any) -> None:
         clock, model, stream = self.clock, self.inputs.evaluated, self.inputs.stream
-        measured = evaluate(model, stream, self.world, self.training.precision, at_end=clock.fraction >= 1)
+        with self.evaluations.measure():
+            measured = evaluate(model, stream, self.world, self.training.precision, at_end=clock.fraction >= 1)
         if gone := [name for name, value in measured["perplexity"].items() if not math.isfinite(value)]:
             raise self._make_error(f"the perplexity of {gone[0]} is more than a number holds")
         values |= {"charged": clock.charged, "tokens_per_second": clock.tokens_per_second, **measured}

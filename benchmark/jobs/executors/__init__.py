@@ -55,6 +55,8 @@ class Executor:
     count_gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
     list_jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
     cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []  # ends all; returns their ids
+    # of a small model, before one is trained; 0: not known
+    guess_flops_per_second: Callable[[], float] = lambda: 0.0
     # what `doctor` prints: lines that begin with `ok`, or with `wrong` and name a cure
     examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[str]] = lambda suite, runs, folder: ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import platform
@@ -10,6 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -30,9 +33,12 @@ from benchmark.jobs.work import TRAINS, Unit, Worker
 from benchmark.locks import Lease
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig, Suite
+from benchmark.training.evaluation_time import UTILISATION
 from benchmark.training.progress import WATCHED, read_heartbeat
 
 Show = Callable[[Sequence[Unit]], None]  # is told which are under way
+SIDE = 1024  # rows of a matrix
+GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel*")  # torch knows, but takes seconds to ask
 PAUSE = 2.0  # seconds between two looks at what is under way
 
 
@@ -228,4 +234,17 @@ def show_work(name: str) -> Iterator[Show]:
             del os.environ[WATCHED]
 
 
-EXECUTOR = Executor(describe, execute, examine=examine)
+def guess_flops_per_second() -> float:
+    """Guess what small models reach on this machine's CPU, by a matrix product; 0 where there may be a GPU."""
+    if any(glob.glob(place) for place in GPUS):
+        return 0.0
+    factor = np.ones((SIDE, SIDE), np.float32)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        factor @ factor
+        times.append(time.perf_counter() - began)
+    return UTILISATION * 2 * SIDE**3 / min(times)
+
+
+EXECUTOR = Executor(describe, execute, examine=examine, guess_flops_per_second=guess_flops_per_second)

@@ -1,0 +1,167 @@
+"""The time of evaluation, which no budget counts: what `new-suite` allows, and what is said of it beforehand."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import run_all
+from benchmark.data import corpus
+from benchmark.instruments.new_suite import write_suite
+from benchmark.jobs.executors import local
+from benchmark.jobs.state import read_stage
+from benchmark.settings.load import load_suite
+from benchmark.settings.suite import Suite
+from benchmark.settings.texts import Domain
+from benchmark.store import Store
+from benchmark.training.progress import EvaluationTimes
+from tests.support import tiny_suite
+from tests.support.texts import sentences, write
+
+BYTES_PER_TOKEN = 2.6  # of a vocabulary of 1,024
+
+
+def write_book(path: Path, paragraphs: int) -> str:
+    """A text of one file, in paragraphs of some hundred characters with blank lines between."""
+    draw = random.Random(7)
+    words = [f"w{number}" for number in range(500)]
+    text = "\n\n".join(" ".join(draw.choices(words, k=90)) for _ in range(paragraphs))
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return text
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text of a domain of one big file, beside two domains of small documents."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("letters", "notes")):
+        write(tmp_path / "texts" / name / "all.jsonl", sentences(number, 900))
+    return write_book(tmp_path / "texts" / "novel" / "book.txt", 3000)
+
+
+def read_book(**settings: object) -> list[str]:
+    domain = Domain.model_validate({"name": "novel", "train": ["texts/novel"], **settings})
+    return [document.text for document in corpus.drop_repeats(domain, Counter())]
+
+
+def test_a_big_file_is_cut_into_documents_at_blank_lines(book: str) -> None:
+    """Oracle: the file: its pages make it up, and each but the last ends the first paragraph after 2,000 characters;
+    without the setting it is cut as before, to the last line before 100,000 characters."""
+    pages = read_book(cut_at_blank_lines=True)
+    assert "".join(pages) == book
+    assert all(page.endswith("\n\n") and "\n\n" not in page[2000:-2] for page in pages[:-1])
+    assert len(pages) > 300
+    before = read_book()
+    assert "".join(before) == book and all(90_000 < len(piece) <= 100_000 for piece in before[:-1])
+
+
+def test_a_file_without_blank_lines_has_pages_too(tmp_path: Path) -> None:
+    """Oracle: the file, and ten times 2,000 characters as the longest page."""
+    text = " ".join(f"word{number}" for number in range(60_000))
+    (tmp_path / "a.txt").write_text(text)
+    domain = Domain(name="a", train=(str(tmp_path / "a.txt"),), cut_at_blank_lines=True)
+    pages = [document.text for document in corpus.read(domain, 0.05, Counter())]
+    assert "".join(pages) == text and max(map(len, pages)) <= 20_000
+
+
+def test_shares_are_set_by_domain(book: str) -> None:
+    """Oracle: by hand: 30 documents of 900 are 5%, as of 1,000 pages; 30 of 100 are 30%. No domain changes another."""
+    lines = Path("texts/letters/all.jsonl").read_text().splitlines(keepends=True)
+    Path("texts/letters/all.jsonl").write_text("".join(lines[:100]))
+    write_suite("mine", [Path("texts")], 5e10)
+    suite = load_suite("mine")
+    shares = {domain.name: domain.valid_share or suite.data.valid_share for domain in suite.domains}
+    assert shares == {"letters": 0.3, "notes": 0.05, "novel": 0.05}
+    assert [domain.cut_at_blank_lines for domain in suite.domains] == [False, False, True]
+    documents = [*corpus.read(suite.domains[0], suite.data.valid_share, Counter())]
+    held = sum(document.split == "valid" for document in documents)
+    assert held == sum(document.decides < 0.3 * 2**64 for document in documents) and held > 15
+
+
+def measure_share(suite: Suite, speed: float) -> float:
+    """The time of a stage's evaluations over that of its training, on a machine of so many FLOPs per second."""
+    size = suite.model.ladder[-1]
+    parameters = 12 * size.layers * size.hidden_size**2 + 1024 * size.hidden_size
+    held = 0.0
+    for domain in suite.domains:
+        documents = [*corpus.read(domain, suite.data.valid_share, Counter())]
+        texts = [len(document.text.encode()) for document in documents if document.split == "valid"]
+        held += min(sum(texts), suite.data.max_valid_bytes)
+    tokens = held / BYTES_PER_TOKEN * (suite.training.evaluations + 1)  # one before the first step
+    amount = suite.budget.amount
+    assert isinstance(amount, float)
+    return 2 * parameters * tokens / (speed / 10) / amount
+
+
+@pytest.mark.parametrize("speed", [3e9, 2e10, 1e11])
+def test_evaluation_takes_a_fifth_of_training_at_most(book: str, speed: float) -> None:
+    """Oracle: two FLOPs per parameter and token at a tenth of the machine's speed; the text is what `prepare` reads."""
+    write_suite("mine", [Path("texts")], speed)
+    suite = load_suite("mine")
+    assert 0.01 < measure_share(suite, speed) <= 0.2
+    assert suite.budget.amount * 12 * 1.2 <= 610, "of four methods on three domains"
+
+
+def test_a_setting_that_is_not_used_changes_no_key() -> None:
+    """Oracle: the settings of domains before there were these two."""
+    [first, *_] = load_suite("demo").domains
+    assert not {"valid_share", "cut_at_blank_lines"} & {*first.model_dump(), *first.model_dump(mode="json")}
+
+
+def call(*words: str | Path) -> int:
+    return run_all.main([*map(str, words)])
+
+
+def test_a_dry_run_counts_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: by hand: Naive and ER share the first of two stages, of five evaluations; later ones begin with one more.
+    A token costs two FLOPs per parameter. Once stages have ended their FLOPs per second count."""
+    suite = tiny_suite.write(tmp_path)
+    places = ["--runs", tmp_path / "runs", "--methods", "naive,er"]
+    speed = 1e6
+    monkeypatch.setattr(
+        local, "EXECUTOR", local.Executor(local.describe, local.execute, guess_flops_per_second=lambda: speed)
+    )
+    assert call("run", suite, *places, "--dry-run") == 0
+    assert "Evaluation, which" not in capsys.readouterr().out
+    assert call("prepare", suite, *places) == 0
+    told = capsys.readouterr().out
+    held = sum(int(count) for count in re.findall(r"([\d,]+) validation tokens", told.replace(",", "")))
+    assert call("run", suite, *places, "--dry-run") == 0
+    told = capsys.readouterr().out
+    stages = [5, 6, 6]
+    parameters = [12 * 16**2 + 300 * 16, *[12 * 2 * 32**2 + 300 * 32] * 2]
+    seconds = sum(2 * size * held * count for size, count in zip(parameters, stages, strict=True)) / speed
+    minutes = f"{round(seconds) // 60}:{round(seconds) % 60:02}"
+    assert f"takes about {minutes}, and reads {held * sum(stages):,} tokens" in told
+
+
+def test_what_is_left_counts_evaluation() -> None:
+    """Oracle: by hand: of five evaluations all are to come at 10%, each of 6,000 tokens at three times the 100 tokens
+    per second of training; then two have taken 3 s on average, and at 45% three are to come."""
+    times = EvaluationTimes(5, 6000)
+    assert times.estimate_rest(0.1, 100.0) == pytest.approx(5 * 20.0)
+    times._seconds = [2.0, 4.0]
+    assert times.estimate_rest(0.45, 100.0) == pytest.approx(9.0)
+    assert times.estimate_rest(1.0, 100.0) == 0.0
+
+
+def test_a_stage_takes_as_long_as_its_evaluations_too(tmp_path: Path) -> None:
+    """Oracle: the times of the lines, and not the seconds that they charge; a break before a resume is none of it."""
+    suite = tiny_suite.write(tmp_path)
+    places = ["--runs", tmp_path / "runs", "--out", tmp_path / "report", "--methods", "naive"]
+    assert call("run", suite, *places) == 0
+    store = Store(tmp_path / "runs")
+    for file in store.root.glob("stages/*/records.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        done = next(line for line in lines if line["kind"] == "done")
+        state = read_stage(store, file.parent.name, ["a"])
+        assert state.wall == pytest.approx(done["time"] - lines[0]["time"], abs=1e-3)
+        assert state.wall > 0
