@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ import run_all
 from benchmark.data import corpus
 from benchmark.instruments.new_suite import write_suite
 from benchmark.jobs.executors import local
-from benchmark.jobs.state import read_stage
+from benchmark.jobs.state import RunState, StageState, read_stage
+from benchmark.jobs.status import _measure_time_off_clock
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suite
 from benchmark.settings.texts import Domain
@@ -122,7 +124,7 @@ def test_a_dry_run_counts_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Oracle: by hand: Naive and ER share the first of two stages, of five evaluations; later ones begin with one more.
-    A token costs two FLOPs per parameter. Once stages have ended their FLOPs per second count."""
+    A token costs two FLOPs per parameter."""
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", tmp_path / "runs", "--methods", "naive,er"]
     speed = 1e6
@@ -165,3 +167,12 @@ def test_a_stage_takes_as_long_as_its_evaluations_too(tmp_path: Path) -> None:
         state = read_stage(store, file.parent.name, ["a"])
         assert state.wall == pytest.approx(done["time"] - lines[0]["time"], abs=1e-3)
         assert state.wall > 0
+
+
+def test_time_off_the_clock_is_known_from_stages_that_ended() -> None:
+    """Oracle: by hand: 3 and 5 s beside the clock; a stage that two runs share counts once."""
+    stages = [StageState(done=True, charged={"seconds": 10.0}, wall=wall) for wall in (13.0, 15.0)]
+    config: Any = None
+    both = [RunState(config, "done", keys=("a", key), stages=(stages[0], stages[1])) for key in ("b", "b")]
+    assert _measure_time_off_clock(both) == pytest.approx(4.0)
+    assert _measure_time_off_clock([RunState(config, "todo")]) == 0.0

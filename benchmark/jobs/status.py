@@ -165,7 +165,7 @@ def describe_sweep(states: Sequence[RunState]) -> str:
     there, missing = sum(model.there for model in models), sum(model.missing for model in models)
     scores = f"{there:,} of {there + missing:,} scores" if there else ""
     share, left = measure_progress(states)
-    time_left = f"about {format_duration(left)} left to train" if left else ""
+    time_left = f"about {format_duration(left)} left" if left else ""
     return "; ".join(filter(None, [runs, f"{share:.0%} trained", scores, time_left]))
 
 
@@ -251,18 +251,19 @@ def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
     tokens = sum(count for count, _ in reads.values())
     if not tokens:
         return
-    speed = _measure_speed(plan.states) or executor.guess_flops_per_second()
-    seconds = sum(flops for _, flops in reads.values()) / speed if speed else 0.0
+    seconds = _measure_time_off_clock(plan.states) * len(reads)
+    if not seconds and (speed := executor.guess_flops_per_second()):
+        seconds = sum(flops for _, flops in reads.values()) / speed
     often = f"reads {tokens:,.0f} tokens of validation text"
-    took = f"about {format_duration(seconds)}, and {often}" if speed else f"a time not known yet: it {often}"
+    took = f"about {format_duration(seconds)}, and {often}" if seconds else f"a time not known yet: it {often}"
     yield f"Evaluation, which no budget counts, takes {took}."
 
 
-def _measure_speed(states: Sequence[RunState]) -> float:
-    """The FLOPs per second of the stages that ended; 0 where none has."""
+def _measure_time_off_clock(states: Sequence[RunState]) -> float:
+    """The mean seconds that stages took beside what they charge; 0 where none has ended."""
     ended = {key: stage for state in states for key, stage in zip(state.keys, state.finished, strict=False)}
-    seconds = sum(stage.charged.get("seconds", 0.0) for stage in ended.values())
-    return sum(stage.charged.get("flops", 0.0) for stage in ended.values()) / seconds if seconds else 0.0
+    seconds = [max(0.0, stage.wall - stage.charged.get("seconds", 0.0)) for stage in ended.values()]
+    return statistics.fmean(seconds) if seconds else 0.0
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
