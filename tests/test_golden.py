@@ -1,13 +1,19 @@
 """What is measured stays: keys, weights, perplexities and scores as they were, and the reports of the studies.
 
-`golden.json` holds what `python -m tests.test_golden` wrote: of each method and architecture the keys of two stages on
-toy text, the perplexities after the last and the hash of its weights; of two methods their scores downstream too.
+`golden.json` holds, of each method and architecture, the keys of two stages on toy text, and of the last the hash of
+its weights, its perplexities and its last loss. Of two methods it has scores downstream. When a method is to change,
+
+    .venv/bin/python -m tests.test_golden
+
+writes the file anew. Its diff names the methods that came to something else.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +45,7 @@ METHODS = [
     "gstack",
 ]
 ARCHITECTURES = ("bert", "gpt", "llama")
+FORCED = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE")
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 TEXTS = ROOT.parent / "shared" / "data"
 SUITE = """
@@ -48,6 +55,13 @@ methods = {methods}
 tables = []
 tokenizer = {{ vocabulary = 300, sample_bytes = 20_000 }}
 model = {{ architecture = "{architecture}" }}
+"""
+OPTIONS = """
+[options]  # so strong that six steps show them: each, a twentieth stronger, changes perplexities by more than 1e-4
+ewc = { strength = 10.0 }
+mas = { strength = 0.1 }
+logit_kd = { replay = 0.5 }
+lifelong_moe = { distillation = 30.0 }
 """
 TASK = """
 finetuning = { seeds = 1, stages = "last", precision = "fp32" }
@@ -70,7 +84,7 @@ def train(folder: Path, architecture: str) -> dict[str, Any]:
     """What the runs of all methods came to on toy text, by the name of the method."""
     tiny_suite.write(folder)
     suite = folder / f"{architecture}.toml"
-    suite.write_text(SUITE.format(architecture=architecture, methods=json.dumps(METHODS)))
+    suite.write_text(SUITE.format(architecture=architecture, methods=json.dumps(METHODS)) + OPTIONS)
     run(folder, suite)
     return results(folder, architecture)
 
@@ -96,14 +110,16 @@ def run(folder: Path, suite: Path) -> None:
 
 
 def results(folder: Path, suite: str) -> dict[str, Any]:
-    """Of each run its keys, last perplexities and hash of weights, as its records say."""
+    """Of each run its keys, and what the records of its last stage say."""
     by_method: dict[str, Any] = {}
     for path in (folder / "runs" / "suites" / suite).glob("*.jsonl"):
         described = read(path)[0]
         stage = read(folder / "runs" / "stages" / described["stages"][-1] / "records.jsonl")
+        evaluations = [line for line in stage if line["kind"] == "evaluation"]
+        losses = [line["loss"] for line in evaluations if "loss" in line]
         by_method[described["method"]] = {
             "keys": described["stages"],
-            "perplexity": [line["perplexity"] for line in stage if line["kind"] == "evaluation"][-1],
+            "measured": evaluations[-1]["perplexity"] | {"loss": losses[-1]},
             "weights": next(line["weights"] for line in stage if line["kind"] == "done"),
         }
     return by_method
@@ -113,9 +129,17 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def arithmetic() -> list[str]:
-    """What decides the last bits of a weight: the vector instructions that torch uses, its version, its libraries."""
-    return [torch.backends.cpu.get_cpu_capability(), torch.__version__, str(torch.backends.mkl.is_available())]
+def describe_arithmetic() -> dict[str, Any]:
+    """What decides the last bits of a weight: CPU, threads, torch, and what its libraries are told to use."""
+    vendor = re.search(r"^vendor_id\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        "vendor": vendor[1] if vendor else platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "forced": {name: os.environ[name] for name in FORCED if name in os.environ},
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "mkl": torch.backends.mkl.is_available(),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -125,25 +149,25 @@ def golden() -> dict[str, Any]:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_what_is_trained_stays(architecture: str, golden: dict[str, Any], tmp_path: Path) -> None:
-    """Oracle: golden.json. Another CPU sums in another order, which twelve steps leave below 1e-6 of a perplexity; on
+    """Oracle: golden.json. Another CPU sums in another order, which twelve steps leave below 1e-4 of a perplexity; on
     one of the kind that wrote the file, the weights are the same bit for bit."""
     trained, expected = train(tmp_path, architecture), golden[architecture]
-    assert {name: known["keys"] for name, known in trained.items()} == {
-        name: known["keys"] for name, known in expected.items()
-    }
+    assert select(trained, "keys") == select(expected, "keys")
     for name in METHODS:
-        assert trained[name]["perplexity"] == pytest.approx(expected[name]["perplexity"], rel=1e-6), name
-    if golden["arithmetic"] == arithmetic():
-        assert {name: known["weights"] for name, known in trained.items()} == {
-            name: known["weights"] for name, known in expected.items()
-        }
+        assert trained[name]["measured"] == pytest.approx(expected[name]["measured"], rel=1e-4), name
+    if golden["arithmetic"] == describe_arithmetic():
+        assert select(trained, "weights") == select(expected, "weights")
+
+
+def select(by_method: dict[str, Any], field: str) -> dict[str, Any]:
+    return {name: known[field] for name, known in by_method.items()}
 
 
 def test_scores_stay(golden: dict[str, Any], tmp_path: Path) -> None:
     """Oracle: golden.json; on a CPU of another kind one of the 40 answers may be another."""
-    kind = golden["arithmetic"] == arithmetic()
-    for name, known in score(tmp_path).items():
-        assert known == pytest.approx(golden["scores"][name], abs=0 if kind else 1.5 / 40), name
+    tolerance = 0 if golden["arithmetic"] == describe_arithmetic() else 1.5 / 40
+    for name, scores in score(tmp_path).items():
+        assert scores == pytest.approx(golden["scores"][name], abs=tolerance), name
 
 
 @pytest.mark.parametrize("study", sorted(path.parent.name for path in (ROOT / "results").glob("*/records")))
@@ -155,7 +179,7 @@ def test_reports_of_studies_stay(study: str) -> None:
 @only_thorough
 @pytest.mark.skipif(not TEXTS.is_dir(), reason="the text of the studies is not here")
 def test_a_stage_of_a_study_comes_to_its_weights(tmp_path: Path) -> None:
-    """Oracle: the hash in the archive, of a CPU without AVX-512; results/README.md says how others compute so."""
+    """Oracle: the archive, of a CPU without AVX-512; results/README.md says how others compute so."""
     (tmp_path / "data").symlink_to(TEXTS)  # where the suites look for it
     study = tmp_path / "results" / "when_growing_pays"
     shutil.copytree(ROOT / "results" / study.name, study)
@@ -165,8 +189,9 @@ def test_a_stage_of_a_study_comes_to_its_weights(tmp_path: Path) -> None:
 
 def main() -> None:
     """Write golden.json anew, of this code on this machine."""
+    os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")  # of the processes that train
     torch.set_num_threads(1)
-    written: dict[str, Any] = {"arithmetic": arithmetic()}
+    written: dict[str, Any] = {"arithmetic": describe_arithmetic()}
     with tempfile.TemporaryDirectory() as folder:
         for architecture in ARCHITECTURES:
             written[architecture] = train(Path(folder), architecture)
