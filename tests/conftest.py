@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: more threads sum in another order
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, whatever is set: more threads sum in another order
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests are the CPU's, gpu-check is the GPU's
 
 import pytest
