@@ -49,6 +49,9 @@ class ELLE(AdaptiveReplay):
     def uses_memory(self, stage: Stage) -> bool:
         return super().uses_memory(stage) or (self.growth_mode == "exact" and not stage.first)  # which it is fitted to
 
+    def reads_domain(self) -> bool:
+        return self.prompts
+
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         super().start_stage(model, stage)
         model.prompts = self.prompts

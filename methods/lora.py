@@ -29,6 +29,9 @@ class LoRA(LifelongMethod):
 
     rank: AtLeastOne = 64  # of the adapters, at every linear map of the transformer layers
 
+    def reads_domain(self) -> bool:
+        return True
+
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model

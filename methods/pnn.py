@@ -23,6 +23,9 @@ class PNN(LifelongMethod):
 
     lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or Rusu's nonlinear adapter
 
+    def reads_domain(self) -> bool:
+        return True
+
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
             return model

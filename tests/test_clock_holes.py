@@ -79,6 +79,30 @@ class CostsMoreLater(LifelongMethod):
 
 
 @dataclass
+class TrainsOnceMoreAtTheEnd(LifelongMethod):
+    """Reads its memory again in the last steps of each later stage."""
+
+    def start_stage(self, model, stage):
+        self.memory = None if stage.first else stage.memory_rows(8)
+        return model
+
+    def after_step(self, learner):
+        if self.memory is not None and learner.elapsed.stage > 0.97:
+            learner.model.encode(self.memory).sum().backward()
+
+
+@dataclass
+class WorksLateInItsFirstPhase(LifelongMethod):
+    def phases(self, stage):
+        return [Phase("begin", 0.25), Phase("adapt", 0.75)]
+
+    def loss(self, learner, batch):
+        if learner.elapsed.phase > 0.9 and learner.elapsed.stage < 0.5:
+            learner.model(batch.tokens, batch.domains, batch.positions)
+        return super().loss(learner, batch)
+
+
+@dataclass
 class WorksAsItIsBuilt(LifelongMethod):
     def __post_init__(self):
         torch.eye(4) @ torch.eye(4)
@@ -105,7 +129,9 @@ class SumsGradientTimesStep(LifelongMethod):
         (WorksInPhases, r"\bphases .* FLOPs"),
         (WorksAsItIsBuilt, r"\bbuilding .* FLOPs"),
         (SumsGradientTimesStep, r"\bwarm-up .* SumsGradientTimesStep\.path: "),
-        (CostsMoreLater, r"\bstep 3 .* FLOPs"),
+        (CostsMoreLater, r"\bstep 3, .* FLOPs"),
+        (TrainsOnceMoreAtTheEnd, r"stage 1, phase adapt: step 9, at 100% .* FLOPs"),
+        (WorksLateInItsFirstPhase, r"stage 0, phase begin: step 9, at 25% .* FLOPs"),
         (WorksInAThread, r"\bphase adapt: .*Thread-"),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import methods
-from benchmark.instruments.conformance import Killed, TinyRuns, make_tiny_config
+from benchmark.instruments.conformance import TinyRuns, make_tiny_config
+from benchmark.instruments.kills import Killed
 from benchmark.models import load
 from benchmark.settings import optimizers
 from benchmark.settings.base import ConfigError

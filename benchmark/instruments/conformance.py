@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import inspect
 import itertools
 import multiprocessing
@@ -22,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,20 @@ from torch import Tensor, nn
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from benchmark import records
+from benchmark.instruments.comparisons import (
+    ROUNDING,
+    Weights,
+    assert_alike,
+    assert_same,
+    compute_predictions,
+    in_double_precision,
+    load_weights,
+    measure_difference,
+)
 from benchmark.instruments.contents import expect_no_change
+from benchmark.instruments.kills import train_through_kills
 from benchmark.instruments.speed import prepare_stages
+from benchmark.instruments.whole_stages import list_phase_steps, list_random_states
 from benchmark.interpreters import set_up_to_compute
 from benchmark.models import architectures, load
 from benchmark.records import DoneLine, EvaluationLine, StageLine
@@ -46,11 +58,12 @@ from benchmark.training.keys import plan_stage
 from benchmark.training.method import Build, LifelongMethod, Outlook, Phase
 from benchmark.training.processes import HELD_BACK, Sources, World, join, start_fork_server
 from benchmark.training.run import Run
-from benchmark.training.step import Stepper
 
-Weights = dict[str, Tensor]
 ALONE = World(0, 1, torch.device("cpu"))
 STEPS = 10
+SEED = 3
+OTHER_SEED = 4  # of runs in double precision, which come after those of SEED in the same process
+DROPOUT = 0.1
 
 
 def find_place_in(name: str, error: Exception) -> str:
@@ -68,10 +81,13 @@ class TinyRuns:
     def make_method(self) -> LifelongMethod:
         return self.build(self.name, {})
 
-    def make_config(self, architecture: str = "gpt", **training: Any) -> RunConfig:
+    def make_config(
+        self, architecture: str = "gpt", seed: int = SEED, dropout: float = 0.0, **training: Any
+    ) -> RunConfig:
         """A tiny run of the method: 8 rows a batch, or more where two halves of 8 cannot hold its shares of memory."""
         for rows in (8, 20, 100):
-            config = make_tiny_config(self.name, architecture, **{"batch_size": rows, **training})
+            of_rows = {"batch_size": rows, **training}
+            config = make_tiny_config(self.name, architecture, seed, dropout, **of_rows)
             with contextlib.suppress(ConfigError):
                 check_method(config, self.make_method(), processes=2)
                 break
@@ -87,7 +103,7 @@ class TinyRuns:
         data.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):  # of an earlier run, or of another process of this one
             (root / "data").symlink_to(data)
-        build = functools.partial(self.build, config.method, config.options)
+        build = partial(self.build, config.method, config.options)
         return Run(config, build, Store(root), world, asked_to_stop=asked_to_stop)
 
     def train(self, config: RunConfig, store: str) -> list[Weights]:
@@ -100,12 +116,9 @@ class TinyRuns:
         return self.train(self.make_config(architecture), f"undisturbed-{architecture}")
 
 
-def load_weights(run: Run) -> list[Weights]:
-    """The weights after each of its stages."""
-    return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys]
-
-
-def make_tiny_config(method: str, architecture: str = "gpt", **training: Any) -> RunConfig:
+def make_tiny_config(
+    method: str, architecture: str = "gpt", seed: int = SEED, dropout: float = 0.0, **training: Any
+) -> RunConfig:
     return RunConfig.model_validate(
         {
             "suite": "conformance",
@@ -113,47 +126,20 @@ def make_tiny_config(method: str, architecture: str = "gpt", **training: Any) ->
             "row_index": 0,
             "method": method,
             "options": {},
-            "seed": 3,
+            "seed": seed,
             "domains": [{"name": name, "packages": [name]} for name in ("json", "email", "logging")],
             "tokenizer": {"vocabulary": 400, "sample_bytes": 100_000},
             "data": {"sequence_length": 18, "memory_tokens": 1600, "valid_share": 0.2, "max_valid_bytes": 800},
             "model": {
                 "architecture": architecture,
                 "head_size": 16,
-                "dropout": 0.0,
+                "dropout": dropout,
                 "ladder": [{"layers": n, "hidden_size": width} for n, width in ((1, 16), (1, 32), (2, 32))],
             },
             "training": {"batch_size": 8, "learning_rate": 3e-3, "evaluations": 2, "precision": "fp32", **training},
             "budget": {"unit": "steps", "amount": STEPS},
         }
     )
-
-
-class Killed(Exception):
-    """Stands for SIGKILL: raised in the middle of a step, so nothing of the step is saved."""
-
-
-def train_through_kills(start: Callable[[Callable[[], bool]], Run], kills: Sequence[int]) -> list[Weights]:
-    """The weights after each stage of a run that is killed in these steps, counted from 1, and started again."""
-    left, calls = [*kills], 0
-
-    def stop_here() -> bool:
-        nonlocal calls
-        calls += 1
-        if calls in left:
-            left.remove(calls)
-            calls -= 1  # the killed step will be run again
-            raise Killed
-        return False
-
-    while True:
-        run = start(stop_here)
-        try:
-            run.train()
-        except Killed:
-            continue
-        assert not left, f"the run ended before it was killed at steps {left}"
-        return load_weights(run)
 
 
 def options_are_documented(tiny: TinyRuns) -> None:
@@ -228,10 +214,11 @@ def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
 
 
 def trains_the_same_twice(tiny: TinyRuns) -> None:
-    """The same run in another folder ends with the same weights, bit for bit."""
+    """The same run in another folder ends with the same weights, bit for bit, with dropout."""
     cure = "it draws numbers that nobody seeds, as numpy's and those of `random` are: take them from torch"
-    again = tiny.train(tiny.make_config(), "again")
-    _assert_close(tiny.train_undisturbed(), again, 0.0, "when the same run is trained again", cure)
+    config = tiny.make_config(dropout=DROPOUT)
+    again = tiny.train(config, "again")
+    assert_same(tiny.train(config, "dropout"), again, "when the same run is trained again", cure)
 
 
 def trains_under_every_budget(tiny: TinyRuns) -> None:
@@ -243,37 +230,48 @@ def trains_under_every_budget(tiny: TinyRuns) -> None:
 
 
 def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
-    """Killed in each phase of each stage and started again, the weights end bit-identical."""
-    expected = tiny.train_undisturbed()
-    whole = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
+    """Killed in each phase of each stage and started again, the weights end bit-identical, with dropout."""
+    config = tiny.make_config(dropout=DROPOUT)
+    expected = tiny.train(config, "dropout")
+    whole = tiny.make_run(config, "dropout")
     done = [line for key in whole.keys for line in records.select_kind(whole.store.read_stage(key), DoneLine)]
     ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
-    config = tiny.make_config(checkpoint_seconds=1e-9)  # a checkpoint after every step
+    config = tiny.make_config(dropout=DROPOUT, checkpoint_seconds=1e-9)  # a checkpoint after every step
     actual = train_through_kills(lambda stop: tiny.make_run(config, "killed", stop), kills)
     cure = "name in `state` what a step changes, and let start_stage make again what it does not"
-    _assert_close(expected, actual, 0.0, "after kills", cure)
+    assert_same(expected, actual, "after kills", cure)
 
 
 def two_processes_equal_one(*several: TinyRuns) -> None:
-    """Two processes with half of each batch end with the weights of one, within 1e-6 (GPT, double precision).
+    """Two processes with half of each batch end with a model that predicts what that of one does (GPT).
 
-    In single precision the order of sums alone makes up to 2e-5, in one process with half-size micro-batches too: Adam
-    amplifies rounding where a growing method's gradients are tiny. One pair trains all: it takes seconds to start.
+    In double precision: in single the order of sums alone makes up to 2e-5, in one process with half-size micro-batches
+    too. Weights are not compared: Adam makes whole steps of the rounding of a gradient that is 0, as that of a bias of
+    attention's keys, which no prediction depends on. The one process has trained another seed before, the two have not:
+    whatever a run leaves to the next one in its process is found too. One pair trains all: it takes seconds to start.
     """
-    torch.set_default_dtype(torch.float64)
-    try:
-        expected = [tiny.train(tiny.make_config(), "double") for tiny in several]
-    finally:
-        torch.set_default_dtype(torch.float32)
-    runs = [tiny.make_run(tiny.make_config(), "two") for tiny in several]  # links the tokenised text
+    for tiny in several:
+        tiny.train_undisturbed()
+    expected = [_train_in_double_precision(tiny) for tiny in several]
+    # links the tokenised text
+    runs = [tiny.make_run(tiny.make_config(seed=OTHER_SEED), "two") for tiny in several]
     call_in_two_processes(_train_as_one_of_two, several)
     cure = (
         "a process sees its own rows: add up over all with learner.world.add_up or .total, and let no sign, "
-        "threshold, order or division by nearly nothing turn rounding into a step"
+        "threshold, order or division by nearly nothing turn rounding into a step; and keep nothing of one seed for "
+        "another's run on the class, in its file or in a cache"
     )
-    for tiny, run, weights in zip(several, runs, expected, strict=True):
-        _assert_close(weights, load_weights(run), 1e-6, f"{tiny.name} in two processes", cure)
+    for tiny, run, predictions in zip(several, runs, expected, strict=True):
+        assert_alike(predictions, compute_predictions(run), f"{tiny.name} in two processes", cure)
+
+
+def _train_in_double_precision(tiny: TinyRuns) -> list[Tensor]:
+    """What the model predicts after each stage of an undisturbed run in double precision."""
+    config = tiny.make_config(seed=OTHER_SEED)
+    with in_double_precision():
+        tiny.train(config, "double")
+    return compute_predictions(tiny.make_run(config, "double"))
 
 
 def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
@@ -294,10 +292,9 @@ def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
 
 
 def _train_as_one_of_two(several: Sequence[TinyRuns]) -> None:
-    torch.set_default_dtype(torch.float64)
-    with join() as world:
+    with in_double_precision(), join() as world:
         for tiny in several:
-            tiny.make_run(tiny.make_config(), "two", world=world).train()
+            tiny.make_run(tiny.make_config(seed=OTHER_SEED), "two", world=world).train()
 
 
 def _be_one_of_two(rank: int, sources: Sources, port: int, act: Callable[..., None], arguments: Sequence[Any]) -> None:
@@ -311,10 +308,13 @@ def _be_one_of_two(rank: int, sources: Sources, port: int, act: Callable[..., No
 
 
 def compiled_equals_eager(tiny: TinyRuns) -> None:
-    """The captured graph computes what the eager method computes, within 1e-5."""
-    compiled = tiny.train(tiny.make_config(compile="aot_eager"), "compiled")
+    """A model that was trained by the captured graph predicts what that of the eager method does."""
+    config = tiny.make_config(seed=OTHER_SEED, compile="aot_eager")
+    with in_double_precision():
+        tiny.train(config, "compiled")
+    compiled = compute_predictions(tiny.make_run(config, "compiled"))
     cure = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
-    _assert_close(tiny.train_undisturbed(), compiled, 1e-5, "compiled", cure)
+    assert_alike(_train_in_double_precision(tiny), compiled, "compiled", cure)
 
 
 def bf16_is_finite(tiny: TinyRuns) -> None:
@@ -354,21 +354,56 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
 
 
 def is_naive_where_it_says(tiny: TinyRuns) -> None:
-    """A method whose first stage has the key of Naive's trains there what Naive trains, and later more."""
-    config, mine = tiny.make_config(), tiny.train_undisturbed()
+    """A method whose first stage has the key of Naive's trains there what Naive trains, and later more.
+
+    Predictions are compared, in double precision: a loss that equals Naive's, and is computed in another way, is the
+    same, and a teacher that is the student teaches nothing, whatever the rounding.
+    """
+    config = tiny.make_config(seed=OTHER_SEED)
     of_naive = config.model_copy(update={"method": "naive", "row": "naive"})
-    naive = tiny.train(of_naive, "naive")
-    if tiny.make_run(config, "undisturbed-gpt").keys[0] == tiny.make_run(of_naive, "naive").keys[0]:
+    mine = _train_in_double_precision(tiny)
+    with in_double_precision():
+        tiny.train(of_naive, "naive")
+    naive = compute_predictions(tiny.make_run(of_naive, "naive"))
+    if tiny.make_run(config, "double").keys[0] == tiny.make_run(of_naive, "naive").keys[0]:
         cure = "say in `signature` what the first stage does, or keeps in `state`, that Naive's does not"
-        _assert_close(naive[:1], mine[:1], 0.0, "in the first stage", cure)
-        _assert_close(tiny.train(config, "naive"), mine, 0.0, "after a first stage that Naive has trained", cure)
+        assert_alike(naive[:1], mine[:1], "in the first stage", cure)
+        with in_double_precision():
+            tiny.train(config, "naive")
+        continued = compute_predictions(tiny.make_run(config, "naive"))
+        assert_alike(continued, mine, "after a first stage that Naive has trained", cure)
     if not tiny.make_method().may_be_naive:
-        with contextlib.suppress(AssertionError):
-            _assert_close(naive, mine, 0.0, "", "")
-            mine = []
-        assert mine, (
-            f"after {len(naive)} stages the weights are Naive's bit for bit: does it do anything? What a later stage "
+        differences = [measure_difference(*pair) for pair in zip(naive, mine, strict=True)]
+        assert max(differences) > ROUNDING, (
+            f"after {len(naive)} stages the model predicts what Naive's does: does it do anything? What a later stage "
             "needs must stand in `state`, an anchor or a teacher be a copy; one that means it says may_be_naive = True"
+        )
+
+
+def is_told_domains_where_it_says(tiny: TinyRuns) -> None:
+    """What the model predicts depends on the domain that it is told, where the method says so, and nowhere else."""
+    tiny.train_undisturbed()
+    run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
+    pairs = zip(compute_predictions(run), compute_predictions(run, shift=1), strict=True)
+    is_told = any(measure_difference(*pair) > 0 for pair in pairs)
+    says = tiny.make_method().reads_domain()
+    assert is_told == says, (
+        f"told another domain, the model predicts {'something else' if is_told else 'the same'}, and reads_domain() "
+        f"is {says}: return {is_told} there, so that tables say who is told a text's domain"
+    )
+
+
+def draws_other_numbers_with_each_seed(tiny: TinyRuns) -> None:
+    """After start_stage and after each step the random numbers to come are others with another seed."""
+    states = []
+    for seed in (SEED, OTHER_SEED):
+        config = tiny.make_config(seed=seed)
+        stream = tiny.make_run(config, "untrained").stream
+        states.append(list_random_states(config, tiny.build, stream))
+    for where, state in states[0].items():
+        assert not torch.equal(state, states[1][where]), (
+            f"{where}: the random numbers to come are those of every other seed, as after torch.manual_seed(0): draw "
+            "them without it, they are seeded already, or seed a generator of your own with stage.seed"
         )
 
 
@@ -376,8 +411,9 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
     """Nothing is computed or left behind where no clock runs, no step costs more than its first, no thread works on.
 
     Free are building a method, its answers (`signature`, `options`, `phases`) and the warm-up before a phase; a step is
-    charged by the FLOPs of the first one of its phase. What only a generator, a compiled extension, a file or another
-    process holds is not seen: methods are code that is read. `verify --stage` asks the same of a study's methods.
+    charged by the FLOPs of the first one of its phase, and steps go from the phase's begin to its end. What only a
+    generator, a compiled extension, a file or another process holds is not seen: methods are code that is read.
+    `verify --stage` asks the same of a study's methods.
     """
     config = tiny.make_config()
     _refuse_work("building it", tiny.make_method)
@@ -393,14 +429,17 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
             _refuse_work(f"stage {index}: signature, options or phases", ask)
             answers = ask(), ask()
         assert answers[0] == answers[1], f"stage {index}: asked twice, it says {answers[0]} and {answers[1]}"
-        for number, phase in enumerate(method.phases(inputs.stage)):
-            where = f"stage {index}, phase {phase.name}"
-            stepper = Stepper(inputs, phase, number)
+        for stepper, moments in list_phase_steps(inputs, STEPS):
+            where = f"stage {index}, phase {stepper.phase.name}"
             with expect_no_change(f"{where}: the warm-up", method, inputs.model):
                 first = stepper.warm_up()
-            for step in range(STEPS):
-                flops = count_flops(lambda: stepper.step(step))  # noqa: B023
-                assert flops <= first * 1.001, f"{where}: step {step} takes {flops:g} FLOPs, the first {first:g}"
+            for moment in moments:
+                take = partial(stepper.step, moment.step, moment.learning_rate, moment.elapsed)
+                flops = count_flops(take)
+                assert flops <= first * 1.001, (
+                    f"{where}: step {moment.step}, at {moment.elapsed.stage:.0%} of the stage, takes {flops:g} FLOPs, "
+                    f"the first {first:g}, which all are charged: let dearer steps be a phase of their own"
+                )
             stepper.close()
             for name, value in vars(method).items():
                 unknown = {*value.parameters()} - {*inputs.model.parameters()} if isinstance(value, nn.Module) else ()
@@ -418,6 +457,8 @@ CHECKS: tuple[Callable[[TinyRuns], None], ...] = (
     trains_the_same_twice,
     checkpoints_compute_what_was_recorded,
     is_naive_where_it_says,
+    is_told_domains_where_it_says,
+    draws_other_numbers_with_each_seed,
     works_on_the_clock_alone,
     trains_under_every_budget,
     resumes_identically_from_a_kill_in_each_phase,
@@ -457,15 +498,6 @@ def _assert_finite(weights: list[Weights], where: str) -> None:
     for stage, tensors in enumerate(weights):
         infinite = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
         assert not infinite, f"stage {stage}: {infinite[0]} is not finite {where}"
-
-
-def _assert_close(expected: list[Weights], actual: list[Weights], tolerance: float, what: str, cure: str) -> None:
-    for stage, (mine, other) in enumerate(zip(expected, actual, strict=True)):
-        shapes = [{name: tensor.shape for name, tensor in weights.items()} for weights in (mine, other)]
-        assert shapes[0] == shapes[1], f"stage {stage}: other parameters {what}"
-        for name in mine:
-            difference = (mine[name] - other[name]).abs().max().item()
-            assert difference <= tolerance, f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
 
 
 def _refuse_work(where: str, call: Callable[[], object]) -> None:

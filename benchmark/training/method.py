@@ -163,6 +163,10 @@ class LifelongMethod:
     def options(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
 
+    def reads_domain(self) -> bool:
+        """Whether its model is told a text's domain when it is evaluated: tables say so, and `check` tries it."""
+        return False
+
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         """The model that this stage trains: grow, wrap, freeze, copy a teacher. Replayed when a stage resumes."""
         return model

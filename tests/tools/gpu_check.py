@@ -34,7 +34,9 @@ import methods
 from benchmark import records
 from benchmark.errors import UserError
 from benchmark.instruments import speed
-from benchmark.instruments.conformance import TinyRuns, Weights, load_weights, make_tiny_config, train_through_kills
+from benchmark.instruments.comparisons import Weights, load_weights
+from benchmark.instruments.conformance import TinyRuns, make_tiny_config
+from benchmark.instruments.kills import train_through_kills
 from benchmark.interpreters import set_up_to_compute
 from benchmark.models.devices import CPU, choose_device, choose_precision, find_accelerators, name_device
 from benchmark.records import EvaluationLine

@@ -1,0 +1,35 @@
+"""Runs that are killed in chosen steps and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmark.instruments.comparisons import Weights, load_weights
+from benchmark.training.run import Run
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: raised in the middle of a step, so nothing of the step is saved."""
+
+
+def train_through_kills(start: Callable[[Callable[[], bool]], Run], kills: Sequence[int]) -> list[Weights]:
+    """The weights after each stage of a run that is killed in these steps, counted from 1, and started again."""
+    left, calls = [*kills], 0
+
+    def stop_here() -> bool:
+        nonlocal calls
+        calls += 1
+        if calls in left:
+            left.remove(calls)
+            calls -= 1  # the killed step will be run again
+            raise Killed
+        return False
+
+    while True:
+        run = start(stop_here)
+        try:
+            run.train()
+        except Killed:
+            continue
+        assert not left, f"the run ended before it was killed at steps {left}"
+        return load_weights(run)

@@ -1,0 +1,72 @@
+"""The steps of a stage from the begin to the end of each of its phases, without the loop: few stand for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmark.instruments.speed import prepare_stages
+from benchmark.settings.schedules import find_schedule
+from benchmark.settings.suite import RunConfig, pick_for_stage
+from benchmark.training.learner import Elapsed
+from benchmark.training.method import Build, Phase
+from benchmark.training.processes import World
+from benchmark.training.step import StageInputs, Stepper
+from benchmark.training.stream import Stream
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The place of a step in its phase, and what the loop would tell it there."""
+
+    step: int  # of its phase, from 0
+    learning_rate: float
+    elapsed: Elapsed
+
+
+def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper, list[Moment]]]:
+    """A stepper for each phase of a stage that has begun, with the moments of its steps, the last at the phase's end.
+
+    Whoever has taken them closes the stepper.
+    """
+    phases = list(inputs.method.phases(inputs.stage))
+    begin = 0.0
+    for number, phase in enumerate(phases):
+        end = begin + phase.share / sum(phase.share for phase in phases)
+        stepper = Stepper(inputs, phase, number)
+        yield stepper, _list_moments(inputs, phase, begin, end, steps)
+        begin = end
+
+
+def _list_moments(inputs: StageInputs, phase: Phase, begin: float, end: float, steps: int) -> list[Moment]:
+    """`begin` and `end`: of the phase, as shares of the stage."""
+    stage, training = inputs.stage, inputs.config.training
+    warmup = pick_for_stage(training.warmup, stage.index)
+    schedule = find_schedule(phase.schedule or training.schedule, warmup)
+    moments = []
+    for step in range(steps):
+        over = step / (steps - 1)
+        of_stage = begin + over * (end - begin)
+        elapsed = Elapsed(over, of_stage, (stage.index + of_stage) / stage.outlook.stages)
+        rate = stage.learning_rate * schedule.at(getattr(elapsed, schedule.over))
+        moments.append(Moment(step, rate, elapsed))
+    return moments
+
+
+def list_random_states(config: RunConfig, build: Build, stream: Stream) -> dict[str, Tensor]:
+    """The state of torch's generator after each start_stage, and after some steps of each phase."""
+    alone = World(0, 1, torch.device("cpu"))
+    states = {}
+    for _, prepared in prepare_stages(config, build, stream, alone):
+        inputs = prepared.inputs
+        states[f"stage {inputs.stage.index}: start_stage"] = torch.get_rng_state()
+        for stepper, moments in list_phase_steps(inputs, steps=3):
+            for moment in moments:
+                stepper.step(moment.step, moment.learning_rate, moment.elapsed)
+                where = f"stage {inputs.stage.index}, phase {stepper.phase.name}, step {moment.step}"
+                states[where] = torch.get_rng_state()
+            stepper.close()
+    return states

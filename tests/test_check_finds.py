@@ -1,0 +1,203 @@
+"""`check` finds what it promises, and blames no fair method: each here is a small method, wrong in one way or fair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import methods
+from benchmark.instruments import conformance
+from benchmark.instruments.conformance import TinyRuns
+from benchmark.settings.base import ConfigError
+from benchmark.training.method import LifelongMethod
+from methods.pnn import PNN
+
+
+@dataclass
+class L2SP(LifelongMethod):
+    """The penalty of docs/adding_a_method.md, ten times as strong: it pulls at directions without effect, too."""
+
+    strength: float = 0.1
+
+    def start_stage(self, model, stage):
+        self.anchor = [] if stage.first else [parameter.detach().clone() for parameter in model.parameters()]
+        return model
+
+    def adjust_gradients(self, learner, memory):
+        for parameter, anchor in zip(learner.parameters, self.anchor, strict=bool(self.anchor)):
+            parameter.grad.add_(parameter.detach() - anchor, alpha=self.strength)
+
+
+@dataclass
+class KeepsNoise(LifelongMethod):
+    """Its noise is that of the first run in the process, whatever the seed."""
+
+    noise: ClassVar[list[torch.Tensor]] = []
+
+    def start_stage(self, model, stage):
+        if not self.noise:
+            self.noise.append(torch.randn(()))
+        return model
+
+    def adjust_gradients(self, learner, memory):
+        for parameter in learner.parameters:
+            parameter.grad.add_(parameter.detach(), alpha=self.noise[0].item())
+
+
+@dataclass
+class SeedsStages(LifelongMethod):
+    """Draws the same with every seed as a stage begins."""
+
+    def start_stage(self, model, stage):
+        torch.manual_seed(0)
+        return model
+
+
+@dataclass
+class SeedsSteps(LifelongMethod):
+    """Draws the same with every seed in each step."""
+
+    def loss(self, learner, batch):
+        torch.manual_seed(0)
+        return super().loss(learner, batch)
+
+
+@dataclass
+class DrawsOn(LifelongMethod):
+    """Its steps draw on from where the step before has stopped, which a resume does not know."""
+
+    def start_stage(self, model, stage):
+        self.drawn = None
+        return model
+
+    def loss(self, learner, batch):
+        if self.drawn is not None:
+            torch.set_rng_state(self.drawn)
+        return super().loss(learner, batch)
+
+    def after_step(self, learner):
+        if learner.elapsed.stage > 0:  # not in the warm-up
+            self.drawn = torch.get_rng_state()
+
+
+@dataclass
+class TeachesItself(LifelongMethod):
+    """Distillation from the student itself, in later stages: its gradient is nothing but rounding."""
+
+    def start_stage(self, model, stage):
+        self.teaches = not stage.first
+        return model
+
+    def loss(self, learner, batch):
+        if not self.teaches:
+            return super().loss(learner, batch)
+        text = batch.tokens, batch.domains, batch.positions
+        student = F.log_softmax(learner.model(*text), -1)
+        teacher = F.log_softmax(learner.model(*text), -1).detach()
+        return super().loss(learner, batch) + F.kl_div(student, teacher, log_target=True, reduction="batchmean")
+
+
+@dataclass
+class WritesOtherwise(LifelongMethod):
+    """Naive's loss, computed in another way."""
+
+    may_be_naive = True
+
+    def loss(self, learner, batch):
+        logits = learner.model(batch.tokens, batch.domains, batch.positions)
+        of_targets = logits.gather(-1, batch.targets.unsqueeze(-1)).squeeze(-1)
+        return (logits.logsumexp(-1) - of_targets).mean()
+
+
+@dataclass
+class SilentPNN(PNN):
+    """Does not say that its model reads the domain."""
+
+    def reads_domain(self):
+        return False
+
+
+@dataclass
+class SaysTold(LifelongMethod):
+    """Says that its model reads the domain, which it does not."""
+
+    def reads_domain(self):
+        return True
+
+
+KINDS = {
+    kind.__name__: kind
+    for kind in (
+        *(L2SP, KeepsNoise, SeedsStages, SeedsSteps, DrawsOn),
+        *(TeachesItself, WritesOtherwise, SilentPNN, SaysTold),
+    )
+}
+
+
+def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
+    """One of these methods, or a shipped one."""
+    return KINDS[name]() if name in KINDS else methods.build(name, options)
+
+
+def make_tiny(name: str, folder: Path) -> TinyRuns:
+    return TinyRuns(name, build, folder)
+
+
+def test_two_processes_are_compared_by_what_they_predict(tmp_path) -> None:
+    """Oracle: by hand. A bias of attention's keys changes no softmax, so that L2-SP is fair whatever Adam makes of it.
+    Noise of another seed's run is not: two fresh processes do not have it."""
+    fair, wrong = make_tiny("L2SP", tmp_path / "fair"), make_tiny("KeepsNoise", tmp_path / "wrong")
+    with pytest.raises(AssertionError, match="KeepsNoise in two processes: .*of one seed"):
+        conformance.two_processes_equal_one(fair, wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("SeedsStages", "stage 0: start_stage"), ("SeedsSteps", "stage 0, phase adapt, step 0")]
+)
+def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tmp_path) -> None:
+    """Oracle: by hand: the first place where the method seeds torch's generator by a constant."""
+    with pytest.raises(AssertionError, match=f"^{where}: "):
+        conformance.draws_other_numbers_with_each_seed(make_tiny(name, tmp_path))
+
+
+def test_dropout_that_a_resume_cannot_draw_again_is_told(tmp_path) -> None:
+    """Oracle: the run without a kill. Without dropout the method draws nothing, and the two are the same."""
+    with pytest.raises(AssertionError, match="after kills"):
+        conformance.resumes_identically_from_a_kill_in_each_phase(make_tiny("DrawsOn", tmp_path))
+
+
+def test_a_teacher_that_is_the_student_does_nothing(tmp_path) -> None:
+    """Oracle: by hand: p - p is 0, but for rounding, which Adam makes steps of."""
+    with pytest.raises(AssertionError, match="after 3 stages .*Naive's"):
+        conformance.is_naive_where_it_says(make_tiny("TeachesItself", tmp_path))
+
+
+def test_naives_loss_in_another_form_is_naives(tmp_path) -> None:
+    """Oracle: by hand: a cross-entropy is the log of the sum of exponents, less the target's logit."""
+    conformance.is_naive_where_it_says(make_tiny("WritesOtherwise", tmp_path))
+
+
+@pytest.mark.parametrize(("name", "cure"), [("SilentPNN", "return True"), ("SaysTold", "return False")])
+def test_whether_a_model_reads_the_domain_is_tried(name: str, cure: str, tmp_path) -> None:
+    """Oracle: how the models are made: PNN reads a text with its domain's column, Naive's has one network."""
+    with pytest.raises(AssertionError, match=cure):
+        conformance.is_told_domains_where_it_says(make_tiny(name, tmp_path))
+
+
+def test_which_methods_read_the_domain() -> None:
+    """Oracle: how the models are made: columns, adapters by domain, and ELLE's prompts, which an option leaves out."""
+    told = {name for name in methods.list_names() if methods.build(name).reads_domain()}
+    assert told == {"pnn", "lora", "elle", "elle_exact", "aki", "stack"}
+    assert not methods.build("elle", {"prompts": False}).reads_domain()
+
+
+def test_a_misspelt_method_is_told_with_the_one_that_is_meant() -> None:
+    """Oracle: the nearest name."""
+    with pytest.raises(ConfigError, match=r"'elel' .*'elle'\?"):
+        methods.find("elel")
