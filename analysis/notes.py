@@ -28,6 +28,7 @@ def collect_notes(study: Study) -> list[str]:
             *note_unequal_budgets(part),
             *note_unequal_texts(part),
             *note_near_copies(part),
+            *note_told_domains(part.runs),
             *note_differences(part.stages, "Hardware differs", ["hardware"]),
             *note_contended_stages(part.stages, titles),
             *note_changed_code(part.runs),
@@ -258,6 +259,12 @@ def note_without_copies(part: Study, title: str, stage: int) -> list[str]:
     listed = ", ".join(f"{row} {' and '.join(values)}" for row, *values in said.itertuples())
     of = "AP and AP⁺" if stage else "AP"
     return [f"{of} after {title} without near copies: {listed}."] if listed else []
+
+
+def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
+    """Rows whose models are told at evaluation which domain a text is of, where others are not."""
+    told = list(dict.fromkeys(run.row for run in runs if run.reads_domain))
+    return [f"Told each text's domain at evaluation: {', '.join(told)}."] if told else []
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:

@@ -114,6 +114,7 @@ class RunRecords:
     start: records.Measures = None
     failure: records.FailedLine | None = None
     other_code: bool = False  # whether its method trained a stage with other code than now
+    reads_domain: bool = False  # whether its method tells its model a text's domain at evaluation
     why: str = ""  # its records are not shown
 
     @property

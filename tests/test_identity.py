@@ -375,3 +375,11 @@ def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
     assert without_methods.leave_out(run) is run
     with pytest.raises(ConfigError, match="gone"):
         without_methods.leave_out(run, config)
+
+
+@pytest.mark.parametrize(("method", "told"), [("naive", False), ("pnn", True)])
+def test_who_is_told_domains_is_learned_from_the_method(method: str, told: bool, tmp_path: Path) -> None:
+    """Oracle: how the models are made; no record says it, so that those of earlier years need not."""
+    config = methods.list_runs(load_suite(str(write(tmp_path))))[0].model_copy(update={"method": method})
+    identities = Identities(Store(tmp_path), methods.build)
+    assert identities.leave_out(make_empty_run(config.describe()), config).reads_domain == told

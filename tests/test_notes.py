@@ -63,6 +63,17 @@ def test_a_row_that_other_code_trained_is_named(tmp_path):
         assert ": ER. " in note
 
 
+def test_rows_that_are_told_domains_are_named(tmp_path):
+    """Oracle: by hand: both rows that are told, once each, in every table; no note where none is."""
+    study = synthetic.study(tmp_path, rows=ROWS, stages=2)
+    assert not any("Told" in note for note in collect_notes(study))
+    for run in study.runs:
+        run.reads_domain = run.row in ("ER", "ELLE")
+    for name in ("main_pretraining", "main_downstream", "units"):
+        [note] = (note for note in synthetic.load(name).build(study).notes if "Told" in note)
+        assert note.endswith(": ER, ELLE.")
+
+
 def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
     """Oracle: of the row with the lowest perplexities every mark, rank and verdict goes once its
     texts are others, and comes back when they are the same; what it measured stays."""

@@ -101,7 +101,8 @@ class Identities:
         Of recorded settings a method, a start model or a table of step times that is not here tells nothing, as a text.
         """
         try:
-            identity = self.identify(config or RunConfig.model_validate(run.line.config), run.lines)
+            config_of_run = config or RunConfig.model_validate(run.line.config)
+            identity = self.identify(config_of_run, run.lines)
         except (ConfigError, ValueError):
             if config:
                 raise
@@ -111,7 +112,8 @@ class Identities:
         begun = [find_last(stage, StageLine) for stage in run.stages]
         # not in an archive, whose report is what its records give, whatever is refactored later
         other_code = not self.store.is_archive and any(map(identity.had_other_code, begun))
-        return dataclasses.replace(run, other_code=other_code)
+        reads_domain = self.build(config_of_run.method, config_of_run.options).reads_domain()
+        return dataclasses.replace(run, other_code=other_code, reads_domain=reads_domain)
 
     def _agrees(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is the recorded one."""
