@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = [
     (page.name, line)
     for page in PAGES
-    for line in re.findall(r"^    python run_all\.py (.+)$", page.read_text(encoding="utf-8"), re.M)
+    for line in re.findall(r"^python run_all\.py (.+)$", page.read_text(encoding="utf-8"), re.M)
 ]
 OWN_TEXT = (ROOT / "docs" / "your_own_text.md").read_text(encoding="utf-8")
 WALK = (ROOT / "docs" / "starting_from_a_model.md").read_text(encoding="utf-8")
@@ -92,5 +92,5 @@ def test_pages_can_be_looked_through(page: Path) -> None:
 def test_a_first_submission_is_a_page_of_five_commands() -> None:
     """Oracle: what somebody reads before a first job: 800 words, and what is typed in this order."""
     text = (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^    python run_all\.py (\w+)", text.partition("## What you will see")[0], re.M)
+    commands = re.findall(r"^python run_all\.py (\w+)", text.partition("## What you will see")[0], re.M)
     assert len(text.split()) <= 800 and commands == ["doctor", "prepare", "run", "run", "status"]
