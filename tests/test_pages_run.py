@@ -1,0 +1,350 @@
+"""What README.md, CONTRIBUTING.md and the pages of docs/ show is tried as it stands, in a copy of the project.
+
+A page's blocks run in their order in one copy: commands line by line in a shell, a program by Python. A file is laid
+where `PLACES` or the paragraph before it says, and a suite or a method is then planned or trained.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.support import forked_python, tiny_suite
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+NAMED = re.compile(r"`([\w/]+\.(?:toml|yaml|py))`")
+PROJECT = ("benchmark", "methods", "analysis", "paper_tables", "results/demo")
+TRAINING = "python run_all.py run bert_base --set 'methods=[\"{name}\"]' --seeds 7 --out {name}"
+
+# What takes a command's place.
+REPLACED = {" --executor slurm": ""}  # tests/test_slurm*.py have a cluster; everywhere else `run` trains here
+
+# Commands that are not run, by their beginning, and why.
+NOT_RUN = {
+    "make test": "it would run itself",
+    "make check": "it checks this code, and not what it does; .ci/run calls it",
+    ".venv/bin/python -m pytest": "it would run tests in a test",
+    ".ci/run": "it installs Slurm, and runs these tests",
+    "python run_all.py doctor": "Slurm: tests/test_slurm.py asks its cluster",
+    "make slurm-demo": "Slurm: it starts a cluster; tests/test_slurm.py has one",
+    "make gpu-check": "a GPU; tests/test_gpu_check.py runs it with a stand-in",
+    "python run_all.py run mine.toml --processes all": "a GPU for each process",
+}
+
+# Blocks that are not run, by their page and a line.
+BLOCKS_NOT_RUN = {
+    ("starting_from_a_model.md", 'start = "meta-llama/Llama-3.2-1B"'): "the Hub, which asks who reads this model",
+}
+
+# Pages whose blocks another test runs.
+ELSEWHERE = {"python.md": "tests/test_python_page.py"}
+
+SMALL = "# small\n"
+
+DEMO = ("python", "scipy", "sklearn", "pandas", "torch")
+DOMAIN = '{{ name = "{0}", train = ["../../texts/{0}.jsonl"] }}'
+
+# Files that are made small before commands use them, by patterns of their text.
+SMALLER = {
+    "benchmark/suites/demo.toml": {
+        r"\nmethods = \[.*?\]": '\nmethods = ["naive", "er"]',
+        r"\ndomains = \[.*?\n\]": f"\ndomains = [{', '.join(map(DOMAIN.format, DEMO))}]",
+        r"\ntasks = \[.*?\n\]": "",
+        r"\ntables = \[.*?\n\]": '\ntables = ["main_pretraining", "trend_ap"]',
+        r"\namount = \[.*?\]": "\namount = 0.05",
+    },
+    "base.toml": {
+        "stdlib": "joblib",
+        "max_valid_bytes = 60_000": "max_valid_bytes = 6_000",
+        r"amount = [\d.]+": "amount = 0.5",
+    },
+    "mine.toml": {
+        "stdlib": "joblib",
+        r"max_valid_bytes = [\d_]+": "max_valid_bytes = 6_000",
+        r"\bamount = (\[.*?\]|[\d.]+)": "amount = 0.5",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block of a file goes, between what else that file holds, and what is done with it."""
+
+    file: str
+    around: str = "{block}"
+    then: str = "python run_all.py run {file} --dry-run"
+
+
+EXTENDED = 'extends = "bert_base"\n{block}'
+OPTIMIZER = """
+import torch
+
+from benchmark.settings.optimizers import Optimizer, Part
+
+
+{block}"""
+SIDE = """
+from dataclasses import dataclass
+
+from torch import nn
+
+from benchmark.models.kinds.extended import ExtendedModel
+from benchmark.training.method import LifelongMethod
+
+
+{block}
+
+@dataclass
+class Side(LifelongMethod):
+    title = "Side"
+
+    def start_stage(self, model, stage):
+        return WithSide(model, 4)
+"""
+
+# Where blocks go whose page does not say it in the paragraph before, by their page and a part of them.
+PLACES = {
+    ("README.md", "class ER"): Place("methods/er.py", then=TRAINING.format(name="er")),
+    ("adding_a_method.md", "[options.l2_sp]"): Place(
+        "weak.toml", 'extends = "bert_base"\nmethods = ["l2_sp"]\n{block}'
+    ),
+    ("adding_a_method.md", "def radam"): Place("my_package/radam.py", OPTIMIZER, then=""),
+    ("adding_a_method.md", "class WithSide"): Place("methods/side.py", SIDE, TRAINING.format(name="side")),
+    ("adding_a_method.md", "radam = "): Place(
+        "my_package/pyproject.toml", then="python run_all.py run bert_base --set training.optimizer=radam"
+    ),
+    ("data.md", "domains = ["): Place(
+        "domains.toml", 'extends = "bert_base"\nmodel.ladder = [{ layers = 1, hidden_size = 16 }]\n{block}'
+    ),
+    ("downstream.md", "[[tasks]]"): Place("task.toml", EXTENDED),
+    ("downstream.md", "[tasks.dataset]"): Place(
+        "dataset.toml", 'extends = "bert_base"\n[[tasks]]\nname = "mnli"\ndomain = "wb"\n{block}'
+    ),
+    ("downstream.md", "[finetuning]"): Place("finetuning.toml", EXTENDED),
+    ("downstream.md", "[evaluate]"): Place("asking.toml", EXTENDED),
+    ("slurm.md", "[slurm]"): Place("site.toml", then="python run_all.py run bert_base --dry-run"),
+    ("slurm_details.md", "[[rows]]"): Place("rows.toml", EXTENDED),
+    ("slurm_details.md", "[slurm]"): Place("many.toml", EXTENDED),
+    ("starting_from_a_model.md", "path/to/model"): Place("start.toml", 'extends = "mine.toml"\n{block}'),
+    ("your_own_text.md", 'title = "letters, news, recipes"'): Place("mine.toml"),
+    ("your_own_text.md", "document_mask"): Place("masked.toml"),
+    ("your_own_text.md", "on_error"): Place("skipping.toml"),
+    ("your_own_text.md", "weight = "): Place("mixed.toml"),
+    ("your_own_text.md", "replay = "): Place("replaying.toml"),
+    ("your_own_text.md", "evaluate = "): Place("asking.toml", then=""),
+    ("your_own_text.md", "task: colours"): Place(
+        "tasks/colours.yaml", then="python run_all.py run asking.toml --dry-run"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[str]:
+    with forked_python.serve() as address:
+        yield address
+
+
+@pytest.fixture
+def copy(python: str, tmp_path: Path) -> Path:
+    """A copy of the project with the files that the pages speak of, whose `python` is forked."""
+    project = tmp_path / "project"
+    for name in PROJECT:
+        shutil.copytree(ROOT / name, project / name)
+    for name in ("run_all.py", "Makefile", "setup.cfg", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, project)
+    forked_python.install(python, project / ".venv/bin/python")
+    (project / ".venv/installed").touch()
+    small = tiny_suite.write(project).read_text()
+    for name, domain in {"a": "wb", "b": "bio"}.items():
+        small = small.replace(f'{{ name = "{name}",', f'{{ name = "{domain}",')
+    (project / "benchmark/suites/bert_base.toml").write_text(small)
+    (project / "SUITE.toml").write_text(small)
+    for name in DEMO:
+        write_lines(project / f"texts/{name}.jsonl", [{"text": f"{name} {text}"} for text in list_texts()])
+    return project
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    language: str
+    before: str  # the paragraph before it
+    text: str
+
+    def find_place(self) -> Place | None:
+        """Where the table or the paragraph before it says that it goes; None for commands and programs."""
+        for (page, part), place in PLACES.items():
+            if page == self.page and part in self.text:
+                return place
+        endings = {"toml": ".toml", "yaml": ".yaml", "python": ".py"}
+        named = [name for name in NAMED.findall(self.before) if name.endswith(endings.get(self.language, " "))]
+        if not named:
+            return None
+        return Place(named[-1]) if self.language == "toml" else Place(named[-1], then="")
+
+    def list_commands(self) -> list[str]:
+        """The lines that are run."""
+        lines = self.text.splitlines()
+        return [line for line in lines if not any(line.startswith(command) for command in NOT_RUN)]
+
+    def runs(self) -> bool:
+        if any(page == self.page and part in self.text for page, part in BLOCKS_NOT_RUN):
+            return False
+        return self.language != "bash" or bool(self.list_commands())
+
+
+def list_blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page.name, match[1], text[: match.start()].rstrip().rpartition("\n\n")[2], match[2])
+        for match in BLOCK.finditer(text)
+        if match[1] != "text"
+    ]
+
+
+BLOCKS = {page.name: blocks for page in PAGES if (blocks := list_blocks(page))}
+
+
+def write_lines(file: Path, rows: list[dict[str, object]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
+
+
+def list_texts() -> list[str]:
+    words = tiny_suite.words("a")
+    return [" ".join(words[start : start + 30]) + f" {start}" for start in range(0, 6000, 30)]
+
+
+def write_what_a_page_speaks_of(page: str, project: Path) -> None:
+    """The files that a reader of the page has."""
+    texts = list_texts()
+    if page == "README.md":
+        (project / "FOLDER").symlink_to("runs")
+    elif page == "your_own_text.md":
+        write_lines(project / "texts/letters/all.jsonl", [{"body": text} for text in texts])
+        write_lines(project / "texts/news/2024.jsonl.gz", [{"text": f"news {text}"} for text in texts])
+        for folder in ("recipes", "wiki"):
+            (project / "texts" / folder).mkdir()
+        for number in range(40):
+            (project / f"texts/recipes/{number}.txt").write_text(f"recipe {texts[number]}\n")
+        pd.DataFrame({"text": [f"wiki {text}" for text in texts]}).to_parquet(project / "texts/wiki/1.parquet")
+        write_lines(project / "tasks/questions.jsonl", [{"question": "red", "choices": ["green", "one"], "answer": 0}])
+    elif page == "data.md":
+        write_lines(project / "notes/1.jsonl", [{"text": text} for text in texts])
+        write_lines(project / "more/1.jsonl.gz", [{"text": text} for text in texts])
+        write_lines(project / "held_out.jsonl", [{"text": text} for text in texts])
+    elif page == "downstream.md":
+        for split in ("train", "dev", "test"):
+            rows: list[dict[str, object]] = [{"text": text, "label": text[:3]} for text in texts]
+            write_lines(project / f"tasks/chemprot/{split}.jsonl.gz", rows)
+        (project / "my_tasks").mkdir()
+        (project / "my_tasks/mine.yaml").write_text("task: mine\n")
+    elif page == "starting_from_a_model.md":
+        (project / "path/to").mkdir(parents=True)
+        (project / "path/to/model").symlink_to(project / "base")
+    elif page == "growth.md":
+        run("python run_all.py run SUITE --methods naive --out trained", project)
+        run("python run_all.py export runs/suites/SUITE/naive-*.jsonl CHECKPOINT --prompt none", project)
+        write_lines(project / "FILE.jsonl", [{"text": text} for text in texts])
+
+
+def make_small(project: Path) -> None:
+    """Put small suites in place of large ones."""
+    for name, patterns in SMALLER.items():
+        file = project / name
+        if not file.exists() or file.read_text().endswith(SMALL):
+            continue
+        text = large = file.read_text()
+        for pattern, replacement in patterns.items():
+            text = re.sub(pattern, replacement, text, flags=re.S)
+        assert text != large, f"nothing of {name} is made small"
+        file.write_text(text + SMALL)
+
+
+def install_package(pyproject: Path) -> None:
+    """Write the entry points of a package as pip does, beside its folder, which is where Python looks."""
+    groups = tomllib.loads(pyproject.read_text())["project"]["entry-points"]
+    lines = []
+    for group, points in groups.items():
+        lines += [f"[{group}]", *(f"{name} = {place}" for name, place in points.items())]
+    information = pyproject.parent.with_suffix(".dist-info")
+    information.mkdir()
+    (information / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def run(command: str, project: Path) -> str:
+    """What a shell in this folder prints of a command, which must succeed."""
+    make_small(project)
+    for words, replacement in REPLACED.items():
+        command = command.replace(words, replacement)
+    environment = {**os.environ, "PATH": f"{project}/.venv/bin:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    shell = ["bash", "-o", "pipefail", "-ec", command]
+    done = subprocess.run(
+        shell, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [page for page in BLOCKS if page not in ELSEWHERE])
+def test_the_page_runs(page: str, copy: Path) -> None:
+    """Oracle: the exit status of what a reader types, and of a plan or a training with what a page shows of a file."""
+    write_what_a_page_speaks_of(page, copy)
+    for block in BLOCKS[page]:
+        place = block.find_place()
+        if not block.runs():
+            continue
+        if block.language == "bash":
+            for line in block.list_commands():
+                run(line, copy)
+        elif place:
+            file = copy / place.file
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(place.around.replace("{block}", block.text))
+            if file.name == "pyproject.toml":
+                install_package(file)
+            if place.then:
+                run(place.then.replace("{file}", place.file), copy)
+        else:
+            assert block.language == "python", f"{page}: which file is this of? Say so, or in PLACES:\n{block.text}"
+            (copy / "block.py").write_text(block.text)
+            run("python block.py", copy)
+
+
+def test_eight_of_ten_blocks_run() -> None:
+    """Oracle: a count of the blocks, and the tables above, each of whose entries is of some block."""
+    blocks = [block for page in BLOCKS.values() for block in page]
+    tried = [block for block in blocks if block.runs()]
+    assert len(tried) >= 0.8 * len(blocks), f"{len(tried)} of {len(blocks)}"
+    for page, part in [*PLACES, *BLOCKS_NOT_RUN]:
+        assert any(block.page == page and part in block.text for block in blocks), f"{page} has no {part}"
+    lines = [line for block in blocks if block.language == "bash" for line in block.text.splitlines()]
+    for command in NOT_RUN:
+        assert any(line.startswith(command) for line in lines), f"no page has {command}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_say_what_they_are(page: Path) -> None:
+    """Oracle: the rule of CONTRIBUTING.md: a fence with a language, and nothing indented in its place."""
+    text = page.read_text(encoding="utf-8")
+    assert {match[1] for match in BLOCK.finditer(text)} <= {"bash", "python", "toml", "yaml", "text"}
+    assert not re.search(r"\n\n {4}(?![-*] )", BLOCK.sub("", text))
