@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import signal
+import subprocess
+from collections.abc import Callable
 
 import pytest
 
 from tests.support import processes
 from tests.support.programs import start_in
 from tests.support.suite_folder import SuiteFolder, copy_code, wait_until, write_texts
+
+PATIENCE = 250.0  # seconds
 
 
 @pytest.fixture
@@ -34,21 +37,28 @@ if __name__ == "__main__":
 """
 
 
+def expect_end(process: subprocess.Popen[str], work_is_under_way: Callable[[], bool]) -> str:
+    """Send SIGTERM as work is under way, and expect that no process is left. Returns what was said."""
+    below: set[int] = set()
+    try:
+        wait_until(work_is_under_way, PATIENCE)
+        below = processes.descendants(process.pid)
+        process.terminate()
+        said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130, said
+        wait_until(lambda: not below & set(processes.everyone()), PATIENCE)
+    finally:
+        processes.kill({process.pid, *below, *processes.descendants(process.pid)})
+    return said[1]
+
+
 def test_a_pair_of_processes_ends_with_its_parent(tmp_path) -> None:
     """Two processes work, as those of `check`, and SIGTERM comes. Oracle: the system's processes."""
     program = tmp_path / "pair.py"
     program.write_text(PAIR)
     (tmp_path / "pair").mkdir()
     process = start_in(tmp_path, program, tmp_path / "pair")
-    wait_until(lambda: len(list((tmp_path / "pair").iterdir())) == 2)
-    below = processes.descendants(process.pid)
-    assert len(below) >= 2
-    process.terminate()
-    try:
-        assert process.wait(timeout=60) == 130
-        wait_until(lambda: not below & set(processes.everyone()))
-    finally:
-        processes.kill({process.pid, *below})
+    expect_end(process, lambda: len(list((tmp_path / "pair").iterdir())) == 2)
 
 
 def test_a_run_that_sigterm_ends_leaves_no_process(tiny: SuiteFolder, tmp_path) -> None:
@@ -59,12 +69,6 @@ def test_a_run_that_sigterm_ends_leaves_no_process(tiny: SuiteFolder, tmp_path) 
         tiny.tell(row, "slow")
     command = ("run_all.py", *tiny.arguments("run", "--parallel", "2"))
     process = start_in(code, *command, path=code)
-    wait_until(lambda: (tiny.runs / "suites").exists() and len(processes.descendants(process.pid)) >= 4)
-    below = processes.descendants(process.pid)
-    process.send_signal(signal.SIGTERM)
-    try:
-        said = process.communicate(timeout=120)
-        assert process.returncode == 130 and "goes on" in said[1], said
-        wait_until(lambda: not below & set(processes.everyone()))
-    finally:
-        processes.kill({process.pid, *below})
+    # a resource tracker, a fork server and two workers
+    said = expect_end(process, lambda: len(processes.descendants(process.pid)) >= 4)
+    assert "`run` goes on" in said
