@@ -14,9 +14,6 @@ import json
 import os
 import platform
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ import torch
 
 import run_all
 from tests.support import tiny_suite
-from tests.support.thorough import only_thorough
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden.json"
@@ -46,8 +42,6 @@ METHODS = [
 ]
 ARCHITECTURES = ("bert", "gpt", "llama")
 FORCED = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE")
-AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-TEXTS = ROOT.parent / "shared" / "data"
 SUITE = """
 extends = "tiny.toml"
 title = "{architecture}"
@@ -76,8 +70,6 @@ train = "train.jsonl"
 dev = "dev.jsonl"
 test = "test.jsonl"
 """
-
-STAGE = "7bcaffcf8642"  # the first of "ER, C/16" of map.toml with seed 0: 3.2e10 FLOPs on Wikipedia
 
 
 def train(folder: Path, architecture: str) -> dict[str, Any]:
@@ -174,17 +166,6 @@ def test_scores_stay(golden: dict[str, Any], tmp_path: Path) -> None:
 def test_reports_of_studies_stay(study: str) -> None:
     """Oracle: `verify`: the committed report is, byte for byte, what the committed records give."""
     assert run_all.main(["verify", str(ROOT / "results" / study)]) == 0
-
-
-@only_thorough
-@pytest.mark.skipif(not TEXTS.is_dir(), reason="the text of the studies is not here")
-def test_a_stage_of_a_study_comes_to_its_weights(tmp_path: Path) -> None:
-    """Oracle: the archive, of a CPU without AVX-512; results/README.md says how others compute so."""
-    (tmp_path / "data").symlink_to(TEXTS)  # where the suites look for it
-    study = tmp_path / "results" / "when_growing_pays"
-    shutil.copytree(ROOT / "results" / study.name, study)
-    command = [sys.executable, str(ROOT / "run_all.py"), "verify", str(study), "--runs", "runs", "--stage", STAGE]
-    subprocess.run(command, cwd=tmp_path, env={**os.environ, **AVX2}, check=True)
 
 
 def main() -> None:
