@@ -279,7 +279,7 @@ def _note_empty_costs(part: Study, values: pd.DataFrame) -> list[str]:
     curves = part.finished.groupby(["row", "seed"], sort=False)
     spent = curves.apply(lambda curve: _select_last_stage(curve).iloc[-1])
     lines = []
-    for unit in [name for name in values if not UNITS[name].is_wall_time]:
+    for unit in [str(name) for name in values if not UNITS[str(name)].is_wall_time]:
         label = UNITS[unit].label
         unrecorded = spent.index[spent[unit].isna()].unique("row")
         empty = values.index[values[unit].isna()].unique("row")

@@ -12,7 +12,7 @@ from analysis.notes import collect_notes
 from benchmark.instruments import speed
 from benchmark.instruments.conformance import ALONE, TinyRuns
 from benchmark.records import StageLine
-from benchmark.settings.base import ConfigError
+from benchmark.settings.base import ConfigError, Settings
 from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Budget, Data, Model, RunConfig, Tokenizer, Training
 from benchmark.training import step_times
@@ -129,7 +129,8 @@ def test_whatever_changes_a_step_s_time_is_asked_of_the_table() -> None:
     `deterministic` chooses other kernels; at its default it is left out, so tables without it hold."""
     config = methods.list_runs(load_suite("demo"), ("naive",))[0]
     asked = list_settings(config)
-    for room, kind in {"model": Model, "tokenizer": Tokenizer, "data": Data, "training": Training}.items():
+    kinds: dict[str, type[Settings]] = {"model": Model, "tokenizer": Tokenizer, "data": Data, "training": Training}
+    for room, kind in kinds.items():
         fields = {key.partition(".")[2] for key in asked if key.startswith(f"{room}.")}
         assert fields | step_times.NO_TIME[room] == {*kind.model_fields} and not fields & step_times.NO_TIME[room]
     assert find_times(config)[0].phases and asked["training.deterministic"] is None

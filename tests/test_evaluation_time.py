@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import methods
 import run_all
 from benchmark.data import corpus
+from benchmark.data.tokens import find_prepared_corpus
 from benchmark.instruments.new_suite import write_suite
 from benchmark.jobs.executors import local
 from benchmark.jobs.state import RunState, StageState, read_stage
@@ -116,7 +118,7 @@ def test_a_setting_that_is_not_used_changes_no_key() -> None:
     assert not {"valid_share", "cut_at_blank_lines"} & {*first.model_dump(), *first.model_dump(mode="json")}
 
 
-def call(*words: str | Path) -> int:
+def call(*words: object) -> int:
     return run_all.main([*map(str, words)])
 
 
@@ -128,14 +130,15 @@ def test_a_dry_run_counts_evaluation(
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", tmp_path / "runs", "--methods", "naive,er"]
     speed = 1e6
-    monkeypatch.setattr(
-        local, "EXECUTOR", local.Executor(local.describe, local.execute, guess_flops_per_second=lambda: speed)
-    )
+    monkeypatch.setattr(local, "EXECUTOR", dataclasses.replace(local.EXECUTOR, guess_flops_per_second=lambda: speed))
     assert call("run", suite, *places, "--dry-run") == 0
     assert "Evaluation, which" not in capsys.readouterr().out
     assert call("prepare", suite, *places) == 0
-    told = capsys.readouterr().out
-    held = sum(int(count) for count in re.findall(r"([\d,]+) validation tokens", told.replace(",", "")))
+    capsys.readouterr()
+    [config] = methods.list_runs(load_suite(str(suite)), ("naive",))
+    prepared = find_prepared_corpus(config, Store(tmp_path / "runs"))
+    assert prepared
+    held = sum(len(domain.valid) for domain in prepared.domains)
     assert call("run", suite, *places, "--dry-run") == 0
     told = capsys.readouterr().out
     stages = [5, 6, 6]

@@ -11,7 +11,8 @@ import torch
 
 import methods
 from benchmark.data.tokenizer import Vocabulary
-from benchmark.instruments.conformance import ALONE, TinyRuns, call_in_two_processes, load_weights, make_tiny_config
+from benchmark.instruments.comparisons import load_weights
+from benchmark.instruments.conformance import ALONE, TinyRuns, call_in_two_processes, make_tiny_config
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
 from benchmark.training.batch_parts import check_method

@@ -445,8 +445,13 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
 
     Empty where the tokenizer or the replayed text is not prepared: then no stage is known.
     """
-    into, data, keys = Place(store.data, makes=False), config.data, dict[str, str]()
-    identify = lambda text: corpus.identify(text, data.valid_share, store.data / "texts", makes=False)  # noqa: E731
+    into = Place(store.data, makes=False)
+    data = config.data
+    keys: dict[str, str] = {}
+
+    def identify(text: Domain) -> str:
+        return corpus.identify(text, data.valid_share, store.data / "texts", makes=False)
+
     replayed = config.learned[len(config.domains) :]
     try:
         if config.start:

@@ -279,7 +279,7 @@ def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
     sources = Sources.read()
     start_fork_server()
     given = (sources, get_free_port(), act, arguments)
-    pair = torch.multiprocessing.start_processes(  # type: ignore[attr-defined]
+    pair = torch.multiprocessing.start_processes(  # type: ignore[attr-defined, no-untyped-call]
         _be_one_of_two, given, nprocs=2, join=False, daemon=True, start_method="forkserver"
     )
     try:

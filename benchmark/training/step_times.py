@@ -142,8 +142,8 @@ def find_times(config: RunConfig) -> Sequence[StageTimes]:
         if is_asked_for and is_alike(row.settings, settings) and len(row.stages) >= len(config.domains):
             return row.stages
     if naive := find_naive(rows, config):
-        further = len(config.domains) - len(naive)  # as many stages as the run has
-        return [structs.replace(times, estimated=True) for times in (*naive, *naive[-1:] * further)]
+        further = [naive[-1]] * (len(config.domains) - len(naive))  # as many stages as the run has
+        return [structs.replace(times, estimated=True) for times in (*naive, *further)]
     raise ConfigError(
         f"{path} has step times neither of {config.method} with options {config.options} nor of naive, with the other "
         f"settings of row {config.row!r}; measure them into another file: `run_all.py speed {config.suite} --reference "

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def start_in(folder: Path, *words: str | Path, path: Path = ROOT) -> subprocess.Popen[str]:
+def start_in(folder: Path, *words: object, path: Path = ROOT) -> subprocess.Popen[str]:
     """A Python program that stands in a folder, in an environment that has the code of `path`."""
     environment = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
     environment.pop("GOMP_SPINCOUNT", None)

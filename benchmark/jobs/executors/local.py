@@ -247,4 +247,9 @@ def guess_flops_per_second() -> float:
     return UTILISATION * 2 * SIDE**3 / min(times)
 
 
-EXECUTOR = Executor(describe, execute, examine=examine, guess_flops_per_second=guess_flops_per_second)
+EXECUTOR = Executor(
+    describe=describe,
+    execute=execute,
+    examine=examine,
+    guess_flops_per_second=guess_flops_per_second,
+)

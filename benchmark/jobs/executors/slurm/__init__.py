@@ -394,4 +394,11 @@ def _check_node(asked: Slurm, units: set[str], folder: Path) -> str:
     return f"wrong  {said}: look at its driver, and at torch's build for it" if lacks else f"ok     {said}"
 
 
-EXECUTOR = Executor(describe, execute, count_gpus, list_jobs, cancel, examine)
+EXECUTOR = Executor(
+    describe=describe,
+    execute=execute,
+    count_gpus=count_gpus,
+    list_jobs=list_jobs,
+    cancel=cancel,
+    examine=examine,
+)
