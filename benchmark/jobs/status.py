@@ -245,9 +245,10 @@ def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
         config = state.config
         for stage in range(len(state.finished), len(config.domains)):
             size = config.model.ladder[min(stage, len(config.model.ladder) - 1)]
-            tokens = state.valid_tokens * count_evaluations(config.training.evaluations, stage)
-            flops = FORWARD * count_parameters(size, config.tokenizer.vocabulary) * tokens
-            reads[state.planned[stage]] = (tokens, flops)
+            count = count_evaluations(config.training.evaluations, stage)
+            parameters = count_parameters(size, config.tokenizer.vocabulary)
+            flops = FORWARD * parameters * state.valid_tokens * count
+            reads[state.planned[stage]] = (state.valid_tokens * count, flops)
     tokens = sum(count for count, _ in reads.values())
     if not tokens:
         return
