@@ -53,7 +53,7 @@ model = {{ architecture = "{architecture}" }}
 OPTIONS = """
 [options]  # so strong that six steps show them: each, a twentieth stronger, changes perplexities by more than 1e-4
 ewc = { strength = 10.0 }
-mas = { strength = 0.1 }
+mas = { strength = 1.0 }
 logit_kd = { replay = 0.5 }
 lifelong_moe = { distillation = 30.0 }
 """
