@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 @dataclass
 class ELLE(AdaptiveReplay):
     title = "ELLE"
-    space: ClassVar = {"recover": (0.1, 0.2, 0.3), "replay": (0.1, 0.2, 0.3), "noise": (0.0, 0.01)}
+    space: ClassVar = {"recover": (0.1, 0.2, 0.3), "replay": (0.1, 0.2, 0.3), "noise": (0.0, 0.5)}
     state = ("copied", *AdaptiveReplay.state)
 
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
     recover: PartOfStage = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
-    noise: NotNegative = 0.01  # where "fpi" splits a neuron: standard deviation (the released code's)
-    noise_scale: Literal["absolute", "relative"] = "absolute"  # the released code's, or relative to the weights' spread
+    noise: NotNegative = 0.5  # where "fpi" splits a neuron: of the std of new weights (released code: 0.01 of 0.02)
     prompts: bool = True  # PT: a prompt for each domain
     replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
     adaptive: Count = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
@@ -41,10 +40,9 @@ class ELLE(AdaptiveReplay):
         if stage.first:  # nothing but the prompts makes it differ from Naive's
             return {"prompts": True} if self.prompts else {}
         signature = super().signature(stage)
-        splits = self.width and self.growth_mode == "fpi"
-        if self.noise_scale == "relative" or not (self.noise and splits):
-            del signature["noise_scale"]  # younger than the others: stages that it does not change keep their keys
-        return signature
+        if self.noise and self.width and self.growth_mode == "fpi":
+            return {**signature, "version": 2}  # a class attribute would also change the keys of stages without noise
+        return {**signature, "noise": 0.02 * self.noise}  # unused: as it stood in keys before it was a share
 
     def uses_memory(self, stage: Stage) -> bool:
         return super().uses_memory(stage) or (self.growth_mode == "exact" and not stage.first)  # which it is fitted to
@@ -68,7 +66,6 @@ class ELLE(AdaptiveReplay):
             hidden_size,
             mode=self.growth_mode,
             noise=self.noise if self.growth_mode == "fpi" else 0.0,
-            noise_scale=self.noise_scale,
             copy=self.copied_layer,
             copied=self.copied,
             seed=stage.seed,

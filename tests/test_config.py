@@ -123,7 +123,7 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
         ("er", {"replya": 0.5}, "replya: no such key (did you mean 'replay'?); there are replay"),
         ("er", {"replay": 1.5}, "replay: Input should be less than or equal to 1 (got 1.5)"),
         ("er", {"replay": math.nan}, "replay: Input should be a finite number (got nan)"),
-        ("elle", {"noise_scale": "rel"}, "noise_scale: Input should be 'absolute' or 'relative' (got 'rel')"),
+        ("elle", {"growth_mode": "fp"}, "growth_mode: Input should be 'fpi', 'exact' or 'aki' (got 'fp')"),
     ],
 )
 def test_method_options_are_checked_when_built(method, options, message) -> None:

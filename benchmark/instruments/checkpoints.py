@@ -185,7 +185,7 @@ def grow_checkpoint(
     rows = _take_rows(network, read, seed)
     before = _measure(network, rows, read)
     with replace_folder(out) as folder:
-        fit, noise = rows if read else None, 0.0 if mode == "exact" else 0.01
+        fit, noise = rows if read else None, 0.0 if mode == "exact" else 0.5
         grown, record = growth.grow(
             network.cpu(), layers, hidden_size, mode=mode, noise=noise, seed=seed, calibration=fit
         )

@@ -40,6 +40,7 @@ OURS = (
     "text_vocabulary",
     "special_tokens",
     "document_mask",
+    "scaled",
 )  # keys of a configuration that nobody else reads
 NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold
 

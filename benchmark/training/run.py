@@ -233,6 +233,8 @@ class Run:
         keeps = keeps_optimizer(method.phases(stage))
         moments = checkpoint.load(previous / "optimizer.pt", cure=cure) if keeps else {}
         model = load_trained(previous)
+        if self.config.model.init == "scaled":
+            model.network.config.scaled = True  # which a stage that was trained before growth asked for it does not say
         set_state(method, {**get_state(method), **checkpoint.load(previous / "method.pt", cure=cure)})
         return inputs(model, moments=moments)
 

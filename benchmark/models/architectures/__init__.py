@@ -176,7 +176,6 @@ class Shape:
             "bos_token_id": BOS,
             "pad_token_id": PAD,
             "eos_token_id": EOS,
-            **({"initializer_range": self.hidden_size**-0.5} if self.scaled else {}),
         }
 
 
@@ -274,11 +273,15 @@ class Architecture:
         residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
         """
         family: Any = self.families[0]
-        network = family(self.make_configuration(shape))
+        config: Any = self.make_configuration(shape)
+        if shape.scaled:
+            config.scaled = True
+            config.initializer_range = find_initial_std(config, shape.hidden_size)
+        network = family(config)
         for layer in self.find_places(network).layers if shape.scaled else ():
-            for place, inputs in ((layer.attention.output, shape.hidden_size), (layer.ffn.down, 4 * shape.hidden_size)):
+            for place in (layer.attention.output, layer.ffn.down):
                 weight: Any = place.module.weight
-                nn.init.normal_(weight, std=(inputs * 2 * shape.layers) ** -0.5)
+                nn.init.normal_(weight, std=find_initial_std(config, place.shape[1], writes=True))
         return network
 
     def layers(self, network: Any) -> Sequence[nn.Module]:
@@ -302,6 +305,18 @@ def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tup
     same = (number.unsqueeze(2) == number.unsqueeze(1)) & ~first.unsqueeze(2)
     seen = same | first.unsqueeze(1)
     return positions, (seen.tril() if causal else seen).unsqueeze(1)
+
+
+def find_initial_std(config: Any, inputs: int, writes: bool = False) -> float:
+    """The standard deviation that the weights of a matrix with so many `inputs` have in a new network.
+
+    It is `initializer_range`, of a published network too, unless the network is scaled (`Architecture.build`).
+    `writes`: whether the matrix writes to the residual stream. Some of transformers' models begin such matrices with
+    less, which counts here in scaled networks alone.
+    """
+    if not getattr(config, "scaled", False):
+        return float(config.initializer_range)
+    return float((inputs * (2 * config.num_hidden_layers if writes else 1)) ** -0.5)
 
 
 _loaded: dict[str, Architecture] = {}

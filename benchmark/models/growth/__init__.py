@@ -17,7 +17,7 @@ from benchmark.models import architectures
 from benchmark.models.architectures import Affine, Architecture, Layer, Network, Place, list_parts
 from benchmark.models.devices import evaluating
 from benchmark.models.growth.exact import Exact, Fit, Padding, fit_head, silence_copies
-from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, NoiseScale, Width, plan_layers
+from benchmark.models.growth.width import Aki, Copy, Fpi, Heads, Width, plan_layers
 from benchmark.records import GrowthRecord
 from benchmark.settings.base import ConfigError
 
@@ -33,7 +33,6 @@ def grow(
     *,
     mode: Mode = "exact",
     noise: float = 0.0,
-    noise_scale: NoiseScale = "absolute",
     copy: Copy = "new",
     copied: Sequence[int] = (),
     seed: int = 0,
@@ -48,8 +47,8 @@ def grow(
         layers, hidden_size: the new size.
         mode: "exact" keeps the function wherever the architecture allows and comes close elsewhere; "fpi" is the
             paper's width expansion and plain copies of layers, "aki" likewise with new units from the layer above.
-        noise: standard deviation of the noise on split units (fpi only).
-        noise_scale: whether `noise` is "absolute", or "relative" to the standard deviation of each matrix.
+        noise: standard deviation of the noise on split units (fpi only), as a share of what each matrix has in a new
+            network of the old size (`architectures.find_initial_std`).
         copy: which layers to copy: "new" those never copied before, always the "first" or the "last", or "stack"
             the whole stack on itself.
         copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its last growth).
@@ -61,7 +60,7 @@ def grow(
     _check_size(network, layers, hidden_size)
     generator = torch.Generator().manual_seed(seed)
     sources, is_copy, copied_now = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
-    width = _make_width(network, hidden_size, generator, mode, (noise, noise_scale), calibration)
+    width = _make_width(network, hidden_size, generator, mode, noise, calibration)
     grown = build_larger(network, sources, hidden_size, read_epsilon(network) * width.variance)
     old, new = find_places(network), find_places(grown)
     wide = width.widen_layers(old.layers, sources)
@@ -83,12 +82,12 @@ def _make_width(
     hidden_size: int,
     generator: torch.Generator,
     mode: Mode,
-    noise: tuple[float, NoiseScale],
+    noise: float,
     calibration: Tensor | None,
 ) -> Width:
     sizes = network.config.hidden_size, hidden_size, read_heads(network.config), generator
     if mode == "fpi":
-        return Fpi(*sizes, *noise)
+        return Fpi(*sizes, noise, network.config)
     if mode == "aki":
         return Aki(*sizes)
     if find_architecture(network).rms_norm:

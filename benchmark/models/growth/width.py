@@ -9,14 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from benchmark.models.architectures import Affine, Attention, FeedForward, Layer, Network, Place
+from benchmark.models.architectures import (
+    Affine,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Place,
+    find_initial_std,
+)
 
-NoiseScale = Literal["absolute", "relative"]
 Copy = Literal["new", "first", "last", "stack"]
 
 
@@ -205,26 +212,26 @@ class Fpi(Width):
 
     Attributes:
         noise: standard deviation of the noise on the outgoing weights of units with copies (the paper's delta, which
-            is zero where C = 1).
-        noise_scale: "relative" multiplies it by the standard deviation of each old matrix.
+            is zero where C = 1), as a share of what the old matrix has in a new network.
+        config: of the old network, which tells that.
     """
 
     noise: float = 0.0
-    noise_scale: NoiseScale = "absolute"
+    config: Any = None
 
     def __post_init__(self) -> None:
         seed = self.generator.initial_seed()
         self.noise_generator = torch.Generator().manual_seed(seed)  # so the maps are as without
         self.hidden = draw_expansion(self.old, self.new, self.generator)
 
-    def widen_linear(self, linear: Affine, inputs: Tensor, outputs: Tensor) -> Affine:
+    def widen_linear(self, linear: Affine, inputs: Tensor, outputs: Tensor, writes: bool = False) -> Affine:
         """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] = b[outputs[o]]."""
         copies = count_copies(inputs)
         weight = take_columns(linear.weight.index_select(0, outputs), inputs) / copies
         if self.noise:
             noise = torch.randn(weight.shape, generator=self.noise_generator, dtype=weight.dtype)
-            scale = self.noise * (linear.weight.std() if self.noise_scale == "relative" else 1.0)
-            weight += scale * noise * (copies > 1)
+            std = self.noise * find_initial_std(self.config, linear.weight.shape[1], writes)
+            weight += std * noise * (copies > 1)
         return Affine(weight, linear.bias[outputs])
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
@@ -241,7 +248,7 @@ class Fpi(Width):
         return self.widen_linear(linear, self.hidden, outputs)
 
     def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
-        return self.widen_linear(linear, inputs, self.hidden)
+        return self.widen_linear(linear, inputs, self.hidden, writes=True)
 
     def widen_head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
         return self.widen_linear(head, self.hidden, self.hidden), self.widen_last_norm(norm)
