@@ -268,10 +268,16 @@ def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
-    """Rows with stages that their methods trained with other code than today's, of the same version."""
-    rows = ", ".join(dict.fromkeys(run.row for run in runs if run.other_code))
-    note = f"Methods' code has changed since, their `version` has not: {rows}. Their numbers are of the old one."
-    return [note] if rows else []
+    """Rows with stages that their methods trained with other code than today's, of the same version or an earlier."""
+    notes = {
+        "Methods' code has changed since, their `version` has not": [run.row for run in runs if run.other_code],
+        "Methods compute something else since": [run.row for run in runs if run.earlier],
+    }
+    return [
+        f"{what}: {', '.join(dict.fromkeys(rows))}. Their numbers are of the old one."
+        for what, rows in notes.items()
+        if rows
+    ]
 
 
 def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:

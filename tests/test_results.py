@@ -29,6 +29,7 @@ from benchmark.settings.load import load_suite
 from benchmark.settings.suite import Suites
 from benchmark.settings.tasks import SPLITS
 from benchmark.store import RunRecords, Store, load_runs
+from methods.er import ER
 from paper_tables import load_study, write_report
 from run_all import main, open_study
 from tests.support.record_lines import append_line, read_lines, write_lines
@@ -110,6 +111,22 @@ def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) ->
     """Oracle: the report as it was, though its method's code is another."""
     monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
     assert check(study)[1].startswith("report: 4 tables ")
+
+
+def test_a_run_of_an_earlier_version_stays_in_a_study_and_is_named(study: Path, monkeypatch) -> None:
+    """Oracle: the numbers as they were, and by hand: a method that computes something else has other code; with the
+    same code other keys are those of another run, and refused."""
+    monkeypatch.setattr(ER, "version", 2)
+    with pytest.raises(studies.ResultsError, match="er-s0-.* version or signature of its method"):
+        check(study)
+    monkeypatch.setattr("benchmark.training.identity.hash_code", lambda module: "another")
+    table = study / "report/tiny/main_pretraining.md"
+    numbers = table.read_text().splitlines()
+    suites = suites_of(study)
+    list(studies.render(study, suites, write_report))
+    assert check(study)[0].endswith(", 1 of an earlier version of their method")
+    assert set(numbers) < set(table.read_text().splitlines())
+    assert "compute something else since: ER. " in table.read_text()
 
 
 def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: Path, capsys) -> None:

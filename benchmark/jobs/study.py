@@ -242,6 +242,7 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
             store = lay_out(archives, Path(scratch) / "runs" / suite.name, [suite.name])
             identities = Identities(store, build)
             runs, wanted = load_runs(store.root, suite.name), {config.id: config for config in configs}
+            earlier = 0
             for run in runs:
                 if run.id not in wanted:
                     raise ResultsError(
@@ -250,9 +251,12 @@ def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Buil
                     )
                 is_reference = build(run.line.method, run.line.options).group == "references"
                 check_budgets(wanted[run.id], run, anew=is_reference)
-                if why := identities.identify(wanted[run.id], run.lines).why:
-                    raise ResultsError(f"{suite.name}: {run.id}: {why}")
-            yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget"
+                identity = identities.identify(wanted[run.id], run.lines)
+                if identity.why:
+                    raise ResultsError(f"{suite.name}: {run.id}: {identity.why}")
+                earlier += identity.earlier
+            of_those = f", {earlier} of an earlier version of their method" if earlier else ""
+            yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget{of_those}"
             _render_report(suite, configs, runs, store, out, write_report)
         compared = _compare_reports(folder / REPORT, out)
         yield f"report: {compared} tables rendered again from the records are the same"

@@ -23,7 +23,7 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import RunConfig
 from benchmark.store import RunRecords, Store, leave_out
 from benchmark.training.keys import hash_code, make_stage_keys
-from benchmark.training.method import Build
+from benchmark.training.method import Build, LifelongMethod
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Identity:
     prepared: bool
     code: tuple[str, str]  # its method, and a hash of that one's code
     why: str = ""  # its records are not of it
+    earlier: bool = False  # they are of an earlier version of its method, in an archive
     sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
     valid_tokens: int = 0  # of all that an evaluation reads, where they are
 
@@ -60,7 +61,8 @@ class Identities:
     def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
         """The identity of a run, and whether its records are of its text, tokenizer and method's version.
 
-        Records are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive.
+        Records are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive,
+        which also keeps runs of an earlier version of their method: its code was another then, and so may its keys be.
         Raises NotHere for a text that is not here, and of which nothing is recorded.
         """
         method, corpus = self.build(config.method, config.options), self._find_corpus(config)
@@ -81,6 +83,9 @@ class Identities:
             count = sum(domain.name in tokens for domain in config.domains)
             keys = make_stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])[:count]
         why = ""
+        earlier = recorded is not None and keys != recorded.stages and self._keeps(recorded, method)
+        if recorded and earlier:
+            keys = recorded.stages
         if recorded and not keys:
             why = "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
         elif recorded and (keys != recorded.stages or recorded.tokens not in ({}, tokens)):
@@ -91,6 +96,7 @@ class Identities:
             isinstance(corpus, Corpus),
             (config.method, hash_code(type(method).__module__)),
             why,
+            earlier,
             sizes,
             valid_tokens,
         )
@@ -113,7 +119,19 @@ class Identities:
         # not in an archive, whose report is what its records give, whatever is refactored later
         other_code = not self.store.is_archive and any(map(identity.had_other_code, begun))
         reads_domain = self.build(config_of_run.method, config_of_run.options).reads_domain()
-        return dataclasses.replace(run, other_code=other_code, reads_domain=reads_domain)
+        return dataclasses.replace(
+            run,
+            other_code=other_code,
+            earlier=identity.earlier,
+            reads_domain=reads_domain,
+        )
+
+    def _keeps(self, recorded: RunLine, method: LifelongMethod) -> bool:
+        """Whether this is an archive of a run whose last stage its method trained with other code than now."""
+        if not self.store.is_archive or not recorded.stages:
+            return False
+        begun = find_last(self.store.read_stage(recorded.stages[-1]), StageLine)
+        return begun is not None and begun.method_code != hash_code(type(method).__module__)
 
     def _agrees(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is the recorded one."""
