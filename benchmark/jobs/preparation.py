@@ -162,9 +162,11 @@ def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[st
 def name_moving_sets(config: RunConfig) -> str:
     """The data sets of the Hub that name no commit, and why they should."""
     texts = (*config.domains, *config.probes)
-    of_texts = [dataset for text in texts for part in text.parts for dataset in part.datasets]
+    datasets = [dataset for text in texts for part in text.parts for dataset in part.datasets]
+    names = [dataset.path for dataset in datasets if not dataset.revision]
     of_tasks = [task.dataset for task in config.tasks if task.dataset]
-    moving = dict.fromkeys(source.path for source in (*of_texts, *of_tasks) if not source.revision)
+    names += [dataset.path for dataset in of_tasks if not dataset.revision]
+    moving = dict.fromkeys(names)
     if not moving:
         return ""
     return f"{', '.join(moving)}: no commit is named, so the text may change. Give `revision`"

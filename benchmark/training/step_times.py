@@ -17,7 +17,7 @@ from msgspec import structs
 
 from benchmark.files import write_json
 from benchmark.records import Hardware
-from benchmark.settings.base import ConfigError
+from benchmark.settings.base import ConfigError, Settings
 from benchmark.settings.names import ROOT
 from benchmark.settings.suite import Data, Model, RunConfig, Tokenizer, Training
 
@@ -64,7 +64,12 @@ def list_settings(config: RunConfig) -> dict[str, Any]:
 
     None: a setting that is left out, as it has its default; older tables do not have it.
     """
-    kinds = {"model": Model, "tokenizer": Tokenizer, "data": Data, "training": Training}
+    kinds: dict[str, type[Settings]] = {
+        "model": Model,
+        "tokenizer": Tokenizer,
+        "data": Data,
+        "training": Training,
+    }
     relevant = {room: set(kinds[room].model_fields) - names for room, names in NO_TIME.items()}
     content = config.model_dump(mode="json", include=relevant)
     return {f"{room}.{key}": content[room].get(key) for room, keys in relevant.items() for key in sorted(keys)}
