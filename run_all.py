@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Compare lifelong language-model pre-training methods: train what a suite's tables lack, then render them.
+"""Compare lifelong language-model pre-training methods: train what a suite's tables lack, then
+render them.
 
-`python run_all.py` alone runs the demo, in minutes on two cores. Each command below has a --help of its own.
+`python run_all.py` alone runs the demo, in minutes on two cores. Each command below has a --help of
+its own.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs import executors
 from benchmark.settings.command_line import parse, repeat_options
 
-if TYPE_CHECKING:  # what a command needs is imported when it is called: --help answers at once, plans before torch
+if (
+    TYPE_CHECKING
+):  # what a command needs is imported when it is called: --help answers at once, plans before torch
     from analysis.study import Study
     from benchmark.jobs.state import Survey
     from benchmark.settings.suite import RunConfig, Suite, Suites
@@ -39,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s")
     if options.command in COMPUTE:
         set_up_to_compute()
-    return run_command(partial(COMMANDS[options.command], options), ENDED.get(options.command, "ended"))
+    return run_command(
+        partial(COMMANDS[options.command], options), ENDED.get(options.command, "ended")
+    )
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
@@ -47,7 +53,9 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     import methods
     from benchmark.settings.load import load_suite, parse_set
 
-    overrides = dict(map(parse_set, options.set)) | ({"seeds": list(options.seeds)} if options.seeds else {})
+    overrides = dict(map(parse_set, options.set)) | (
+        {"seeds": list(options.seeds)} if options.seeds else {}
+    )
     suite = load_suite(name, overrides, repeat_options(options, name))
     return suite, methods.list_runs(suite, options.methods)
 
@@ -70,7 +78,9 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
 
 
 def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
-    """The folder of `--runs`; where it is a study's, its archives unpacked, of these suites if any is named."""
+    """The folder of `--runs`; where it is a study's, its archives unpacked, of these suites if any
+    is named.
+    """
     from benchmark.jobs.study import RECORDS, open_records
 
     names = [suite.name for suite, _ in suites]
@@ -78,11 +88,15 @@ def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
 
 
 def require_runs(runs: Path) -> Path:
-    """The folder of `--runs`, for commands that write there. Raises UserError for a study's, which is only read."""
+    """The folder of `--runs`, for commands that write there. Raises UserError for a study's, which
+    is only read.
+    """
     from benchmark.jobs.study import RECORDS
 
     if (runs / RECORDS).is_dir():
-        raise UserError(f"{runs} is a study's folder: give another --runs; `collect` adds what is trained there")
+        raise UserError(
+            f"{runs} is a study's folder: give another --runs; `collect` adds what is trained there"
+        )
     return runs
 
 
@@ -104,7 +118,11 @@ def tune(options: argparse.Namespace) -> int:
     suite, runs = read_suite(options, options.suite)[0], require_runs(options.runs)
     rows = methods.list_rows(suite, options.methods)
     spaces = {row.method: methods.find(row.method).space for row in rows}
-    return say(tuning.tune(suite, rows, spaces, options.configurations, methods.list_runs, methods.build, runs))
+    return say(
+        tuning.tune(
+            suite, rows, spaces, options.configurations, methods.list_runs, methods.build, runs
+        )
+    )
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -132,10 +150,21 @@ def status(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     from benchmark.store import Store
 
-    suite, store = read_suite(options, options.suite)[0], Store(require_runs(options.runs))  # whatever its methods do
-    ended = [id for executor in executors.list_used(suite, store) for id in executor.cancel(suite, store)]
+    suite, store = (
+        read_suite(options, options.suite)[0],
+        Store(require_runs(options.runs)),
+    )  # whatever its methods do
+    ended = [
+        id for executor in executors.list_used(suite, store) for id in executor.cancel(suite, store)
+    ]
     again = f"`python run_all.py run {suite.called}` (with --executor as before) goes on from their checkpoints"
-    return say([f"ended {len(ended)} jobs; {again}" if ended else "no jobs to end; Ctrl-C ends what runs here"])
+    return say(
+        [
+            f"ended {len(ended)} jobs; {again}"
+            if ended
+            else "no jobs to end; Ctrl-C ends what runs here"
+        ]
+    )
 
 
 def speed(options: argparse.Namespace) -> int:
@@ -162,11 +191,16 @@ def collect(options: argparse.Namespace) -> int:
     from benchmark.jobs import study
     from paper_tables import write_report
 
-    suites, (suite, configs) = methods.load_study_runs(options.study), read_suite(options, options.suite)
+    suites, (suite, configs) = (
+        methods.load_study_runs(options.study),
+        read_suite(options, options.suite),
+    )
     study.check_suites(options.study, suites, [suite.name])
     rows = {run.row for written, runs in suites if written.name == suite.name for run in runs}
     if others := {config.row: None for config in configs if config.row not in rows}:
-        print(f"left out: {', '.join(others)}; suite {suite.name} in {options.study} has no such row")
+        print(
+            f"left out: {', '.join(others)}; suite {suite.name} in {options.study} has no such row"
+        )
     kept = [config for config in configs if config.row in rows]
     say(study.collect(suite, kept, require_runs(options.runs), options.study, methods.build))
     return say(study.render(options.study, suites, write_report))
@@ -179,8 +213,12 @@ def verify(options: argparse.Namespace) -> int:
 
     suites = methods.load_study_runs(options.study)
     if options.stage:
-        return say(study.verify_stage(options.study, suites, options.stage, methods.build, options.runs))
-    return say(study.verify(options.study, suites, partial(write_report, only_tables=True), methods.build))
+        return say(
+            study.verify_stage(options.study, suites, options.stage, methods.build, options.runs)
+        )
+    return say(
+        study.verify(options.study, suites, partial(write_report, only_tables=True), methods.build)
+    )
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -207,13 +245,22 @@ def list_names(options: argparse.Namespace) -> int:
     import paper_tables
     from benchmark.settings import names
 
-    folders: dict[str, list[str]] = {"methods": [*methods.__path__], "tables": [*paper_tables.__path__]}
+    folders: dict[str, list[str]] = {
+        "methods": [*methods.__path__],
+        "tables": [*paper_tables.__path__],
+    }
     folders |= {"suites": [str(names.SUITES)], "architectures": names.ARCHITECTURE_FOLDERS}
     files = [path for folder in folders[options.kind] for path in Path(folder).iterdir()]
     suffix = ".toml" if options.kind == "suites" else ".py"
-    there = {path.stem: path for path in files if path.suffix == suffix and not path.stem.startswith("_")}
-    known = methods.list_names() if options.kind == "methods" else there  # other packages' methods too
-    return say(f"{name:28}{names.read_first_line(there.get(name))}".rstrip() for name in sorted(known))
+    there = {
+        path.stem: path for path in files if path.suffix == suffix and not path.stem.startswith("_")
+    }
+    known = (
+        methods.list_names() if options.kind == "methods" else there
+    )  # other packages' methods too
+    return say(
+        f"{name:28}{names.read_first_line(there.get(name))}".rstrip() for name in sorted(known)
+    )
 
 
 def track(options: argparse.Namespace) -> int:
@@ -265,8 +312,25 @@ def run_instrument(options: argparse.Namespace) -> int:
     return int(getattr(module, options.command.replace("-", "_"))(options))
 
 
-HERE = (run, tune, prepare, report, status, cancel, speed, collect, verify, check, compare, doctor, track, export)
-COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(OF_INSTRUMENTS, run_instrument)
+HERE = (
+    run,
+    tune,
+    prepare,
+    report,
+    status,
+    cancel,
+    speed,
+    collect,
+    verify,
+    check,
+    compare,
+    doctor,
+    track,
+    export,
+)
+COMMANDS = {command.__name__: command for command in HERE} | dict.fromkeys(
+    OF_INSTRUMENTS, run_instrument
+)
 COMMANDS["list"] = list_names
 COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}
 ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
@@ -276,7 +340,9 @@ ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
 ASKS = ("-h", "--help", "--version")  # asked without a command
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, or processes that fine-tune would go on
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C, or processes that fine-tune would go on
     if isinstance(sys.stdout, io.TextIOWrapper):  # whatever its encoding, it takes any character
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

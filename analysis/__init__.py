@@ -1,1 +1,3 @@
-"""From records to numbers, tables, figures, verdicts and the report page. Nothing here trains (or imports torch)."""
+"""From records to numbers, tables, figures, verdicts and the report page. Nothing here trains (or
+imports torch).
+"""

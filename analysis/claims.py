@@ -1,4 +1,6 @@
-"""The paper's claims, as data. `analysis.verdicts` holds it against the runs at hand and the paper's own numbers."""
+"""The paper's claims, as data. `analysis.verdicts` holds it against the runs at hand and the
+paper's own numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ PAPER = ("Naive", "EWC", "MAS", "A-GEM", "ER", "Logit-KD", "PNN", "ELLE")
 class Claim:
     """`rows` are better than each row of `than` (empty: than all other methods of the paper).
 
-    `table`: where the paper's numbers are. `metric`: a key of `analysis.metrics.METRICS`. `stages`: after the "last",
-    or after "each" from the second on. `columns`: on the "average" of the tasks or on "each". `by`: better by more than
-    this much; negative: at most this much worse. `within`: instead, the same up to this much.
+    `table`: where the paper's numbers are. `metric`: a key of `analysis.metrics.METRICS`. `stages`:
+    after the "last", or after "each" from the second on. `columns`: on the "average" of the tasks
+    or on "each". `by`: better by more than this much; negative: at most this much worse. `within`:
+    instead, the same up to this much.
     """
 
     topic: str
@@ -38,7 +41,13 @@ _part = partial(Claim, "Parts of ELLE", table="ablation_pretraining")
 _score_part = partial(Claim, "Parts of ELLE", metric="score", table="ablation_downstream")
 _alike = partial(Claim, "Similarity of a stream's models", metric="ARS")
 
-_COMPARED = ("Naive", "MAS", "ER", "Logit-KD", "ELLE")  # whose ARS the paper draws; it prints no number of it
+_COMPARED = (
+    "Naive",
+    "MAS",
+    "ER",
+    "Logit-KD",
+    "ELLE",
+)  # whose ARS the paper draws; it prints no number of it
 _BOTH = ("WE + DE + FRW",)
 _NOISE = ("WE + DE + FRW + δN",)
 _FULL = ("WE + DE + FRW + δN + PT",)
@@ -46,15 +55,32 @@ _FULL = ("WE + DE + FRW + δN + PT",)
 CLAIMS = (
     _main("ELLE has the lowest AP after every domain.", ("ELLE",), stages="each"),
     _main("ELLE's AP is below ER's after every domain.", ("ELLE",), ("ER",), stages="each"),
-    _main("ELLE forgets less than ER: lower AP⁺ after every domain.", ("ELLE",), ("ER",), metric="AP⁺", stages="each"),
+    _main(
+        "ELLE forgets less than ER: lower AP⁺ after every domain.",
+        ("ELLE",),
+        ("ER",),
+        metric="AP⁺",
+        stages="each",
+    ),
     _main("ELLE learns fastest: the least area under the AP curve.", ("ELLE",), metric="area"),
     _main("EWC and MAS end within 5% of Naive's AP.", ("EWC", "MAS"), ("Naive",), within=0.05),
     _main(
-        "ER and Logit-KD have a lower AP than Naive after every domain.", ("ER", "Logit-KD"), ("Naive",), stages="each"
+        "ER and Logit-KD have a lower AP than Naive after every domain.",
+        ("ER", "Logit-KD"),
+        ("Naive",),
+        stages="each",
     ),
-    _main("ER and Logit-KD forget less than Naive.", ("ER", "Logit-KD"), ("Naive",), metric="AP⁺", stages="each"),
+    _main(
+        "ER and Logit-KD forget less than Naive.",
+        ("ER", "Logit-KD"),
+        ("Naive",),
+        metric="AP⁺",
+        stages="each",
+    ),
     _main("Logit-KD forgets less than ER.", ("Logit-KD",), ("ER",), metric="AP⁺", stages="each"),
-    _main("Logit-KD ends with a higher AP than ER: its teacher costs time.", ("ER",), ("Logit-KD",)),
+    _main(
+        "Logit-KD ends with a higher AP than ER: its teacher costs time.", ("ER",), ("Logit-KD",)
+    ),
     _main("A-GEM ends with a higher AP than Naive.", ("Naive",), ("A-GEM",)),
     _main(
         "More than 99.9% of A-GEM's gradients agree with the memory's.",
@@ -63,11 +89,30 @@ CLAIMS = (
         metric="positive",
         by=99.9,
     ),
-    _main("PNN never forgets: its AP⁺ is 0.", ("PNN",), (ZERO,), metric="AP⁺", stages="each", within=0.005),
-    _main("PNN has a lower AP than every method that does not grow.", ("PNN",), PAPER[:6], stages="each"),
+    _main(
+        "PNN never forgets: its AP⁺ is 0.",
+        ("PNN",),
+        (ZERO,),
+        metric="AP⁺",
+        stages="each",
+        within=0.005,
+    ),
+    _main(
+        "PNN has a lower AP than every method that does not grow.",
+        ("PNN",),
+        PAPER[:6],
+        stages="each",
+    ),
     _tasks("ELLE is best on every downstream task.", ("ELLE",), columns="each"),
-    _tasks("ELLE has the best average score after every stage.", ("ELLE",), stages="each", table="downstream_by_stage"),
-    _tasks("PNN has a better average score than every method that does not grow.", ("PNN",), PAPER[:6]),
+    _tasks(
+        "ELLE has the best average score after every stage.",
+        ("ELLE",),
+        stages="each",
+        table="downstream_by_stage",
+    ),
+    _tasks(
+        "PNN has a better average score than every method that does not grow.", ("PNN",), PAPER[:6]
+    ),
     _tasks("EWC and MAS score within two points of Naive.", ("EWC", "MAS"), ("Naive",), within=2.0),
     _tasks(
         "Replay does not help downstream: A-GEM, ER and Logit-KD are at most a point above Naive.",
@@ -97,8 +142,15 @@ CLAIMS = (
         ("WE + DE first + FRW", "WE + DE last + FRW"),
         metric="area",
     ),
-    _tasks("The right prompt beats a wrong one.", ("right prompt",), ("wrong prompt",), table="prompt_finetuning"),
-    _tasks("A wrong prompt beats none.", ("wrong prompt",), ("no prompt",), table="prompt_finetuning"),
+    _tasks(
+        "The right prompt beats a wrong one.",
+        ("right prompt",),
+        ("wrong prompt",),
+        table="prompt_finetuning",
+    ),
+    _tasks(
+        "A wrong prompt beats none.", ("wrong prompt",), ("no prompt",), table="prompt_finetuning"
+    ),
     _alike("Logit-KD has the highest ARS.", ("Logit-KD",), ("Naive", "MAS", "ER", "ELLE")),
     _alike("ELLE has the second highest ARS.", ("ELLE",), ("Naive", "MAS", "ER")),
     _alike("ARS decreases with the number of domains.", _COMPARED, (ZERO,), metric="fall"),

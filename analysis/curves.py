@@ -30,11 +30,12 @@ from benchmark.settings.units import UNITS
 
 @dataclass(frozen=True, kw_only=True)
 class TrendFigure(FigureExhibit):
-    """The `metrics` of the rows named in `rows` (all, if none), a line a row, with the range of its seeds.
+    """The `metrics` of the rows named in `rows` (all, if none), a line a row, with the range of its
+    seeds.
 
-    Rows of panels, each `width` inches wide, are suites. What was measured before the first step of a stage, as right
-    after growth, and on the way through the first stage is drawn but does not set the scale. Lines without a colour
-    have no band.
+    Rows of panels, each `width` inches wide, are suites. What was measured before the first step of
+    a stage, as right after growth, and on the way through the first stage is drawn but does not set
+    the scale. Lines without a colour have no band.
     """
 
     rows: tuple[str, ...] = ()
@@ -63,24 +64,51 @@ class TrendFigure(FigureExhibit):
                 means = _draw_trend(axis, drawn, metric, style_of)
                 _mark_stages(axis, part)
                 last = means.groupby(level="row").last()[["charged", "mean"]]
-                ends.append((axis, {row: tuple(end) for row, end in zip(last.index, last.to_numpy(), strict=True)}))
+                ends.append(
+                    (
+                        axis,
+                        {
+                            row: tuple(end)
+                            for row, end in zip(last.index, last.to_numpy(), strict=True)
+                        },
+                    )
+                )
                 cut |= bool(means["mean"].max() > axis.get_ylim()[1])
             if len(parts) > 1:
                 line[0].set_title(self.choose_heading(part), loc="left")
         figure.draw_without_rendering()  # names need the height of panels
         for axis, at in ends:
             figures.name_ends(axis, at, labels, style_of)
-        above = "Cut off: values before the first step of a stage and before the end of the first stage" if cut else ""
+        above = (
+            "Cut off: values before the first step of a stage and before the end of the first stage"
+            if cut
+            else ""
+        )
         grey = figures.describe_grey(style_of)
-        about = figures.describe_texts(study, study.suites, [*style_of]), figures.describe_copies(study)
+        about = (
+            figures.describe_texts(study, study.suites, [*style_of]),
+            figures.describe_copies(study),
+        )
         return finish(figure, text, above, grey, *about)
 
 
-def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapping[str, Style]) -> pd.DataFrame:
-    """Draw the means of a metric, which it returns, and its range over seeds; markers are at the ends of stages."""
+def _draw_trend(
+    axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapping[str, Style]
+) -> pd.DataFrame:
+    """Draw the means of a metric, which it returns, and its range over seeds; markers are at the
+    ends of stages.
+    """
     groups = points.groupby(["row_index", "row", "stage", "order"])
-    measured = {"mean": (metric.column, "mean"), "low": (metric.column, "min"), "high": (metric.column, "max")}
-    kinds = {"is_end": ("is_end", "all"), "phase": ("phase", "first"), "learned": ("learned", "all")}
+    measured = {
+        "mean": (metric.column, "mean"),
+        "low": (metric.column, "min"),
+        "high": (metric.column, "max"),
+    }
+    kinds = {
+        "is_end": ("is_end", "all"),
+        "phase": ("phase", "first"),
+        "learned": ("learned", "all"),
+    }
     means = groups.agg(charged=("charged", "mean"), **measured, **kinds)
     within = means[means["learned"]] if means["learned"].any() else means
     limits = within["low"].min(), within["high"].max()
@@ -89,12 +117,29 @@ def _draw_trend(axis: Axes, points: pd.DataFrame, metric: Metric, style_of: Mapp
         grey = own["color"] == figures.GREY
         ends = np.flatnonzero(line["is_end"])[::-1]
         ends = ends[:: figures.find_label_step(len(ends))].tolist()
-        axis.plot(line["charged"], line["mean"], color=own["color"], linewidth=0.5, alpha=0.5, zorder=2 - grey)
+        axis.plot(
+            line["charged"],
+            line["mean"],
+            color=own["color"],
+            linewidth=0.5,
+            alpha=0.5,
+            zorder=2 - grey,
+        )
         inside = line["mean"].where(line["mean"].between(*limits))
         # the last marker stands on the panel's edge
-        axis.plot(line["charged"], inside, label=f"_{row}", markevery=ends, zorder=2 - grey, clip_on=False, **own)
+        axis.plot(
+            line["charged"],
+            inside,
+            label=f"_{row}",
+            markevery=ends,
+            zorder=2 - grey,
+            clip_on=False,
+            **own,
+        )
         if not grey:
-            steps = line[line["phase"] != "start"]  # right after growth seeds lie far apart, and would cover the rest
+            steps = line[
+                line["phase"] != "start"
+            ]  # right after growth seeds lie far apart, and would cover the rest
             between = (steps[column] for column in ("charged", "low", "high"))
             axis.fill_between(*between, color=own["color"], alpha=0.15, linewidth=0)
     scale_y(axis, metric, limits)
@@ -119,7 +164,12 @@ def _mark_stages(axis: Axes, part: Study) -> None:
     for begin, end in zip([0.0, *marks][::2], marks[::2], strict=False):
         axis.axvspan(begin, end, color="0.96", linewidth=0, zorder=-1)
     above = axis.secondary_xaxis("top")
-    inches = axis.get_window_extent().width / axis.figure.dpi / np.ptp(axis.get_xlim()) * np.diff(ends, prepend=0)
+    inches = (
+        axis.get_window_extent().width
+        / axis.figure.dpi
+        / np.ptp(axis.get_xlim())
+        * np.diff(ends, prepend=0)
+    )
     turned = 90 if max(map(len, titles)) * figures.LETTER > min(inches) else 0
     middles = (np.array([0.0, *ends][:-1]) + ends.to_numpy()) / 2
     above.set_xticks(middles[::each], titles[::each], rotation=turned, fontsize=figures.SMALL)
@@ -129,16 +179,23 @@ def _mark_stages(axis: Axes, part: Study) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFigure(FigureExhibit):
-    """Downstream scores after each stage: a panel a domain's task and one for their average, on one axis."""
+    """Downstream scores after each stage: a panel a domain's task and one for their average, on one
+    axis.
+    """
 
     def _draw(self, study: Study) -> Figure:
         part = study.parts[0]
         scores = part.scores[part.scores["headline"]]
-        by_seed = scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
+        by_seed = (
+            scores.groupby(["row_index", "row", "stage", "seed", "domain"])["test"].mean().mul(100)
+        )
         labels, text = describe_rows(by_seed.groupby(["row", "stage", "domain"]).size(), "bar")
         wide = by_seed.unstack("domain").reindex(columns=list(part.tasks))
         wide["average"] = wide.mean(axis=1, skipna=False)
-        shown, stages = {**part.tasks, "average": "Average"}, _find_stage_range(by_seed, len(part.runs[0].domains))
+        shown, stages = (
+            {**part.tasks, "average": "Average"},
+            _find_stage_range(by_seed, len(part.runs[0].domains)),
+        )
         figure, axes = make_panels(-(-len(shown) // 3), 3, 3.0, 2.2)
         style_of = choose_styles(part, by_seed.index.unique("row"))
         flat = [axis for line in axes for axis in line]
@@ -151,7 +208,9 @@ class ScoreFigure(FigureExhibit):
         for line in axes:
             line[0].set_ylabel("Score (%, linear)")
         last = wide["average"].groupby(["row", "stage"]).mean().dropna().groupby("row").tail(1)
-        means = ", ".join(f"{row} {figures.shorten_number(mean)}" for (row, _), mean in last.items())
+        means = ", ".join(
+            f"{row} {figures.shorten_number(mean)}" for (row, _), mean in last.items()
+        )
         figure.set_label(f"Averages after the last stage: {means}.")
         return finish(figure, text, figures.describe_texts(part, part.suites), *note_leaks(part))
 
@@ -172,8 +231,12 @@ class SimilarityFigure(FigureExhibit):
         _draw_by_stage(axis, ars, {}, style_of, stages, "no similarity yet")
         ends = ars.groupby(["row", "stage"]).mean().groupby(level="row").tail(1)
         figure.draw_without_rendering()  # names need the height of the panel
-        figures.name_ends(axis, {row: (stage, value) for (row, stage), value in ends.items()}, labels, style_of)
-        without = lines[~lines["row"].isin(ars.index.get_level_values("row"))].groupby("row", sort=False)["reason"]
+        figures.name_ends(
+            axis, {row: (stage, value) for (row, stage), value in ends.items()}, labels, style_of
+        )
+        without = lines[~lines["row"].isin(ars.index.get_level_values("row"))].groupby(
+            "row", sort=False
+        )["reason"]
         reasons = [f"{row}: {reason}" for row, reason in without.last().dropna().items()]
         about = figures.describe_texts(part, part.suites)
         return finish(figure, text, *reasons, figures.describe_grey(style_of), about)
@@ -193,9 +256,11 @@ def _draw_by_stage(
     stages: range,
     nothing: str,
 ) -> None:
-    """Means over seeds of values by row_index, row, stage and seed, on an axis of `stages`; `nothing`: said if none.
+    """Means over seeds of values by row_index, row, stage and seed, on an axis of `stages`;
+    `nothing`: said if none.
 
-    Rows stand beside each other at a stage, so that bars from the lowest to the highest seed do not hide each other.
+    Rows stand beside each other at a stage, so that bars from the lowest to the highest seed do not
+    hide each other.
     """
     labelled = stages[:: figures.find_label_step(len(stages))]
     axis.set_xticks(labelled, [f"M{stage + 1}" for stage in labelled])
@@ -203,7 +268,11 @@ def _draw_by_stage(
     if values.empty:
         write_in_empty_panel(axis, nothing)
         return
-    lines = list(values.groupby(["row_index", "row", "stage"]).agg(["mean", "min", "max"]).groupby(level=[0, 1]))
+    lines = list(
+        values.groupby(["row_index", "row", "stage"])
+        .agg(["mean", "min", "max"])
+        .groupby(level=[0, 1])
+    )
     for place, ((_, row), line) in enumerate(lines):
         aside = 0.7 * ((place + 0.5) / len(lines) - 0.5)
         x, own = line.index.get_level_values("stage") + aside, style_of[str(row)]

@@ -38,22 +38,33 @@ class Exhibit:
         return {}
 
     def select(self, study: Study) -> Study:
-        """The study of the suites that the exhibit shows: those of the paper, or all if none is one of these."""
+        """The study of the suites that the exhibit shows: those of the paper, or all if none is one
+        of these.
+        """
         suites = [suite for suite in self.blocks if suite in study.suites]
         return study.select_suites(suites) if suites and suites != study.suites else study
 
     def choose_heading(self, part: Study) -> str:
-        """The heading of a suite's block: the paper's for a suite of the paper, else what the runs did."""
+        """The heading of a suite's block: the paper's for a suite of the paper, else what the runs
+        did.
+        """
         return self.blocks.get(part.suite) or describe_growth(part.runs[0])
 
-    def select_printed(self, part: Study, block: str = "") -> Mapping[tuple[str, str, str, str], PrintedValue]:
-        """The paper's numbers of a block (default: the suite's), by slug of the row, stage from 1, column and metric.
+    def select_printed(
+        self, part: Study, block: str = ""
+    ) -> Mapping[tuple[str, str, str, str], PrintedValue]:
+        """The paper's numbers of a block (default: the suite's), by slug of the row, stage from 1,
+        column and metric.
 
         Nothing where the suite is not one of the paper's that this exhibit shows, nor extends one.
         """
         own = part.printed.get(part.suite, part.suite)
         block = (block or own) if own in self.blocks else ""
-        return {(make_slug(v.row), v.stage, v.column, v.metric): v for v in self.printed if v.block == block}
+        return {
+            (make_slug(v.row), v.stage, v.column, v.metric): v
+            for v in self.printed
+            if v.block == block
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +76,9 @@ class TableExhibit(Exhibit):
         return (self if view == "both" else replace(self, printed=()))._build(self.select(study))
 
     def _build(self, study: Study) -> Table:
-        """The table of the suites that it shows, with as many of the paper's numbers as the exhibit has."""
+        """The table of the suites that it shows, with as many of the paper's numbers as the exhibit
+        has.
+        """
         raise NotImplementedError
 
     def finish_measurements(
@@ -76,11 +89,15 @@ class TableExhibit(Exhibit):
         about: Sequence[str],
         scores: bool = False,
     ) -> Table:
-        """The finished table of measurements, with the best marked, and below it the notes on all its suites.
+        """The finished table of measurements, with the best marked, and below it the notes on all
+        its suites.
 
         `scores`: of downstream tasks, which compare whatever the validation text of a row was.
         """
-        never = {part.suite: part.references if scores else self.find_never_best(part) for part in study.parts}
+        never = {
+            part.suite: part.references if scores else self.find_never_best(part)
+            for part in study.parts
+        }
         blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
         below = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
         warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
@@ -137,7 +154,9 @@ _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
-    """A number of the paper's, and its place there: the columns of the files in `paper_tables/printed`."""
+    """A number of the paper's, and its place there: the columns of the files in
+    `paper_tables/printed`.
+    """
 
     table: str
     block: str
@@ -173,7 +192,9 @@ def add_printed(cell: Cell, value: PrintedValue | None) -> Cell:
 
 
 def list_corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list[str]:
-    """Why printed numbers that are shown cannot be right, or are odd; each reason once, with its cells."""
+    """Why printed numbers that are shown cannot be right, or are odd; each reason once, with its
+    cells.
+    """
     said: dict[str, dict[str, None]] = {}
     for block in blocks:
         for row in block.rows:
@@ -181,4 +202,6 @@ def list_corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list
                 if cell.doubt:
                     place = f"{row.label} {column.name}" if cell.corrected else "all of it"
                     said.setdefault(cell.doubt, {})[f"{block.title}, {place}"] = None
-    return [f"Printed and corrected: {'; '.join(places)}: {doubt}." for doubt, places in said.items()]
+    return [
+        f"Printed and corrected: {'; '.join(places)}: {doubt}." for doubt, places in said.items()
+    ]

@@ -1,4 +1,5 @@
-"""One style for all figures: matplotlib lays them out, fonts are embedded, and axes name their scales.
+"""One style for all figures: matplotlib lays them out, fonts are embedded, and axes name their
+scales.
 
 Files hold no time stamp: the same numbers give the same bytes.
 """
@@ -52,7 +53,8 @@ _SETTINGS: dict[Any, Any] = {
 }
 Style = dict[str, Any]
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d")
-# Names have at least 4.5:1 on white, and in the second of a pair, which is for the dark page, as much.
+# Names have at least 4.5:1 on white, and in the second of a pair, which is for the dark page, as
+# much.
 COLOURS = {
     "#0173b2": "#b3def5",
     "#a66300": "#e8900c",
@@ -81,7 +83,9 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureExhibit(Exhibit):
-    """An exhibit that renders as PDF and PNG. The paper prints no numbers for its figures, so that all are ours."""
+    """An exhibit that renders as PDF and PNG. The paper prints no numbers for its figures, so that
+    all are ours.
+    """
 
     def _draw(self, study: Study) -> Figure:
         """The figure of the suites that it shows, drawn under `style`."""
@@ -98,12 +102,25 @@ class FigureExhibit(Exhibit):
 
 
 def describe(figure: Figure) -> str:
-    """A figure's numbers and the text below it, for readers who cannot see it: its label, and where lines end."""
-    ends = {axis.get_ylabel(): [text for text in axis.texts if isinstance(text, Annotation)] for axis in figure.axes}
-    said = [f"{what}: {', '.join(text.get_text() for text in texts)}." for what, texts in ends.items() if texts]
+    """A figure's numbers and the text below it, for readers who cannot see it: its label, and where
+    lines end.
+    """
+    ends = {
+        axis.get_ylabel(): [text for text in axis.texts if isinstance(text, Annotation)]
+        for axis in figure.axes
+    }
+    said = [
+        f"{what}: {', '.join(text.get_text() for text in texts)}."
+        for what, texts in ends.items()
+        if texts
+    ]
     return " ".join(
         " ".join(
-            [str(figure.get_label()), *said, *(legend.get_title().get_text() for legend in figure.legends)]
+            [
+                str(figure.get_label()),
+                *said,
+                *(legend.get_title().get_text() for legend in figure.legends),
+            ]
         ).split()
     )
 
@@ -112,7 +129,9 @@ def describe(figure: Figure) -> str:
 def style() -> Iterator[None]:
     """Everything drawn inside has this style, whatever a user's matplotlibrc says."""
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a title's emoji, which the page shows
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing"
+        )  # a title's emoji, which the page shows
         matplotlib.rcdefaults()
         with seaborn.plotting_context("paper"), seaborn.axes_style("ticks"):
             matplotlib.rcParams.update(_SETTINGS)
@@ -120,16 +139,23 @@ def style() -> Iterator[None]:
 
 
 def make_picture(figure: Figure) -> Picture:
-    """The figure as PDF and PNG, which says what it shows, without anything that changes from one day to the next."""
+    """The figure as PDF and PNG, which says what it shows, without anything that changes from one
+    day to the next.
+    """
     pdf, png, description = io.BytesIO(), io.BytesIO(), describe(figure)
-    figure.savefig(pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    figure.savefig(
+        pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None}
+    )
     figure.set_layout_engine("none")  # panels stand where they are
-    figure.savefig(png, format="png", dpi=160, metadata={"Software": None, "Description": description})
+    figure.savefig(
+        png, format="png", dpi=160, metadata={"Software": None, "Description": description}
+    )
     return Picture(pdf.getvalue(), png.getvalue(), description)
 
 
 def assign_colours(study: Study) -> dict[str, str]:
-    """The colour of each row, the same in all figures of a report: CLAIMED, then the lowest final AP, come first.
+    """The colour of each row, the same in all figures of a report: CLAIMED, then the lowest final
+    AP, come first.
 
     No two rows share one; rows after the last of COLOURS have none.
     """
@@ -168,22 +194,33 @@ def describe_grey(style_of: Mapping[str, Style]) -> str:
 
 
 def name_ends(
-    axis: Axes, ends: Mapping[str, tuple[float, float]], labels: Mapping[str, str], of: Mapping[str, Style]
+    axis: Axes,
+    ends: Mapping[str, tuple[float, float]],
+    labels: Mapping[str, str],
+    of: Mapping[str, Style],
 ) -> None:
-    """Write the name of each row that has a colour, and its last value, to the right of its line; `ends` are (x, y).
+    """Write the name of each row that has a colour, and its last value, to the right of its line;
+    `ends` are (x, y).
 
-    Names that would overlap move apart, as little as possible (isotonic regression). Call it when all is laid out.
+    Names that would overlap move apart, as little as possible (isotonic regression). Call it when
+    all is laid out.
     """
     to_panel = axis.transScale + axis.transLimits
     at = {row: end for row, end in ends.items() if of[row]["color"] != GREY}
-    texts = {row: textwrap.fill(f"{labels[row]} {shorten_number(end[1])}", 24) for row, end in at.items()}
+    texts = {
+        row: textwrap.fill(f"{labels[row]} {shorten_number(end[1])}", 24) for row, end in at.items()
+    }
     wanted = {row: min(max(to_panel.transform(end)[1], 0), 1) for row, end in at.items()}
     rows = sorted(at, key=wanted.__getitem__)
     inches = axis.get_window_extent().height / axis.figure.dpi
     heights = np.array([(texts[row].count("\n") + 1) * 1.35 * SMALL / 72 for row in rows])
     above = np.cumsum(heights) - heights / 2  # where each would be, if all stood on each other
     apart = [wanted[row] * inches for row in rows] - above
-    places = scipy.optimize.isotonic_regression(apart).x.clip(0, max(0, inches - heights.sum())) + above if rows else []
+    places = (
+        scipy.optimize.isotonic_regression(apart).x.clip(0, max(0, inches - heights.sum())) + above
+        if rows
+        else []
+    )
     # in inches, as panels may shrink
     corner = axis.figure.dpi_scale_trans + ScaledTranslation(1, 0, axis.transAxes)  # type: ignore[arg-type]
     for row, place in zip(rows, places, strict=True):
@@ -196,7 +233,12 @@ def name_ends(
             color=of[row]["color"],
             fontsize=SMALL,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": of[row]["color"], "linewidth": 0.5, "relpos": (0, 0.5)},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": of[row]["color"],
+                "linewidth": 0.5,
+                "relpos": (0, 0.5),
+            },
             annotation_clip=False,
         )
 
@@ -206,11 +248,19 @@ def shorten_number(value: float) -> str:
     if np.isnan(value):
         return ""
     value = round(value, 5) + 0.0  # rounding leaves traces of 0, and its sign
-    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}" if abs(value) < 1e5 else f"{value:.0e}"
+    text = (
+        f"{value:.3g}"
+        if abs(value) < 1000
+        else f"{value:.0f}"
+        if abs(value) < 1e5
+        else f"{value:.0e}"
+    )
     return text.replace("e+", "e").replace("-", "−")
 
 
-def make_panels(rows: int, columns: int, width: float = 3.4, height: float = 2.4) -> tuple[Figure, list[list[Axes]]]:
+def make_panels(
+    rows: int, columns: int, width: float = 3.4, height: float = 2.4
+) -> tuple[Figure, list[list[Axes]]]:
     """A figure with a grid of panels, each with its labels about `width` x `height` inches."""
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -229,7 +279,9 @@ def make_empty_figure(text: str) -> Figure:
 
 def write_in_empty_panel(axis: Axes, text: str) -> None:
     """Write into a panel why it is empty."""
-    axis.text(0.5, 0.5, textwrap.fill(text, 40), ha="center", transform=axis.transAxes, fontsize=TEXT)
+    axis.text(
+        0.5, 0.5, textwrap.fill(text, 40), ha="center", transform=axis.transAxes, fontsize=TEXT
+    )
 
 
 def finish(figure: Figure, *said: str) -> Figure:
@@ -254,22 +306,28 @@ def finish(figure: Figure, *said: str) -> Figure:
 
 
 def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
-    """The notes of tables on rows with other texts, in these suites and of these rows (default: all)."""
+    """The notes of tables on rows with other texts, in these suites and of these rows (default:
+    all).
+    """
     shown = study.select_suites(suites)
     parts = (shown if rows is None else shown.select_rows(rows)).parts
     return " ".join(note for part in parts for note in note_unequal_texts(part))
 
 
 def describe_copies(study: Study) -> str:
-    """The notes of tables on near copies of validation text in training text, less the numbers without them."""
+    """The notes of tables on near copies of validation text in training text, less the numbers
+    without them.
+    """
     return " ".join(note for part in study.parts for note in note_near_copies(part)[:1])
 
 
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:
-    """The legend's label of each row, and a text that says what lines and their `spread`, if any, stand for.
+    """The legend's label of each row, and a text that says what lines and their `spread`, if any,
+    stand for.
 
-    `counts` (points,), indexed by row among others, are the seeds behind each point. A label says how many they are
-    where the row has points of fewer seeds than there are elsewhere in the figure.
+    `counts` (points,), indexed by row among others, are the seeds behind each point. A label says
+    how many they are where the row has points of fewer seeds than there are elsewhere in the
+    figure.
     """
     if counts.empty:
         return {}, ""
@@ -281,7 +339,9 @@ def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, st
     if most == 1:
         return labels, "One seed: how much another would differ is not known"
     text = f"Mean of {most} seeds" + (", or of n" if counts.min() < most else "")
-    return labels, text + (f"; {spread}: lowest to highest seed, no confidence interval" if spread else "")
+    return labels, text + (
+        f"; {spread}: lowest to highest seed, no confidence interval" if spread else ""
+    )
 
 
 def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:

@@ -1,8 +1,10 @@
-"""Metrics of a stream of domains, by formula, and the properties of each; AP itself is in `benchmark.metrics`.
+"""Metrics of a stream of domains, by formula, and the properties of each; AP itself is in
+`benchmark.metrics`.
 
-`perplexity` arrays end in a domain axis of length D, in the order of the stream; `stage` is the index (from 0) of
-the domain being learned, so domains 0..stage have been seen. `finished[..., i]` is the perplexity on domain i when
-its own stage ended. Leading axes broadcast, so one call serves a table of evaluations as well as a single one.
+`perplexity` arrays end in a domain axis of length D, in the order of the stream; `stage` is the
+index (from 0) of the domain being learned, so domains 0..stage have been seen. `finished[..., i]`
+is the perplexity on domain i when its own stage ended. Leading axes broadcast, so one call serves a
+table of evaluations as well as a single one.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ METRICS = {
 
 
 def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
-    """AP+: mean rise of earlier domains' perplexity since their stage ended; NaN in the first stage (ELLE).
+    """AP+: mean rise of earlier domains' perplexity since their stage ended; NaN in the first stage
+    (ELLE).
 
     Of log perplexities it is in nats, and one badly forgotten domain does not outweigh all others.
     """
@@ -71,10 +74,12 @@ def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLik
 
 
 def compute_forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
-    """Nats by which a domain not learned yet is predicted better than by its own unigram distribution.
+    """Nats by which a domain not learned yet is predicted better than by its own unigram
+    distribution.
 
-    `matrix[s, i]` (D, D): perplexity on domain i after stage s. Mean over domains 1..D-1 just before their stage
-    (GEM's forward transfer with the unigram in the place of an untrained model). NaN for a single domain.
+    `matrix[s, i]` (D, D): perplexity on domain i after stage s. Mean over domains 1..D-1 just
+    before their stage (GEM's forward transfer with the unigram in the place of an untrained model).
+    NaN for a single domain.
     """
     values = np.log(np.asarray(matrix, float))
     gains = np.log(np.asarray(unigram, float))[1:] - np.diagonal(values, offset=1)
@@ -82,7 +87,9 @@ def compute_forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
 
 
 def compute_area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
-    """Area under a curve over the charged budget, divided by the budget's span: the curve's mean height."""
+    """Area under a curve over the charged budget, divided by the budget's span: the curve's mean
+    height.
+    """
     x, y = np.asarray(charged, float), np.asarray(values, float)
     if len(x) < 2 or x[-1] == x[0]:
         return float("nan")
@@ -90,7 +97,9 @@ def compute_area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
 
 
 def find_budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> float:
-    """Charged amount from which a curve stays at `target` or below, linear between points; NaN if it ends above."""
+    """Charged amount from which a curve stays at `target` or below, linear between points; NaN if
+    it ends above.
+    """
     x, y = np.asarray(charged, float), np.asarray(values, float)
     above = np.flatnonzero(~(y <= target))
     k = above[-1] + 1 if above.size else 0
@@ -100,5 +109,7 @@ def find_budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -
 
 
 def compute_ars(divergences: ArrayLike) -> float:
-    """ARS_j of a model, from KL(p^i_k || p^j_k) in nats, shape (ancestors i, masked tokens k) (ELLE, appendix)."""
+    """ARS_j of a model, from KL(p^i_k || p^j_k) in nats, shape (ancestors i, masked tokens k)
+    (ELLE, appendix).
+    """
     return -float(np.mean(np.asarray(divergences, float)))

@@ -1,32 +1,39 @@
-"""The likeness of the models of a stream: of their predictions (ARS), and of what their heads attend to.
+"""The likeness of the models of a stream: of their predictions (ARS), and of what their heads
+attend to.
 
-Average representational similarity of a stream of models (ARS; the paper's appendix, fig:similarity).
+Average representational similarity of a stream of models (ARS; the paper's appendix,
+fig:similarity).
 
     ARS_j = -1 / ((j - 1) n) sum_{i<j} sum_{k<=n} KL(p_k^i || p_k^j)   in nats; the nearer to 0, the more alike
 
-p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. What the paper leaves open:
+p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. What the paper
+leaves open:
 
-- Text. It samples masks "from the raw corpus D_j"; we take rows spread evenly over D_j's validation text. M_j is
-  sharper on text that it was trained on, the more often it saw it, and that differs between methods under one wall
-  time. Validation text also has one set of masks, so all models, methods and seeds are compared at the same positions.
+- Text. It samples masks "from the raw corpus D_j"; we take rows spread evenly over D_j's validation
+  text. M_j is sharper on text that it was trained on, the more often it saw it, and that differs
+  between methods under one wall time. Validation text also has one set of masks, so all models,
+  methods and seeds are compared at the same positions.
 - Positions. BERT: those that hold <mask> (80% of the predicted ones). GPT: every text token.
-- Prompts, columns and adapters. Each model reads D_j as evaluation does: M_j with those of D_j, its ancestors, which
-  have none for D_j, with their newest. So M_i's predictions are those whose perplexity its records hold.
-- Ancestors that were not trained (From scratch leaves all stages but the last out) have no ARS: a reason stands for it.
+- Prompts, columns and adapters. Each model reads D_j as evaluation does: M_j with those of D_j, its
+  ancestors, which have none for D_j, with their newest. So M_i's predictions are those whose
+  perplexity its records hold.
+- Ancestors that were not trained (From scratch leaves all stages but the last out) have no ARS: a
+reason stands for it.
 
 Do the heads of a grown model attend as the heads they came from (the paper's fig:attn_similar)?
 
-All models of a stream read the same text: rows of the first domain's validation text, which all of them have learned,
-with its prompt and masked as evaluation does. Which head came from which is what each growth says in its record
-(`head_sources`); where nothing grew a head is its own. AKI's record names the layer in which a new head stands, though
-its weights are those of the layer above.
+All models of a stream read the same text: rows of the first domain's validation text, which all of
+them have learned, with its prompt and masked as evaluation does. Which head came from which is what
+each growth says in its record (`head_sources`); where nothing grew a head is its own. AKI's record
+names the layer in which a new head stands, though its weights are those of the layer above.
 
-Two heads are as alike as their attention is on average over rows and queries: 1 minus the Jensen-Shannon divergence in
-bits of the two distributions over keys, so 1 for the same attention and 0 where none is shared. A head is
-compared with its own ancestor, and with every other head of that ancestor's model: the mean of these is what a random
-head would give.
+Two heads are as alike as their attention is on average over rows and queries: 1 minus the
+Jensen-Shannon divergence in bits of the two distributions over keys, so 1 for the same attention
+and 0 where none is shared. A head is compared with its own ancestor, and with every other head of
+that ancestor's model: the mean of these is what a random head would give.
 
-Shapes: H heads of all layers, counted layer by layer, B rows, T columns of a row as the network sees it.
+Shapes: H heads of all layers, counted layer by layer, B rows, T columns of a row as the network
+sees it.
 """
 
 from __future__ import annotations
@@ -66,18 +73,23 @@ from benchmark.training.learner import Batch
 from benchmark.training.run import make_stream
 from benchmark.training.stream import Stream, count_predictions
 
-# of D_j's validation text: about 2,000 positions in BERT's rows of 512 tokens and in the demo's of 64, where it is
-# within 2% of the ARS over eight times as many, and off the same way for all methods
+# of D_j's validation text: about 2,000 positions in BERT's rows of 512 tokens and in the demo's of
+# 64, where it is within 2% of the ARS over eight times as many, and off the same way for all
+# methods
 ROWS = 32
 FORMAT = 1  # raised when the same settings come to mean another computation
-TOKENS = 64  # of each row at most: over the 512 of a whole row attention thins out, and memory grows with the square
+# of each row at most: over the 512 of a whole row attention thins out, and memory grows with the
+# square
+TOKENS = 64
 LINEAGES = 6  # that the figure shows
 SHOWN = 24  # columns and queries of their maps
 
 
 def measure_similarity(config: RunConfig, store: Store) -> None:
     """Record the ARS of a run's finished stages from the second on, where that is not recorded."""
-    record_measurement(config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _compute_similarity, first=1)
+    record_measurement(
+        config, store, "similarity", {"format": FORMAT, "rows": ROWS}, _compute_similarity, first=1
+    )
 
 
 def _compute_similarity(models: RunModels, index: int) -> SimilarityLine:
@@ -88,11 +100,17 @@ def _compute_similarity(models: RunModels, index: int) -> SimilarityLine:
 
 
 @torch.no_grad()
-def compute_divergences(models: Sequence[LanguageModel], stream: Stream, domain: int) -> list[float]:
+def compute_divergences(
+    models: Sequence[LanguageModel], stream: Stream, domain: int
+) -> list[float]:
     """The mean of KL(p^i || p^j) in nats for each ancestor i of the last model j."""
     *ancestors, newest = models
     totals, count = [0.0] * len(ancestors), 0
-    rows = max(1, LOGITS_AT_ONCE // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
+    rows = max(
+        1,
+        LOGITS_AT_ONCE
+        // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary),
+    )
     for batch in sample(stream, domain, ROWS, rows):
         batch = batch.to(choose_device())
         shown = torch.ones_like(batch.targets) > 0
@@ -114,7 +132,13 @@ def _predict(model: LanguageModel, batch: Batch, shown: Tensor) -> Tensor:
 
 def measure_attention(config: RunConfig, store: Store) -> None:
     """Record the attention of the models of a run's finished stages, where that is not recorded."""
-    settings = {"format": FORMAT, "rows": ROWS, "tokens": TOKENS, "lineages": LINEAGES, "shown": SHOWN}
+    settings = {
+        "format": FORMAT,
+        "rows": ROWS,
+        "tokens": TOKENS,
+        "lineages": LINEAGES,
+        "shown": SHOWN,
+    }
     maps: list[Tensor] = []  # of each model
 
     def compute(models: RunModels, index: int) -> AttentionLine:
@@ -122,7 +146,11 @@ def measure_attention(config: RunConfig, store: Store) -> None:
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(len(maps), index + 1):
             batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(choose_device())
-            maps.append(compute_attention(models.load_after(i), batch.tokens[:, : 1 + TOKENS], batch.domains).cpu())
+            maps.append(
+                compute_attention(
+                    models.load_after(i), batch.tokens[:, : 1 + TOKENS], batch.domains
+                ).cpu()
+            )
         parents = [_read_parents(models, i) for i in range(1, index + 1)]
         own, others = compare_with_ancestors(maps, parents)
         heads = choose_lineages(len(maps[0]), parents)
@@ -142,7 +170,9 @@ def _find_reason_against(models: RunModels, index: int) -> str:
     """Why the heads of a stage's model and its ancestors do not compare; "" where they do."""
     if not_trained := models.name_untrained(index):
         return not_trained
-    if any(isinstance(models.load_after(i), ProgressiveModel | LoraModel) for i in range(index + 1)):
+    if any(
+        isinstance(models.load_after(i), ProgressiveModel | LoraModel) for i in range(index + 1)
+    ):
         return "the first domain is read with what M1 learned, unchanged"
     shapes = [(model.layers, model.hidden_size) for model in models.load_up_to(index)]
     if any(shapes[i] != shapes[i - 1] and not models.read_growth(i) for i in range(1, index + 1)):
@@ -162,36 +192,52 @@ def _read_parents(models: RunModels, index: int) -> list[int]:
 
 @torch.no_grad()
 def compute_attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
-    """Attention weights (H, B, T, T), queries before keys, for tokens (B, 1+N) and domains (B,) as `hidden` takes them.
+    """Attention weights (H, B, T, T), queries before keys, for tokens (B, 1+N) and domains (B,) as
+    `hidden` takes them.
 
-    Of a plain model, whose network is called as transformers does: only so are the weights put out, and GPT's masked.
+    Of a plain model, whose network is called as transformers does: only so are the weights put out,
+    and GPT's masked.
     """
     model.network.set_attn_implementation("eager")
     with evaluating(model):
-        read = model.network.base_model(model.insert_prompts(tokens, domains), output_attentions=True, use_cache=False)
+        read = model.network.base_model(
+            model.insert_prompts(tokens, domains), output_attentions=True, use_cache=False
+        )
     return torch.stack(read.attentions).transpose(1, 2).flatten(0, 1).float()
 
 
-def find_parents(layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int) -> list[int]:
-    """Return which head each head of a grown model came from (GrowthRecord), in a model with `heads` heads a layer."""
+def find_parents(
+    layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int
+) -> list[int]:
+    """Return which head each head of a grown model came from (GrowthRecord), in a model with
+    `heads` heads a layer.
+    """
     pairs = zip(layer_sources, head_sources, strict=True)
     return [layer * heads + head for layer, sources in pairs for head in sources]
 
 
 def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
-    """The likeness (H1, H2) of the attention of two models' heads, from maps (H1, B, T, T) and (H2, B, T, T)."""
+    """The likeness (H1, H2) of the attention of two models' heads, from maps (H1, B, T, T) and (H2,
+    B, T, T).
+    """
     entropies = [torch.special.entr(maps).flatten(1).sum(1) for maps in (last, earlier)]
-    mixed = torch.stack([torch.special.entr((head + earlier) / 2).flatten(1).sum(1) for head in last])
-    divergence = mixed - (entropies[0].unsqueeze(1) + entropies[1]) / 2  # in nats, summed over rows and queries
+    mixed = torch.stack(
+        [torch.special.entr((head + earlier) / 2).flatten(1).sum(1) for head in last]
+    )
+    divergence = (
+        mixed - (entropies[0].unsqueeze(1) + entropies[1]) / 2
+    )  # in nats, summed over rows and queries
     return 1 - divergence / (math.log(2) * last.shape[1] * last.shape[2])
 
 
 def compare_with_ancestors(
     maps: Sequence[Tensor], parents: Sequence[Sequence[int]]
 ) -> tuple[list[float], list[float | None]]:
-    """The likeness of the last model's heads to their own ancestor, and to the others, for each earlier model.
+    """The likeness of the last model's heads to their own ancestor, and to the others, for each
+    earlier model.
 
-    `parents[i]`: of each head of model i + 1 the one in model i that it came from. None: there are no others.
+    `parents[i]`: of each head of model i + 1 the one in model i that it came from. None: there are
+    no others.
     """
     own: list[float] = []
     others: list[float | None] = []
@@ -207,19 +253,24 @@ def compare_with_ancestors(
 
 
 def choose_lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
-    """Heads of the last model that the figure shows: of some of the first one's `heads`, the latest descendants.
+    """Heads of the last model that the figure shows: of some of the first one's `heads`, the latest
+    descendants.
 
     The latest is the one with the highest number: a copy, where there are any.
     """
     count = min(LINEAGES, heads)
     chosen = [round(i * (heads - 1) / max(1, count - 1)) for i in range(count)]
     for step in parents:
-        chosen = [max(head for head, parent in enumerate(step) if parent == ancestor) for ancestor in chosen]
+        chosen = [
+            max(head for head, parent in enumerate(step) if parent == ancestor)
+            for ancestor in chosen
+        ]
     return chosen
 
 
 class RunModels:
-    """The models that the stages of a run ended with, on the GPU where there is one; each is loaded once.
+    """The models that the stages of a run ended with, on the GPU where there is one; each is loaded
+    once.
 
     `keys` are those of its finished stages, from the first on.
     """
@@ -237,7 +288,9 @@ class RunModels:
     def load_after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
-            self._models[index] = load(self.store.stage_folder(self.keys[index]) / "model").to(choose_device())
+            self._models[index] = load(self.store.stage_folder(self.keys[index]) / "model").to(
+                choose_device()
+            )
         return self._models[index]
 
     def load_up_to(self, last: int) -> list[LanguageModel]:
@@ -245,8 +298,14 @@ class RunModels:
         return [self.load_after(index) for index in range(last + 1)]
 
     def name_untrained(self, last: int) -> str:
-        """The models up to that stage's that are not trained, in words; a method may leave early stages out."""
-        missing = [f"M{i + 1}" for i in range(last + 1) if not select_kind(self.read_lines(i), EvaluationLine)]
+        """The models up to that stage's that are not trained, in words; a method may leave early
+        stages out.
+        """
+        missing = [
+            f"M{i + 1}"
+            for i in range(last + 1)
+            if not select_kind(self.read_lines(i), EvaluationLine)
+        ]
         return f"{', '.join(missing)} not trained" if missing else ""
 
     def read_growth(self, index: int) -> GrowthRecord | None:
@@ -271,10 +330,11 @@ def record_measurement(
     compute: Callable[[RunModels, int], LineOfMeasures],
     first: int = 0,
 ) -> None:
-    """Append what `compute` says of the models of a run's finished stages from `first` on, where that is not there.
+    """Append what `compute` says of the models of a run's finished stages from `first` on, where
+    that is not there.
 
-    A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants the same at the
-    same time waits and finds it.
+    A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants
+    the same at the same time waits and finds it.
     """
     models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.study import Study, average_by_domain, count_copies, find_header, find_other_texts, select_measure
+from analysis.study import (
+    Study,
+    average_by_domain,
+    count_copies,
+    find_header,
+    find_other_texts,
+    select_measure,
+)
 from analysis.tables import Block, format_number
 from benchmark.records import DoneLine, find_last
 from benchmark.settings.suite import describe_passes
@@ -85,19 +92,26 @@ def warn_of_baselines(study: Study) -> list[str]:
                 if rows and task not in every
             ]
             if told:
-                lines.append(f"{where}The baseline {name} scores at least as high as {'; '.join(told)}.")
+                lines.append(
+                    f"{where}The baseline {name} scores at least as high as {'; '.join(told)}."
+                )
     return lines
 
 
 def note_passes(runs: Sequence[RunRecords]) -> list[str]:
-    """Notes on how often the finished stages of runs read their domains, and how much of these the memory holds."""
+    """Notes on how often the finished stages of runs read their domains, and how much of these the
+    memory holds.
+    """
     times: dict[str, list[float]] = {}
     held: dict[str, list[float]] = {}
     for run in runs:
         memory = run.line.config.get("data", {}).get("memory_tokens", 0)
         own = 1 - (run.line.config.get("replay") or {}).get("share", 0)  # of a batch
         for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
-            tokens, end = find_header(stage).data.get(domain.name, {}).get("tokens"), find_last(stage, DoneLine)
+            tokens, end = (
+                find_header(stage).data.get(domain.name, {}).get("tokens"),
+                find_last(stage, DoneLine),
+            )
             if tokens and end and end.charged.get("tokens"):
                 times.setdefault(domain.title, []).append(own * end.charged["tokens"] / tokens)
             if tokens and domain != run.domains[-1]:
@@ -115,19 +129,25 @@ def note_tuning(runs: Sequence[RunRecords]) -> list[str]:
     if not ways:
         return []
     rows = {run.row for run in runs}
-    parts = [text if {*of} == rows else f"{text} ({', '.join(dict.fromkeys(of))})" for text, of in ways.items()]
+    parts = [
+        text if {*of} == rows else f"{text} ({', '.join(dict.fromkeys(of))})"
+        for text, of in ways.items()
+    ]
     return [f"Options are tuned: {'; '.join(parts)}."]
 
 
 def note_probes(study: Study) -> list[str]:
-    """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean over seeds.
+    """The perplexity of each probe, text that nothing is trained on, after the last domain; a mean
+    over seeds.
 
     A start model's own comes first: a higher one was forgotten.
     """
     perplexities: dict[str, dict[str, list[float]]] = {}
     for part in study.parts:
         untouched = [(name, run, run.start) for name, runs in part.starts.items() for run in runs]
-        trained = [(run.row, run, run.matrix[-1]) for run in part.runs if run.finished == len(run.domains)]
+        trained = [
+            (run.row, run, run.matrix[-1]) for run in part.runs if run.finished == len(run.domains)
+        ]
         for label, run, measured in untouched + trained:
             for probe in run.line.probes:
                 value = select_measure(measured, probe.name)
@@ -143,7 +163,9 @@ def note_probes(study: Study) -> list[str]:
 
 def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
     """Say how the missing cells get filled."""
-    commands = " or ".join(f"`python run_all.py run {study.called.get(suite, suite)}`" for suite in study.suites)
+    commands = " or ".join(
+        f"`python run_all.py run {study.called.get(suite, suite)}`" for suite in study.suites
+    )
     is_missing = any(cell.missing for block in blocks for row in block.rows for cell in row.cells)
     return [f"-- is not measured yet; {commands} fills it in."] if is_missing else []
 
@@ -163,7 +185,11 @@ def note_unequal_budgets(part: Study) -> list[str]:
     Rows that spend the same sum in other stages have one note.
     """
     done, elsewhere = part.stages[part.stages["done"]], part.pooled - part.references
-    means = done[~done["row"].isin(elsewhere)].groupby(["stage", "unit", "row"], sort=False)["charged"].mean()
+    means = (
+        done[~done["row"].isin(elsewhere)]
+        .groupby(["stage", "unit", "row"], sort=False)["charged"]
+        .mean()
+    )
     lines = []
     for (stage, unit), charged in means.groupby(["stage", "unit"], sort=False):
         typical = charged.median()
@@ -171,15 +197,19 @@ def note_unequal_budgets(part: Study) -> list[str]:
         if len(off):
             name = UNITS[unit].amounts or unit
             who = [
-                f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0" for (_, _, row), amount in off.items()
+                f"{row} {amount:.4g}" if amount > 1e-3 * typical else f"{row} 0"
+                for (_, _, row), amount in off.items()
             ]
             shown = _shorten(who, ", ", "rows")
             lines.append(
-                f"Budgets differ in stage {part.stage_titles[stage]}: typically {typical:.4g} {name}, but {shown}."
+                f"Budgets differ in stage {part.stage_titles[stage]}: typically {typical:.4g} "
+                f"{name}, but {shown}."
             )
     if elsewhere:
         rows = [row for row in done["row"].unique() if row in elsewhere]
-        lines.append(f"The same budget as others, but spent in other stages: {_shorten(rows, ', ', 'rows')}.")
+        lines.append(
+            f"The same budget as others, but spent in other stages: {_shorten(rows, ', ', 'rows')}."
+        )
     if done["unit"].nunique() > 1:
         lines.append(f"Budgets are in different units: {', '.join(sorted(done['unit'].unique()))}.")
     return lines
@@ -199,9 +229,12 @@ def note_unequal_texts(part: Study) -> list[str]:
         if run.line.unigram and (titles := find_other_texts(run, shared[0])):
             rows_of.setdefault(tuple(titles), []).append(run.row)
     return [
-        f"Texts differ in {_shorten(titles, ', ', 'texts')}: {_shorten(list(dict.fromkeys(who)), ', ', 'rows')}. Their "
-        f"text, tokens or masks are not those of {shared[0].row} and of a unigram row, so perplexities do not compare, "
-        "bits per byte only where each token of a text is predicted, and nothing of these rows is marked, ranked or "
+        f"Texts differ in {_shorten(titles, ', ', 'texts')}: "
+        f"{_shorten(list(dict.fromkeys(who)), ', ', 'rows')}. Their "
+        f"text, tokens or masks are not those of {shared[0].row} and of a unigram row, so "
+        "perplexities do not compare, "
+        "bits per byte only where each token of a text is predicted, and nothing of these rows is "
+        "marked, ranked or "
         "judged."
         for titles, who in rows_of.items()
     ]
@@ -217,12 +250,22 @@ def note_differences(stages: pd.DataFrame, what: str, columns: Sequence[str]) ->
 def note_leaks(part: Study) -> list[str]:
     """Tasks with test examples that stand in their train set."""
     lines = (line for run in part.runs for stage in run.scores for line in stage)
-    leaks: dict[str, dict[str, int]] = {"the train set of their task": {}, "the training text of the stream": {}}
+    leaks: dict[str, dict[str, int]] = {
+        "the train set of their task": {},
+        "the training text of the stream": {},
+    }
     for line in lines:
         for counts, count in zip(leaks.values(), (line.leaks, line.in_stream), strict=True):
             counts |= {line.task: count} if count else {}
-    counted = {where: ", ".join(f"{count} of {task}" for task, count in of.items()) for where, of in leaks.items()}
-    return [f"Test examples stand in {where}, too: {counts}." for where, counts in counted.items() if counts]
+    counted = {
+        where: ", ".join(f"{count} of {task}" for task, count in of.items())
+        for where, of in leaks.items()
+    }
+    return [
+        f"Test examples stand in {where}, too: {counts}."
+        for where, counts in counted.items()
+        if counts
+    ]
 
 
 def note_near_copies(part: Study) -> list[str]:
@@ -236,7 +279,8 @@ def note_near_copies(part: Study) -> list[str]:
                     if name in titles:
                         whose = f" in that of {titles.get(other, other)}" if other != name else ""
                         counts[name, other] = (
-                            f"{near:,} of {info['valid_documents']:,} documents of {titles[name]}{whose}"
+                            f"{near:,} of {info['valid_documents']:,} documents of "
+                            f"{titles[name]}{whose}"
                         )
     if not counts:
         return []
@@ -244,15 +288,23 @@ def note_near_copies(part: Study) -> list[str]:
     final = note_without_copies(part, "the last domain", len(part.runs[0].domains) - 1)
     return [
         f"Validation text nearly stands in training text: {shares}.",
-        *([f"{note} Other numbers include them." for note in final] or ["No number without them is known."]),
+        *(
+            [f"{note} Other numbers include them." for note in final]
+            or ["No number without them is known."]
+        ),
     ]
 
 
 def note_without_copies(part: Study, title: str, stage: int) -> list[str]:
     """AP and AP⁺ after a stage less those documents, where known of all seeds; means over them."""
-    ends, columns = part.without_copies.ends, ["ap", "ap_plus"][: stage + 1]  # the first stage has no AP⁺
+    ends, columns = (
+        part.without_copies.ends,
+        ["ap", "ap_plus"][: stage + 1],
+    )  # the first stage has no AP⁺
     means = (
-        ends[ends["stage"] == stage].groupby("row", sort=False)[columns].agg(lambda values: values.mean(skipna=False))
+        ends[ends["stage"] == stage]
+        .groupby("row", sort=False)[columns]
+        .agg(lambda values: values.mean(skipna=False))
     )
     means = means.dropna(how="all")
     said = means.map(lambda value: format_number(value, 2)).where(means.notna(), "not known")
@@ -268,9 +320,13 @@ def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:
 
 
 def note_changed_code(runs: Sequence[RunRecords]) -> list[str]:
-    """Rows with stages that their methods trained with other code than today's, of the same version or an earlier."""
+    """Rows with stages that their methods trained with other code than today's, of the same version
+    or an earlier.
+    """
     notes = {
-        "Methods' code has changed since, their `version` has not": [run.row for run in runs if run.other_code],
+        "Methods' code has changed since, their `version` has not": [
+            run.row for run in runs if run.other_code
+        ],
         "Methods compute something else since": [run.row for run in runs if run.earlier],
     }
     return [
@@ -287,7 +343,8 @@ def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:
     if not rows:
         return []
     return [
-        f"Step times are estimated, not measured: {_shorten(rows, ', ', 'rows')}. A step takes its FLOPs over those of "
+        f"Step times are estimated, not measured: {_shorten(rows, ', ', 'rows')}. A step takes its "
+        "FLOPs over those of "
         "Naive's step, times Naive's time on the reference machine."
     ]
 
@@ -297,7 +354,9 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
     slowed = stages[stages["cores"] < ENOUGH_CORES].sort_values("cores", kind="stable")
     where = [
         f"{row}, seed {seed}, in stage {titles[stage]} ({share:.0%})"
-        for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(index=False)
+        for row, seed, stage, share in slowed[["row", "seed", "stage", "cores"]].itertuples(
+            index=False
+        )
     ]
     listed = _shorten(where, "; ", "stages")
     notes = [f"Other programs took cores, so wall times do not compare: {listed}."] if where else []
@@ -305,7 +364,8 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
     short = timed & stages["cores"].isna() & (stages["seconds"] < MEASURABLE)
     if short.any():
         notes.append(
-            f"Of {short.sum()} stages under {MEASURABLE:g} s it is not known whether other programs took cores."
+            f"Of {short.sum()} stages under {MEASURABLE:g} s it is not known whether other "
+            "programs took cores."
         )
     return notes
 
@@ -313,7 +373,8 @@ def note_contended_stages(stages: pd.DataFrame, titles: Sequence[str]) -> list[s
 def note_failures(runs: Sequence[RunRecords], titles: Sequence[str]) -> list[str]:
     """Runs that stopped with an error."""
     return [
-        f"{run.row}, seed {run.seed}, failed in stage {titles[run.failure.stage]}: {run.failure.error}"
+        f"{run.row}, seed {run.seed}, failed in stage {titles[run.failure.stage]}: "
+        f"{run.failure.error}"
         for run in runs
         if run.failure
     ]
@@ -325,4 +386,7 @@ def note_left_out_runs(runs: Sequence[RunRecords]) -> list[str]:
     for run in runs:
         if run.why:
             reasons.setdefault(run.why, []).append(f"{run.row}, seed {run.seed}")
-    return [f"Records are left out of {_shorten(left_out, '; ', 'runs')}: {why}." for why, left_out in reasons.items()]
+    return [
+        f"Records are left out of {_shorten(left_out, '; ', 'runs')}: {why}."
+        for why, left_out in reasons.items()
+    ]

@@ -1,4 +1,6 @@
-"""The report as one page: nothing loaded from elsewhere, everything that a user gave escaped, whole without scripts."""
+"""The report as one page: nothing loaded from elsewhere, everything that a user gave escaped, whole
+without scripts.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,12 @@ GROWN = 1.05  # times the parameters: prompts and adapters are less
 METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 
 
-def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | Picture]]) -> str:
-    """HTML of the report: first table, curve, summary, scorecard if any, the other exhibits, how the runs were made."""
+def render_page(
+    study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | Picture]]
+) -> str:
+    """HTML of the report: first table, curve, summary, scorecard if any, the other exhibits, how
+    the runs were made.
+    """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -76,8 +82,11 @@ def render_page(study: Study, scorecard: Table | None, exhibits: Sequence[tuple[
             for run in study.runs
         },
         data=make_chart_data(study),
-        # Vega-Lite with all that it needs (BSD-3-Clause): packed it is 0.4 MB of each page, else 0.9 MB
-        library=base64.b64encode(gzip.compress((FOLDER / "vega_lite_bundle.js").read_bytes(), mtime=0)).decode(),
+        # Vega-Lite with all that it needs (BSD-3-Clause): packed it is 0.4 MB of each page, else
+        # 0.9 MB
+        library=base64.b64encode(
+            gzip.compress((FOLDER / "vega_lite_bundle.js").read_bytes(), mtime=0)
+        ).decode(),
         script=Markup((FOLDER / "explore.js").read_text("utf-8")),
     )
 
@@ -87,7 +96,8 @@ def summarize(part: Study) -> list[str]:
 
     They are on the rows that spend the budget stage by stage, have ended, and had the text of most.
 
-    Growth is the best row that grows beside the best that begins as small and stays so, paired by seed.
+    Growth is the best row that grows beside the best that begins as small and stays so, paired by
+    seed.
     """
     last, apart = len(part.runs[0].domains) - 1, part.never_best | part.pooled
     ends = part.ends[(part.ends["stage"] == last) & ~part.ends["row"].isin(apart)]
@@ -109,21 +119,25 @@ def summarize(part: Study) -> list[str]:
         row = ap[grows].idxmin()
         small = ap[~grows & (sizes["max"] < GROWN * sizes["min"][row])]
         if len(small):
-            pairs = ends.pivot_table(index="seed", columns="row", values="ap")[[row, small.idxmin()]].dropna()
+            pairs = ends.pivot_table(index="seed", columns="row", values="ap")[
+                [row, small.idxmin()]
+            ].dropna()
             ratios = np.log(pairs[row] / pairs[small.idxmin()]).to_numpy()
             if len(ratios):
                 shared = part.compute_text_variance(part.suite, row, small.idxmin(), last)
                 change, between = show_mean(ratios, AP.show, shared)
                 within = f" (95% interval {between})" if between else ""
                 said.append(
-                    f"Growth: {row}, the best row that grows, ends with {change} AP{within} against {small.idxmin()}, "
+                    f"Growth: {row}, the best row that grows, ends with {change} AP{within} "
+                    f"against {small.idxmin()}, "
                     "the best that stays small."
                 )
     if len(lost) > 1:
         least = " and ".join(lost.index[lost == lost.min()])
         said.append(
             f"Forgotten, by AP⁺: {shorten_number(lost[best])} with {best}; least with {least}, "
-            f"{shorten_number(lost.min())}, and most with {lost.idxmax()}, {shorten_number(lost.max())}."
+            f"{shorten_number(lost.min())}, and most with {lost.idxmax()}, "
+            f"{shorten_number(lost.max())}."
         )
     return said
 
@@ -131,7 +145,8 @@ def summarize(part: Study) -> list[str]:
 def _mark_code(text: str) -> Markup:
     """`code` between backticks."""
     parts = [
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(text.split("`"))
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
+        for i, part in enumerate(text.split("`"))
     ]
     return Markup("").join(parts)
 
@@ -151,21 +166,31 @@ def _describe_undecided(scorecard: Table) -> str:
     rows = [row for block in scorecard.blocks for row in block.rows]
     if any(row.cells[0].number in ("held", "not held") for row in rows):
         return ""
-    return f"These runs decide none of the paper's {len(rows)} findings." if rows[1:] else rows[0].label
+    return (
+        f"These runs decide none of the paper's {len(rows)} findings."
+        if rows[1:]
+        else rows[0].label
+    )
 
 
 def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
-    """Notes on what is not equal, or not well, in the runs of each suite, which is named where there are several."""
+    """Notes on what is not equal, or not well, in the runs of each suite, which is named where
+    there are several.
+    """
     lines = []
     for part in study.parts:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
         code = notes.note_differences(part.stages, "Code or packages differ", ["code", "packages"])
-        lines += [(where, note) for note in (*notes.collect_notes(part), *notes.note_leaks(part), *code)]
+        lines += [
+            (where, note) for note in (*notes.collect_notes(part), *notes.note_leaks(part), *code)
+        ]
     return lines
 
 
 def _build_cost_table(study: Study) -> Table:
-    """A line a row: hardware, size, and its train wall time, a mean over seeds of the sum over stages."""
+    """A line a row: hardware, size, and its train wall time, a mean over seeds of the sum over
+    stages.
+    """
     groups = study.stages.groupby(["suite", "row"], sort=False)
     rows = [
         TableRow(row, tuple(Cell(text=text) for text in texts))
@@ -174,12 +199,16 @@ def _build_cost_table(study: Study) -> Table:
                 "seeds": groups["seed"].nunique().map(str),
                 "hardware": groups["hardware"].unique().map("; ".join),
                 "parameters": groups["parameters"].last().map("{:,.0f}".format),
-                "seconds": (groups["seconds"].sum() / groups["seed"].nunique()).map("{:,.1f}".format),
+                "seconds": (groups["seconds"].sum() / groups["seed"].nunique()).map(
+                    "{:,.1f}".format
+                ),
             }
         ).itertuples()
     ]
     caption = "How the runs were made: means over seeds, times summed over stages."
-    columns = tuple(map(Column, ("Seeds", "Hardware", "Parameters at the end", UNITS["seconds"].label)))
+    columns = tuple(
+        map(Column, ("Seeds", "Hardware", "Parameters at the end", UNITS["seconds"].label))
+    )
     return Table("made", "", caption, "Row", columns, (Block("", tuple(rows)),))
 
 
@@ -190,30 +219,43 @@ def make_chart_data(study: Study) -> Markup:
     content = {
         "suites": study.suites,
         "rows": list(dict.fromkeys(run.row for run in study.runs)),
-        "colours": [[row, f"light-dark({colour}, {COLOURS[colour]})"] for row, colour in assign_colours(study).items()],
+        "colours": [
+            [row, f"light-dark({colour}, {COLOURS[colour]})"]
+            for row, colour in assign_colours(study).items()
+        ],
         "clear": CLEAR,
         "units": {"charged": UNITS[own].label, **others},
         "metrics": METRIC_NAMES,
         "points": _collect_points(study),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return Markup(
+        text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    )
 
 
 def _collect_points(study: Study) -> dict[str, Any]:
-    """Each evaluation of a row, as names of its fields and a list each, which is short where many are.
+    """Each evaluation of a row, as names of its fields and a list each, which is short where many
+    are.
 
-    Means over seeds of what was charged and measured, and the range of the latter, in the digits of tables.
+    Means over seeds of what was charged and measured, and the range of the latter, in the digits of
+    tables.
     """
     titles = {part.suite: part.stage_titles for part in study.parts}
     evaluations = study.evaluations.astype({"learned": int})
     groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
-    spent = groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
+    spent = (
+        groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
+    )
     measured = groups[list(METRIC_NAMES)].agg(["mean", "min", "max"])
-    measured.columns = [f"{metric}{end}" for metric in METRIC_NAMES for end in ("", "_low", "_high")]
+    measured.columns = [
+        f"{metric}{end}" for metric in METRIC_NAMES for end in ("", "_low", "_high")
+    ]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
     table = groups.agg({"seed": "nunique", "learned": "max"}).join([spent, measured]).reset_index()
-    table["stage"] = [titles[suite][stage] for suite, stage in zip(table["suite"], table["stage"], strict=True)]
+    table["stage"] = [
+        titles[suite][stage] for suite, stage in zip(table["suite"], table["stage"], strict=True)
+    ]
     shown = table.rename(columns={"seed": "seeds"}).drop(columns=["row_index", "order"])
     points: dict[str, Any] = json.loads(shown.to_json(orient="split", index=False))
     return points
@@ -227,11 +269,12 @@ def render(
     view: View = "ours",
     only_tables: bool = False,
 ) -> list[Path]:
-    """Write the files of each exhibit, the scorecard's if the study is held against the paper, and index.html.
+    """Write the files of each exhibit, the scorecard's if the study is held against the paper, and
+    index.html.
 
-    `load` gives exhibits by name, whose printed numbers the scorecard needs. View "both" is of tables alone and has
-    files of its own, NAME.both.tex. The same records give the same bytes. `only_tables`: neither pictures, which take
-    longest, nor index.html.
+    `load` gives exhibits by name, whose printed numbers the scorecard needs. View "both" is of
+    tables alone and has files of its own, NAME.both.tex. The same records give the same bytes.
+    `only_tables`: neither pictures, which take longest, nor index.html.
     """
     shown: list[tuple[Exhibit, Table | Picture]] = []
     files: dict[str, bytes] = {}
@@ -254,7 +297,10 @@ def render(
             from analysis.scorecard import build_scorecard
 
             verdicts = build_scorecard(study, load)
-            files |= {f"{verdicts.name}.{suffix}": content for suffix, content in to_files(verdicts).items()}
+            files |= {
+                f"{verdicts.name}.{suffix}": content
+                for suffix, content in to_files(verdicts).items()
+            }
         if not only_tables:
             files["index.html"] = render_page(study, verdicts, shown).encode()
     for name, content in files.items():

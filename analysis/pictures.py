@@ -1,4 +1,6 @@
-"""Pictures of matrices: perplexity by stage and text, and the attention of heads and of what they came from."""
+"""Pictures of matrices: perplexity by stage and text, and the attention of heads and of what they
+came from.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixFigure(FigureExhibit):
-    """The perplexity of every domain and probe after every stage, mean over seeds; a panel a row, one scale for all.
+    """The perplexity of every domain and probe after every stage, mean over seeds; a panel a row,
+    one scale for all.
 
-    Where seeds meet the domains in different orders columns are the domains' places, as lines are. Where runs begin
-    with a start model its own perplexities are the first line.
+    Where seeds meet the domains in different orders columns are the domains' places, as lines are.
+    Where runs begin with a start model its own perplexities are the first line.
     """
 
     def _draw(self, study: Study) -> Figure:
@@ -49,20 +52,30 @@ class MatrixFigure(FigureExhibit):
             width = 0.2 + CELL * columns
             height = 0.3 + 0.22 * max(matrix.shape[0] for _, matrix in matrices)
         most = min(len(matrices), max(1, int(WIDEST // width)))
-        across = min(range(most, most // 2, -1), key=lambda count: -len(matrices) % count)  # fewest empty places
+        across = min(
+            range(most, most // 2, -1), key=lambda count: -len(matrices) % count
+        )  # fewest empty places
         down = -(-len(matrices) // across)
         figure, axes = make_panels(down, across, width, height)
-        flat, scale = [axis for line in axes for axis in line], LogNorm(every.min(), min(every.max(), 10 * every.min()))
+        flat, scale = (
+            [axis for line in axes for axis in line],
+            LogNorm(every.min(), min(every.max(), 10 * every.min())),
+        )
         figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
         alike = all(matrix.axes[0].equals(matrices[0][1].axes[0]) for _, matrix in matrices)
         each = figures.find_label_step(columns)
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             _draw_matrix(axis, matrix, scale)
             axis.set_title(row, pad=3)
-            lowest, leftmost = place // across == down - 1 or study.suites[1:], place % across == 0 or not alike
+            lowest, leftmost = (
+                place // across == down - 1 or study.suites[1:],
+                place % across == 0 or not alike,
+            )
             texts, stages = matrix.columns[::each], matrix.index[::each]
             axis.set_xticks(range(0, matrix.shape[1], each), texts if lowest else [""] * len(texts))
-            axis.set_yticks(range(0, matrix.shape[0], each), stages if leftmost else [""] * len(stages))
+            axis.set_yticks(
+                range(0, matrix.shape[0], each), stages if leftmost else [""] * len(stages)
+            )
             is_wide = each > 1 or max(map(len, texts)) * figures.LETTER > CELL
             axis.tick_params(axis="x", rotation=90 if is_wide else 0)
         for axis in flat[len(matrices) :]:
@@ -88,7 +101,12 @@ class MatrixFigure(FigureExhibit):
         seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
         over = "one seed" if seeds == "1" else f"mean of {seeds} seeds"
         about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
-        return finish(figure, about, figures.describe_texts(study, study.suites), figures.describe_copies(study))
+        return finish(
+            figure,
+            about,
+            figures.describe_texts(study, study.suites),
+            figures.describe_copies(study),
+        )
 
     def _make_matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
         """The numbers that a panel shows of each row: a line a stage, a column a text."""
@@ -96,21 +114,29 @@ class MatrixFigure(FigureExhibit):
         for row in dict.fromkeys(run.row for run in runs):
             of_row = [run for run in runs if run.row == row]
             stages = ["start", *titles] if of_row[0].start else titles
-            texts = titles[: len(of_row[0].domains)] + [probe.title for probe in of_row[0].line.probes]
+            texts = titles[: len(of_row[0].domains)] + [
+                probe.title for probe in of_row[0].line.probes
+            ]
             seeds = []
             for run in of_row:
                 names = [text.name for text in (*run.domains, *run.line.probes)]
                 measured = [run.start, *run.matrix] if run.start else run.matrix
                 lines = [[select_measure(each, name) for name in names] for each in measured]
-                seeds.append(pd.DataFrame(lines, stages[: len(lines)], texts, float).reindex(stages))
+                seeds.append(
+                    pd.DataFrame(lines, stages[: len(lines)], texts, float).reindex(stages)
+                )
             yield row, pd.concat(seeds).groupby(level=0, sort=False).mean()
 
 
 def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
-    """A panel of numbers, shape (stages, texts), a start model's line first; what was just trained on has a frame."""
+    """A panel of numbers, shape (stages, texts), a start model's line first; what was just trained
+    on has a frame.
+    """
     values, few = matrix.to_numpy(), matrix.shape[1] <= figures.FEW
     colours = colormaps[f"{COLOURS}_r"]
-    axis.imshow(np.where(np.isfinite(values), values, np.nan), cmap=colours, norm=scale, aspect="auto")
+    axis.imshow(
+        np.where(np.isfinite(values), values, np.nan), cmap=colours, norm=scale, aspect="auto"
+    )
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
     for (line, column), value in np.ndenumerate(values):
         if not np.isfinite(value):
@@ -135,11 +161,12 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionFigure(FigureExhibit):
-    """One column of pictures a model, one row a lineage of heads, of the first seed of the row named `row`.
+    """One column of pictures a model, one row a lineage of heads, of the first seed of the row
+    named `row`.
 
-    A picture shows for each query (from top to bottom) the keys that it attends to (from left to right), each picture
-    from 0 to its own maximum, on a scale of square roots. Above it: how much all heads attend as their own ancestor
-    does, and as the others of its model do.
+    A picture shows for each query (from top to bottom) the keys that it attends to (from left to
+    right), each picture from 0 to its own maximum, on a scale of square roots. Above it: how much
+    all heads attend as their own ancestor does, and as the others of its model do.
     """
 
     row: str
@@ -166,13 +193,18 @@ class AttentionFigure(FigureExhibit):
         axes[-1][0].set_xlabel("key →")
         scale = ScalarMappable(cmap=COLOURS)
         flat = [axis for line in axes for axis in line]
-        bar = figure.colorbar(scale, ax=flat, label="Share of maximum (square roots)", aspect=15, fraction=0.05)
+        bar = figure.colorbar(
+            scale, ax=flat, label="Share of maximum (square roots)", aspect=15, fraction=0.05
+        )
         bar.set_ticks([share**0.5 for share in SHARES], labels=list(SHARES.values()))
         about = (
-            f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known. Above each model: how "
+            f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known. "
+            "Above each model: how "
             "alike heads are to their own ancestor (to other heads)"
         )
-        return finish(figure, about, figures.describe_texts(part, part.suites, list(shown["row"].unique())))
+        return finish(
+            figure, about, figures.describe_texts(part, part.suites, list(shown["row"].unique()))
+        )
 
 
 def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:
@@ -188,4 +220,6 @@ def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:
     for axis in column[len(model["heads"]) :]:
         axis.set_axis_off()
     alike = f": {model['own']:.2f} ({model['others']:.2f})" if model["own"] == model["own"] else ""
-    column[0].set_title(f"M{model['stage'] + 1}{alike}\n{column[0].get_title()}", fontsize=figures.SMALL, pad=2)
+    column[0].set_title(
+        f"M{model['stage'] + 1}{alike}\n{column[0].get_title()}", fontsize=figures.SMALL, pad=2
+    )

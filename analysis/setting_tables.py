@@ -1,4 +1,6 @@
-"""Tables of models and settings: ladders of sizes with their training settings, and the fine-tuning's settings."""
+"""Tables of models and settings: ladders of sizes with their training settings, and the
+fine-tuning's settings.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,11 @@ MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the sa
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureTable(TableExhibit):
-    """The models of a ladder, one row a stage: sizes as built, training as recorded (mean over seeds).
+    """The models of a ladder, one row a stage: sizes as built, training as recorded (mean over
+    seeds).
 
-    `rows`: printed block to row of the suite, a block each; without it a block a suite, of ELLE's row or the last.
+    `rows`: printed block to row of the suite, a block each; without it a block a suite, of ELLE's
+    row or the last.
     """
 
     properties: tuple[str, ...] = tuple(PROPERTIES)
@@ -65,13 +69,21 @@ class ArchitectureTable(TableExhibit):
         columns = [Column(PROPERTIES[name][0]) for name in self.properties]
         blocks = []
         for part in study.parts:
-            growing = next((run.row for run in part.runs if run.line.method == GROWING), part.runs[-1].row)
+            growing = next(
+                (run.row for run in part.runs if run.line.method == GROWING), part.runs[-1].row
+            )
             for block, row in (self.rows or {"": growing}).items():
                 runs = [run for run in part.runs if make_slug(run.row) == make_slug(row)]
                 heading = row if self.rows else f"{self.choose_heading(part)} ({row})"
                 if runs:
-                    printed = self.select_printed(part, block) if self.rows or make_slug(row) == GROWING else {}
-                    blocks.append(Block(heading, tuple(self._make_rows(part, runs, printed)), part.suite))
+                    printed = (
+                        self.select_printed(part, block)
+                        if self.rows or make_slug(row) == GROWING
+                        else {}
+                    )
+                    blocks.append(
+                        Block(heading, tuple(self._make_rows(part, runs, printed)), part.suite)
+                    )
         below = [*notes.note_missing_cells(study, blocks), *notes.collect_notes(study)]
         return self.finish_table(columns, blocks, below, "Model")
 
@@ -86,7 +98,9 @@ class ArchitectureTable(TableExhibit):
                 add_printed(
                     Cell(
                         text="" if math.isnan(value) else PROPERTIES[name][1](value),
-                        missing=math.isnan(value) and not ended and (recovers or name != "recover steps"),
+                        missing=math.isnan(value)
+                        and not ended
+                        and (recovers or name != "recover steps"),
                         few_seeds=int(ended == 1 and name in MEASURED and not math.isnan(value)),
                     ),
                     printed.get((f"m{i + 1}", str(i + 1), name, "")),
@@ -98,8 +112,12 @@ class ArchitectureTable(TableExhibit):
         return rows
 
 
-def _collect_properties(runs: list[RunRecords], index: int, stages: pd.DataFrame) -> dict[str, float]:
-    """The properties of one stage's model: the ladder's size before training; NaN for what only training tells."""
+def _collect_properties(
+    runs: list[RunRecords], index: int, stages: pd.DataFrame
+) -> dict[str, float]:
+    """The properties of one stage's model: the ladder's size before training; NaN for what only
+    training tells.
+    """
     config = runs[0].line.config
     rung = config["model"]["ladder"][index]
     done = [line for run in runs if (line := find_last(run.stages[index], DoneLine))]
@@ -142,10 +160,13 @@ class HyperparameterTable(TableExhibit):
             TableRow(
                 name,
                 tuple(
-                    add_printed(Cell(text=show(task)), printed.get((name, title))) for title, task in by_title.items()
+                    add_printed(Cell(text=show(task)), printed.get((name, title)))
+                    for title, task in by_title.items()
                 ),
             )
             for name, show in SETTINGS.items()
         ]
         below = [] if tasks else ["This suite has no downstream tasks."]
-        return self.finish_table([Column(title) for title in by_title], [Block("", tuple(rows))], below, "Setting")
+        return self.finish_table(
+            [Column(title) for title in by_title], [Block("", tuple(rows))], below, "Setting"
+        )

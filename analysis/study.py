@@ -1,7 +1,7 @@
 """Records to tidy tables: one row an evaluation, a finished stage, or a downstream score.
 
-All frames share the columns suite, row (label), row_index, method, run, seed, stage (index from 0). A charged
-amount counts from the start of the run, in the budget's unit.
+All frames share the columns suite, row (label), row_index, method, run, seed, stage (index from 0).
+A charged amount counts from the start of the run, in the budget's unit.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Study:
 
     Rows compare within a suite: ask the `parts`, a study of each suite.
 
-    `title`: those of its suites. `paper`: whether the runs are held against the paper. `called`: what stands for each
-    suite on a command line. `printed`: the suite of the paper whose numbers stand beside each suite's, "" for none; a
-    suite that is not there has its own. `only_last`: suites that fine-tune only the models after the last stage.
-    `whole`: the study that this is a part of.
+    `title`: those of its suites. `paper`: whether the runs are held against the paper. `called`:
+    what stands for each suite on a command line. `printed`: the suite of the paper whose numbers
+    stand beside each suite's, "" for none; a suite that is not there has its own. `only_last`:
+    suites that fine-tune only the models after the last stage. `whole`: the study that this is a
+    part of.
     """
 
     name: str
@@ -69,10 +70,12 @@ class Study:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
+        """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction,
+        phase.
 
-        `order` is its place among those of its stage, `begun` what was spent when that stage began, by unit. `learned`:
-        neither before the first step of a stage nor before the end of the first stage; such values set a chart's scale.
+        `order` is its place among those of its stage, `begun` what was spent when that stage began,
+        by unit. `learned`: neither before the first step of a stage nor before the end of the first
+        stage; such values set a chart's scale.
         """
         units, lines = list_recorded_units(), []
         for run in self.runs:
@@ -88,21 +91,47 @@ class Study:
                     metrics.average_increase(perplexity, finished, index),
                     metrics.average_increase(np.log(perplexity), np.log(finished), index),
                 )
-                for order, (line, *values) in enumerate(zip(evaluations, *measured, perplexity, strict=True)):
+                for order, (line, *values) in enumerate(
+                    zip(evaluations, *measured, perplexity, strict=True)
+                ):
                     is_end = done is not None and line is evaluations[-1]
                     amounts = _sum_charges(spent, line.charged, unit).values()
                     lines.append(
-                        (*described, index, order, line.phase, line.fraction, *amounts, is_end, spent, *values)
+                        (
+                            *described,
+                            index,
+                            order,
+                            line.phase,
+                            line.fraction,
+                            *amounts,
+                            is_end,
+                            spent,
+                            *values,
+                        )
                     )
                 if done is None:
                     break
                 if evaluations:  # a stage may train nothing, and then evaluates nothing
                     finished[index] = perplexity[-1, index]
                 spent = _sum_charges(spent, done.charged, unit)
-        columns = [*RUN, "stage", "order", "phase", "fraction", "charged", *units, "is_end", "begun"]
+        columns = [
+            *RUN,
+            "stage",
+            "order",
+            "phase",
+            "fraction",
+            "charged",
+            *units,
+            "is_end",
+            "begun",
+        ]
         table = pd.DataFrame(lines, columns=[*columns, *_MEASURED, "perplexity"])
-        table = table.astype({"is_end": bool} | dict.fromkeys(_MEASURED, float))  # an empty column has no type
-        return table.assign(learned=(table["phase"] != "start") & (table["is_end"] | (table["stage"] > 0)))
+        table = table.astype(
+            {"is_end": bool} | dict.fromkeys(_MEASURED, float)
+        )  # an empty column has no type
+        return table.assign(
+            learned=(table["phase"] != "start") & (table["is_end"] | (table["stage"] > 0))
+        )
 
     @cached_property
     def ends(self) -> pd.DataFrame:
@@ -111,21 +140,28 @@ class Study:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, code, packages, size, done.
+        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, code,
+        packages, size, done.
 
-        `shares` is the sum of its phases' shares of its budget, `cores` the share of its cores that other programs
-        left it, NaN where that is not recorded.
+        `shares` is the sum of its phases' shares of its budget, `cores` the share of its cores that
+        other programs left it, NaN where that is not recorded.
         """
-        started = ((run, index, stage) for run in self.runs for index, stage in enumerate(run.stages) if stage)
+        started = (
+            (run, index, stage)
+            for run in self.runs
+            for index, stage in enumerate(run.stages)
+            if stage
+        )
         lines = [_describe_stage(*place) for place in started]
         return pd.DataFrame(lines, columns=[*RUN, *_STAGE]).astype({"done": bool})
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Downstream scores: domain, task, task_key, how, prompt, metric, test, as means over `finetuning_seeds` seeds.
+        """Downstream scores: domain, task, task_key, how, prompt, metric, test, as means over
+        `finetuning_seeds` seeds.
 
-        `headline`: the prompt that tables show, the right one for models that were trained with prompts. Linear probes
-        are here only where a suite fine-tunes nothing, see `probes`.
+        `headline`: the prompt that tables show, the right one for models that were trained with
+        prompts. Linear probes are here only where a suite fine-tunes nothing, see `probes`.
         """
         return self._scores[~self._scores["beside"]].reset_index(drop=True)
 
@@ -136,7 +172,9 @@ class Study:
 
     @cached_property
     def _scores(self) -> pd.DataFrame:
-        lines_of = [(run.suite, line) for run in self.runs for stage in run.scores for line in stage]
+        lines_of = [
+            (run.suite, line) for run in self.runs for stage in run.scores for line in stage
+        ]
         tuned = {suite for suite, line in lines_of if line.how == "finetune"}
         lines = []
         for run in self.runs:
@@ -144,7 +182,9 @@ class Study:
             for stage, scores in enumerate(run.scores):
                 same: dict[tuple[str, ...], dict[int, float]] = {}
                 for score in scores:
-                    same.setdefault(tuple(getattr(score, name) for name in _SCORE), {})[score.seed] = score.test
+                    same.setdefault(tuple(getattr(score, name) for name in _SCORE), {})[
+                        score.seed
+                    ] = score.test
                 headline = "right" if any(score.prompt == "right" for score in scores) else "none"
                 for key, tests in same.items():
                     *_, how, prompt, _ = key
@@ -156,15 +196,21 @@ class Study:
 
     @cached_property
     def similarities(self) -> pd.DataFrame:
-        """The likeness of each stage's model and its ancestors: ars (nats, NaN where there is none), reason."""
+        """The likeness of each stage's model and its ancestors: ars (nats, NaN where there is
+        none), reason.
+        """
         return self._collect_measures(SimilarityLine, ["ars"])
 
     @cached_property
     def attentions(self) -> pd.DataFrame:
-        """The likeness of a stage's heads to their own ancestors and to others, as means; heads, maps, reason."""
+        """The likeness of a stage's heads to their own ancestors and to others, as means; heads,
+        maps, reason.
+        """
         table = self._collect_measures(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
-            table[name] = [np.mean(np.array(values, float)) if values else np.nan for values in table[name]]
+            table[name] = [
+                np.mean(np.array(values, float)) if values else np.nan for values in table[name]
+            ]
         return table
 
     def _collect_measures(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
@@ -183,7 +229,9 @@ class Study:
     def baselines(self) -> pd.DataFrame:
         """Downstream scores that need no model: task, task_key, domain, window, name, metric, test."""
         names = ["task", "task_key", "domain", "window", "name", "metric", "test"]
-        lines = [[getattr(line, name) for name in names] for run in self.runs for line in run.baselines]
+        lines = [
+            [getattr(line, name) for name in names] for run in self.runs for line in run.baselines
+        ]
         return pd.DataFrame(lines, columns=names).drop_duplicates(ignore_index=True)
 
     @cached_property
@@ -193,15 +241,21 @@ class Study:
         final = self.scores[(self.scores["stage"] == last) & self.scores["headline"]]
         windows = {line.window for run in self.runs for stage in run.scores for line in stage}
         of_task = self.baselines["task_key"].isin(set(final["task_key"]))
-        return self.baselines[of_task & self.baselines["window"].isin({"", *windows})].assign(seed=0)
+        return self.baselines[of_task & self.baselines["window"].isin({"", *windows})].assign(
+            seed=0
+        )
 
     @cached_property
     def above_unigram(self) -> pd.DataFrame:
-        """Rows that predict no better than counts of their tokens: row, stage, ap, unigram (its AP).
+        """Rows that predict no better than counts of their tokens: row, stage, ap, unigram (its
+        AP).
 
         They are means over seeds after the last stage that a row has finished.
         """
-        unigrams = {run.id: [run.line.unigram.get(domain.name, np.nan) for domain in run.domains] for run in self.runs}
+        unigrams = {
+            run.id: [run.line.unigram.get(domain.name, np.nan) for domain in run.domains]
+            for run in self.runs
+        }
         averages = [
             float(average_perplexity(unigrams[run], stage))
             for run, stage in self.ends[["run", "stage"]].itertuples(index=False)
@@ -227,16 +281,20 @@ class Study:
 
     @cached_property
     def references(self) -> frozenset[str]:
-        """Rows whose stages so far were given more than their budgets: others are measured against these."""
+        """Rows whose stages so far were given more than their budgets: others are measured against
+        these.
+        """
         amounts = self.stages.assign(given=self.stages["amount"] * self.stages["shares"])
         sums = amounts.groupby(["suite", "row", "run"])[["given", "amount"]].sum()
         return frozenset(sums.index[sums["given"] > 1.01 * sums["amount"]].get_level_values("row"))
 
     @cached_property
     def pooled(self) -> frozenset[str]:
-        """Rows whose stages take more or less than their own budgets, as From scratch and references do.
+        """Rows whose stages take more or less than their own budgets, as From scratch and
+        references do.
 
-        They train on all text so far at once, so no stage of theirs compares with one of the others'.
+        They train on all text so far at once, so no stage of theirs compares with one of the
+        others'.
         """
         return frozenset(self.stages.loc[(self.stages["shares"] - 1).abs() > 0.01, "row"])
 
@@ -255,11 +313,19 @@ class Study:
     @cached_property
     def parts(self) -> list[Study]:
         """A study of each suite, whose rows are those of one table."""
-        return [self] if len(self.suites) == 1 else [self.select_suites([suite]) for suite in self.suites]
+        return (
+            [self]
+            if len(self.suites) == 1
+            else [self.select_suites([suite]) for suite in self.suites]
+        )
 
     def select_suites(self, suites: Sequence[str]) -> Study:
         """The runs of these suites, in this order."""
-        return replace(self, runs=[run for suite in suites for run in self.list_runs(suite)], whole=self.whole or self)
+        return replace(
+            self,
+            runs=[run for suite in suites for run in self.list_runs(suite)],
+            whole=self.whole or self,
+        )
 
     def select_rows(self, rows: Collection[str]) -> Study:
         """The runs of these rows."""
@@ -269,29 +335,42 @@ class Study:
     def without_leaks(self) -> Study:
         """The same runs, scored without the test examples that are known to stand in training text.
 
-        NaN where no other example is left, and of a baseline that was scored before those in the stream were known.
+        NaN where no other example is left, and of a baseline that was scored before those in the
+        stream were known.
         """
         scores = (line for run in self.runs for stage in run.scores for line in stage)
         known = {(line.task, line.task_key): line.in_stream for line in scores}
         runs = []
         for run in self.runs:
-            same = [known.get((line.task, line.task_key), line.in_stream) == line.in_stream for line in run.baselines]
+            same = [
+                known.get((line.task, line.task_key), line.in_stream) == line.in_stream
+                for line in run.baselines
+            ]
             baselines = [
                 line if is_same else structs.replace(line, test=np.nan)
                 for line, is_same in zip(_drop_leaks(run.baselines), same, strict=True)
             ]
-            runs.append(replace(run, scores=[_drop_leaks(stage) for stage in run.scores], baselines=baselines))
+            runs.append(
+                replace(
+                    run, scores=[_drop_leaks(stage) for stage in run.scores], baselines=baselines
+                )
+            )
         return replace(self, runs=runs)
 
     @cached_property
     def without_copies(self) -> Study:
-        """The runs that recorded perplexity without near copies of training text, with that perplexity.
+        """The runs that recorded perplexity without near copies of training text, with that
+        perplexity.
 
-        NaN where nothing of a text is left, and in a stage that knew of other copies in it than the last stage.
+        NaN where nothing of a text is left, and in a stage that knew of other copies in it than the
+        last stage.
         """
         ends = [(run, find_last(run.stages[-1], EvaluationLine)) for run in self.runs]
         runs = [
-            replace(run, stages=[_drop_copies(stage, find_header(run.stages[-1])) for stage in run.stages])
+            replace(
+                run,
+                stages=[_drop_copies(stage, find_header(run.stages[-1])) for stage in run.stages],
+            )
             for run, end in ends
             if end and end.without_copies
         ]
@@ -301,20 +380,32 @@ class Study:
     def tasks(self) -> dict[str, str]:
         """The titles of the domains that a downstream task is of, by name."""
         have = {task["domain"] for run in self.runs for task in run.line.tasks}
-        return {domain.name: domain.title for run in self.runs for domain in run.domains if domain.name in have}
+        return {
+            domain.name: domain.title
+            for run in self.runs
+            for domain in run.domains
+            if domain.name in have
+        }
 
     @property
     def whole_task(self) -> str:
-        """The title of the task of no domain, whose domain in `scores` is ""; "" where there is none."""
+        """The title of the task of no domain, whose domain in `scores` is ""; "" where there is
+        none.
+        """
         tasks = (task for run in self.runs for task in run.line.tasks if not task["domain"])
         return next((task["title"] or task["name"] for task in tasks), "")
 
     @cached_property
     def apart(self) -> frozenset[str]:
-        """Rows whose text, tokens or masks are not those of most: their perplexities compare with no others."""
+        """Rows whose text, tokens or masks are not those of most: their perplexities compare with
+        no others.
+        """
         shared = self.on_most_texts[:1]
         return frozenset(
-            run.row for run in self.runs for measure in shared if run.line.unigram and find_other_texts(run, measure)
+            run.row
+            for run in self.runs
+            for measure in shared
+            if run.line.unigram and find_other_texts(run, measure)
         )
 
     @property
@@ -323,11 +414,15 @@ class Study:
         return self.references | self.apart
 
     def compute_text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
-        """The variance that the choice of validation documents brings to the log ratio of two rows' AP after a stage.
+        """The variance that the choice of validation documents brings to the log ratio of two rows'
+        AP after a stage.
 
         It is of the mean over the seeds that both have. 0 where no losses by document are recorded.
         """
-        ours, theirs = self._collect_losses(suite, row, stage), self._collect_losses(suite, other, stage)
+        ours, theirs = (
+            self._collect_losses(suite, row, stage),
+            self._collect_losses(suite, other, stage),
+        )
         seeds = ours.keys() & theirs.keys()
         changes, tokens = defaultdict[str, list[Floats]](list), dict[str, Floats]()
         for seed in seeds:
@@ -335,10 +430,15 @@ class Study:
                 change = mine[:, 1] - theirs[seed][text][:, 1]
                 changes[text].append(change / len(seeds) / len(ours[seed]))
                 tokens[text] = mine[:, 0]
-        return sum(estimate_document_variance(np.sum(parts, axis=0), tokens[text]) for text, parts in changes.items())
+        return sum(
+            estimate_document_variance(np.sum(parts, axis=0), tokens[text])
+            for text, parts in changes.items()
+        )
 
     def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
-        """Of each seed of a row the tokens and nats of each document, by the texts that are learned after a stage."""
+        """Of each seed of a row the tokens and nats of each document, by the texts that are learned
+        after a stage.
+        """
         losses = {}
         for run in self.list_runs(suite):
             is_asked_for = make_slug(run.row) == make_slug(row) and run.finished > stage
@@ -350,14 +450,22 @@ class Study:
 
     @cached_property
     def stage_titles(self) -> list[str]:
-        """The name of each stage: by its domain, or by its place where runs meet the domains in different orders."""
+        """The name of each stage: by its domain, or by its place where runs meet the domains in
+        different orders.
+        """
         orders = {tuple(domain.title for domain in run.domains) for run in self.runs}
         longest = max(orders, key=len)
-        return list(longest) if len(orders) == 1 else [f"Domain {place + 1}" for place in range(len(longest))]
+        return (
+            list(longest)
+            if len(orders) == 1
+            else [f"Domain {place + 1}" for place in range(len(longest))]
+        )
 
     @property
     def column_titles(self) -> list[str]:
-        """The names of stages in columns that several suites share: by their place where domains differ."""
+        """The names of stages in columns that several suites share: by their place where domains
+        differ.
+        """
         titles = [part.stage_titles for part in self.parts]
         longest = max(titles, key=len)
         alike = all(each == longest[: len(each)] for each in titles)
@@ -390,9 +498,11 @@ class Study:
 
 
 def find_other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
-    """The titles of domains and probes whose text, tokens or masks in `run` are not those in `measure`.
+    """The titles of domains and probes whose text, tokens or masks in `run` are not those in
+    `measure`.
 
-    A domain that `measure` lacks counts, unless one of the two streams only goes on where the other ends.
+    A domain that `measure` lacks counts, unless one of the two streams only goes on where the other
+    ends.
     """
     line, other = run.line, measure.line
     mine, theirs = ({domain.name for domain in run_line.domains} for run_line in (line, other))
@@ -403,14 +513,18 @@ def find_other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
 
 
 def count_copies(head: StageLine, text: str) -> dict[str, int]:
-    """The validation documents of a text that nearly stand in the training text of a domain, as counts by domain."""
+    """The validation documents of a text that nearly stand in the training text of a domain, as
+    counts by domain.
+    """
     info = head.data.get(text, {})
     counts = {text: info.get("near_copies"), **info.get("near_copies_in", {})}
     return {domain: count for domain, count in counts.items() if count}
 
 
 def _drop_copies(stage: Sequence[LineOfStage], now: StageLine) -> list[LineOfStage]:
-    """A stage's lines, with perplexities less the copies that the last stage knew of; `now` is its header."""
+    """A stage's lines, with perplexities less the copies that the last stage knew of; `now` is its
+    header.
+    """
     lines = []
     for line in stage:
         if isinstance(line, EvaluationLine):
@@ -430,7 +544,9 @@ S = TypeVar("S", ScoreLine, BaselineLine)
 def _drop_leaks(scores: Sequence[S]) -> list[S]:
     """Scores without leaks; records hold null where there are none, and where nothing else is left."""
     return [
-        structs.replace(score, test=np.nan if score.test_without_leaks is None else score.test_without_leaks)
+        structs.replace(
+            score, test=np.nan if score.test_without_leaks is None else score.test_without_leaks
+        )
         if score.leaks or score.in_stream
         else score
         for score in scores
@@ -438,7 +554,18 @@ def _drop_leaks(scores: Sequence[S]) -> list[S]:
 
 
 _SCORE = ["domain", "task", "task_key", "how", "prompt", "metric"]
-_STAGE = ["stage", "domain", "unit", "amount", "shares", "charged", "seconds", "hardware", "code", "packages"]
+_STAGE = [
+    "stage",
+    "domain",
+    "unit",
+    "amount",
+    "shares",
+    "charged",
+    "seconds",
+    "hardware",
+    "code",
+    "packages",
+]
 _STAGE += ["parameters", "trainable", "layers", "hidden_size", "cores", "done"]
 
 
@@ -451,7 +578,13 @@ def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -
     unit = head.budget.unit
     charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
     size = (head.parameters, head.trainable, head.layers, head.hidden_size)
-    place = (index, head.domain, unit, head.budget.amount, sum(phase["share"] for phase in head.phases))
+    place = (
+        index,
+        head.domain,
+        unit,
+        head.budget.amount,
+        sum(phase["share"] for phase in head.phases),
+    )
     share = done.cores.share if done else None
     cores = np.nan if share is None else share
     packages = ", ".join(f"{name} {version}" for name, version in head.provenance.packages.items())
@@ -473,20 +606,32 @@ def find_header(stage: Sequence[LineOfStage]) -> StageLine:
 def describe_hardware(provenance: Provenance) -> str:
     """The hardware that decides how fast a step is, in words."""
     machine = provenance.hardware
-    device = machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
+    device = (
+        machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
+    )
     count = provenance.hardware.threads
-    threads = f", {count} {'thread' if count == 1 else 'threads'}" if machine.device.lower() == "cpu" else ""
+    threads = (
+        f", {count} {'thread' if count == 1 else 'threads'}"
+        if machine.device.lower() == "cpu"
+        else ""
+    )
     processes = f", {provenance.hardware.count} processes" if provenance.hardware.count > 1 else ""
     return f"{device}{threads}{processes}, {provenance.precision}"
 
 
-def select_measure(measured: Measures, name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity") -> float:
-    """The measure of a domain or probe: infinite where it overflowed (null in records), NaN where they lack it."""
+def select_measure(
+    measured: Measures, name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity"
+) -> float:
+    """The measure of a domain or probe: infinite where it overflowed (null in records), NaN where
+    they lack it.
+    """
     value = getattr(measured, what).get(name, np.nan) if measured else np.nan
     return np.inf if value is None else value
 
 
 def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
-    """The costs since the start of the run, by unit, and in the budget's as "charged"; NaN where unknown."""
+    """The costs since the start of the run, by unit, and in the budget's as "charged"; NaN where
+    unknown.
+    """
     now = {**charged, "charged": charged[unit]}
     return {name: before + now.get(name, np.nan) for name, before in spent.items()}

@@ -1,6 +1,7 @@
 """A table, and its three renderings: LaTeX (booktabs), Markdown, CSV.
 
-All text in a table is plain Unicode; the renderings escape it. LaTeX needs the packages booktabs, amssymb, graphicx.
+All text in a table is plain Unicode; the renderings escape it. LaTeX needs the packages booktabs,
+amssymb, graphicx.
 """
 
 from __future__ import annotations
@@ -25,16 +26,20 @@ from rich.text import Text
 from analysis.inference import compute_interval
 
 MISSING = "--"
-ROUNDING = 1e-12  # of a number: that much equal numbers may differ by, each CPU has its own logarithm
+ROUNDING = (
+    1e-12  # of a number: that much equal numbers may differ by, each CPU has its own logarithm
+)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its spread over seeds, or a text. `printed` is what the paper has in the same cell.
+    """A number with its spread over seeds, or a text. `printed` is what the paper has in the same
+    cell.
 
-    `corrected` is what it must have meant, `doubt` why it cannot be right, or is odd.
-    No values, no text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
-    `few_seeds`: over how many seeds a number of ours is, where that is one or fewer than others of its table.
+    `corrected` is what it must have meant, `doubt` why it cannot be right, or is odd. No values, no
+    text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
+    `few_seeds`: over how many seeds a number of ours is, where that is one or fewer than others of
+    its table.
     """
 
     values: tuple[float, ...] = ()
@@ -61,7 +66,13 @@ class Cell:
 
     @property
     def number(self) -> str:
-        return self.text or (format_number(self.mean, self.digits) if self.values else MISSING if self.missing else "")
+        return self.text or (
+            format_number(self.mean, self.digits)
+            if self.values
+            else MISSING
+            if self.missing
+            else ""
+        )
 
     @property
     def spread(self) -> str:
@@ -98,9 +109,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Column:
-    """`group` spans neighbouring columns of the same group; `lower` says which end is best, None: neither.
+    """`group` spans neighbouring columns of the same group; `lower` says which end is best, None:
+    neither.
 
-    `digits` are those of its numbers. `in_csv_alone`: of a stream so long that no page has room for it.
+    `digits` are those of its numbers. `in_csv_alone`: of a stream so long that no page has room for
+    it.
     """
 
     name: str
@@ -130,7 +143,12 @@ class Table:
         if all(kept):
             return self
         blocks = [
-            replace(block, rows=tuple(replace(row, cells=tuple(compress(row.cells, kept))) for row in block.rows))
+            replace(
+                block,
+                rows=tuple(
+                    replace(row, cells=tuple(compress(row.cells, kept))) for row in block.rows
+                ),
+            )
             for block in self.blocks
         ]
         note = f"{sum(kept)} of {len(kept)} columns; the CSV file has all."
@@ -140,7 +158,9 @@ class Table:
     @property
     def has_printed(self) -> bool:
         """Whether a number of the paper's stands in it."""
-        return any(cell.printed for block in self.blocks for row in block.rows for cell in row.cells)
+        return any(
+            cell.printed for block in self.blocks for row in block.rows for cell in row.cells
+        )
 
     def _repr_markdown_(self) -> str:
         """The Markdown that a notebook shows."""
@@ -158,8 +178,9 @@ def format_number(value: float, digits: int) -> str:
 def mark_best(block: Block, columns: Sequence[Column], references: Collection[str] = ()) -> Block:
     """Mark the best cell of each column as it is shown, ties too; no cell where all are the same.
 
-    Nor is a cell marked that is no better than a row that does not compete, such as counts of words.
-    `references`: labels of rows that others are measured against, and that are never the best.
+    Nor is a cell marked that is no better than a row that does not compete, such as counts of
+    words. `references`: labels of rows that others are measured against, and that are never the
+    best.
     """
     rows = [list(row.cells) for row in block.rows]
     compete = [row.competes and row.label not in references for row in block.rows]
@@ -182,8 +203,16 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
 
 
 def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
-    """Mark the numbers of competing rows that stem from one seed, or from fewer than most; also return the most."""
-    counts = [len(cell.values) for block in blocks for row in block.rows if row.competes for cell in row.cells]
+    """Mark the numbers of competing rows that stem from one seed, or from fewer than most; also
+    return the most.
+    """
+    counts = [
+        len(cell.values)
+        for block in blocks
+        for row in block.rows
+        if row.competes
+        for cell in row.cells
+    ]
     most, marked = max(counts, default=0), []
     for block in blocks:
         rows = []
@@ -199,7 +228,8 @@ def _mark_if_few(cell: Cell, most: int) -> Cell:
     return replace(cell, few_seeds=count) if count == 1 or 0 < count < most else cell
 
 
-# ------------------------------------------------------------------------------------------- Markdown and LaTeX
+# -------------------------------------------------------------------------------------------
+# Markdown and LaTeX
 
 
 def to_markdown(table: Table) -> str:
@@ -212,16 +242,23 @@ def to_latex(table: Table) -> str:
 
 
 def to_text(table: Table) -> str:
-    """A table for a terminal, with as many of the last columns as it has room for; plain columns where it is piped."""
+    """A table for a terminal, with as many of the last columns as it has room for; plain columns
+    where it is piped.
+    """
     console, endless, table = Console(), Console(width=10_000), table.shown
     if not console.is_terminal:
         console = endless
     box, left_out = SIMPLE if console.is_terminal else None, 0
-    while endless.measure(_draw(table, box, left_out)).maximum > console.width and left_out < len(table.columns) - 1:
+    while (
+        endless.measure(_draw(table, box, left_out)).maximum > console.width
+        and left_out < len(table.columns) - 1
+    ):
         left_out += 1
     notes = list(table.notes)
     if left_out:
-        notes.append(f"The terminal has no room for the first {left_out} of {len(table.columns)} columns.")
+        notes.append(
+            f"The terminal has no room for the first {left_out} of {len(table.columns)} columns."
+        )
     with console.capture() as captured:
         warnings = [Text(f"! {warning}") for warning in table.warnings]
         drawn = _draw(table, box, left_out)
@@ -234,7 +271,9 @@ def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
     drawn = Grid(box=box)
     drawn.add_column(Text(table.stub), no_wrap=True)
     for column in table.columns[left_out:]:
-        drawn.add_column(Text(f"{column.group}\n{column.name}".strip()), justify="right", no_wrap=True)
+        drawn.add_column(
+            Text(f"{column.group}\n{column.name}".strip()), justify="right", no_wrap=True
+        )
     for block in table.blocks:
         if block.title:
             drawn.add_row(Text(block.title, "italic"))
@@ -253,7 +292,9 @@ def _draw_cell(cell: Cell) -> Text:
 
 @cache
 def _load_template(name: str, escape: Callable[[object], str]) -> Template:
-    """A file beside this one whose every value goes through `escape`; its own marks are << >> and <% %>."""
+    """A file beside this one whose every value goes through `escape`; its own marks are << >> and
+    <% %>.
+    """
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         finalize=escape,
@@ -273,21 +314,26 @@ def _escape_markdown(value: object) -> str:
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return text.translate(_MARKDOWN | {ord("`"): "\\`"})
-    return "`".join(part.replace("|", "\\|") if i % 2 else part.translate(_MARKDOWN) for i, part in enumerate(parts))
+    return "`".join(
+        part.replace("|", "\\|") if i % 2 else part.translate(_MARKDOWN)
+        for i, part in enumerate(parts)
+    )
 
 
 _MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord("\n"): " "}
 
 
 def _escape_latex(value: object) -> str:
-    """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show their code point.
+    """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show
+    their code point.
 
     Text marked as safe is LaTeX already.
     """
     if isinstance(value, Markup):
         return value
     return "".join(
-        _LATEX.get(c) or (c if (c.isascii() and c.isprintable()) or "À" <= c <= "ž" else f"[U+{ord(c):04X}]")
+        _LATEX.get(c)
+        or (c if (c.isascii() and c.isprintable()) or "À" <= c <= "ž" else f"[U+{ord(c):04X}]")
         for c in str(value)
     )
 
@@ -324,14 +370,17 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
 }
 
 
-# --------------------------------------------------------------------------------------------------------- CSV
+# ---------------------------------------------------------------------------------------------------------
+# CSV
 
 
 _CSV = ("mean", "sd", "low", "high", "n", "text", "printed", "corrected")
 
 
 def to_csv(table: Table) -> str:
-    """One line a cell, for other programs; low and high: the 95% Student t interval of the mean over the n values."""
+    """One line a cell, for other programs; low and high: the 95% Student t interval of the mean
+    over the n values.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["table", "block", table.stub, "group", "column", *_CSV])

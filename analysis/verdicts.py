@@ -1,10 +1,11 @@
 """Holds claims against measurements: held, not held, or not decidable.
 
-A claim is a set of comparisons of two rows, each paired by pre-training seed. It is held when every comparison is
-significantly on the claim's side of its bound (an intersection-union test, which needs no correction), not held when
-at least one is significantly on the other side (corrected for the claim's comparisons, by Bonferroni, which is Holm's
-first step and all that "at least one" needs), else not decidable. Both directions of all claims of a scorecard are
-then corrected together, by Holm, so that a scorecard has a wrong verdict in at most 5% of cases.
+A claim is a set of comparisons of two rows, each paired by pre-training seed. It is held when every
+comparison is significantly on the claim's side of its bound (an intersection-union test, which
+needs no correction), not held when at least one is significantly on the other side (corrected for
+the claim's comparisons, by Bonferroni, which is Holm's first step and all that "at least one"
+needs), else not decidable. Both directions of all claims of a scorecard are then corrected
+together, by Holm, so that a scorecard has a wrong verdict in at most 5% of cases.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ import numpy as np
 from analysis import metrics
 from analysis.claims import PAPER, ZERO, Claim
 from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue
-from analysis.inference import ERRORS, compute_one_sided_p, correct_by_holm, count_fewest_seeds, find_detectable_mean
+from analysis.inference import (
+    ERRORS,
+    compute_one_sided_p,
+    correct_by_holm,
+    count_fewest_seeds,
+    find_detectable_mean,
+)
 from analysis.metrics import METRICS, Floats
 from analysis.study import Study, average_by_domain
 from benchmark.records import MetricsLine
@@ -32,10 +39,12 @@ State = Literal["held", "not held", "not decidable"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A claim's `row` against `other` after one stage (from 0), on one task's domain if it is about scores.
+    """A claim's `row` against `other` after one stage (from 0), on one task's domain if it is about
+    scores.
 
-    `changes` (seeds,) is what the row makes of the other's value, and `excess` (bounds, seeds) how far that is on the
-    claim's side of its bounds; a claim of sameness has two bounds. Both are empty where nothing is measured.
+    `changes` (seeds,) is what the row makes of the other's value, and `excess` (bounds, seeds) how
+    far that is on the claim's side of its bounds; a claim of sameness has two bounds. Both are
+    empty where nothing is measured.
     """
 
     row: str
@@ -44,25 +53,33 @@ class Comparison:
     column: str
     changes: Floats
     excess: Floats
-    text_variance: float = 0.0  # of the mean change, by the choice of the validation text's documents
+    text_variance: float = (
+        0.0  # of the mean change, by the choice of the validation text's documents
+    )
 
     @cached_property
     def p_values(self) -> tuple[float, float]:
-        """The p-values of "within all bounds" and of "beyond one of them", the latter corrected for their number."""
+        """The p-values of "within all bounds" and of "beyond one of them", the latter corrected for
+        their number.
+        """
         above, below = compute_one_sided_p(self.excess.T)
         return float(above.max()), min(1.0, len(self.excess) * float(below.min()))
 
     @property
     def margin(self) -> Floats:
-        """The distance of each seed from the bound that is nearest on average, on the claim's side, shape (seeds,)."""
+        """The distance of each seed from the bound that is nearest on average, on the claim's side,
+        shape (seeds,).
+        """
         return self.excess[int(np.argmin(self.excess.mean(axis=1)))]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with its comparisons, the state of both together, and the corrected p-value of that state.
+    """A claim with its comparisons, the state of both together, and the corrected p-value of that
+    state.
 
-    `tests` is what p was corrected for, `printed` holds the same comparisons in the paper's numbers.
+    `tests` is what p was corrected for, `printed` holds the same comparisons in the paper's
+    numbers.
     """
 
     claim: Claim
@@ -88,8 +105,12 @@ class Verdict:
         if self.state != "not decidable":
             return ""
         missing = [comparison for comparison in self.comparisons if not comparison.changes.size]
-        present = {make_slug(name) for c in self.comparisons if c.changes.size for name in (c.row, c.other)}
-        absent = dict.fromkeys(name for c in missing for name in (c.row, c.other) if make_slug(name) not in present)
+        present = {
+            make_slug(name) for c in self.comparisons if c.changes.size for name in (c.row, c.other)
+        }
+        absent = dict.fromkeys(
+            name for c in missing for name in (c.row, c.other) if make_slug(name) not in present
+        )
         if absent:
             return f"nothing measured of {', '.join(absent)}"
         if missing:
@@ -106,30 +127,42 @@ class Verdict:
 
     @property
     def decidable_from(self) -> float:
-        """The smallest true distance from the bound that these seeds would have decided in four of five cases.
+        """The smallest true distance from the bound that these seeds would have decided in four of
+        five cases.
 
-        Of the weakest comparison alone, on the side of the bound on which it is. NaN where they decided, or could not.
+        Of the weakest comparison alone, on the side of the bound on which it is. NaN where they
+        decided, or could not.
         """
         values = self.weakest.margin
         if self.state != "not decidable" or self.reason or len(values) < 2:
             return math.nan
-        return find_detectable_mean(float(np.std(values, ddof=1)), len(values), self._tests_of_the_weakest)
+        return find_detectable_mean(
+            float(np.std(values, ddof=1)), len(values), self._tests_of_the_weakest
+        )
 
     @property
     def _tests_of_the_weakest(self) -> int:
-        """The tests that its p is corrected for: one of many may refute a claim by chance, but all must hold it."""
+        """The tests that its p is corrected for: one of many may refute a claim by chance, but all
+        must hold it.
+        """
         bounds = sum(len(comparison.excess) for comparison in self.comparisons)
         return self.tests * (bounds if self.weakest.margin.mean() < 0 else 1)
 
 
 def find_weakest(comparisons: Sequence[Comparison]) -> Comparison:
-    """The measured comparison that is least on the claim's side: the largest p-value, then the smallest mean."""
+    """The measured comparison that is least on the claim's side: the largest p-value, then the
+    smallest mean.
+    """
     measured = [comparison for comparison in comparisons if comparison.changes.size]
-    return max(measured, key=lambda comparison: (comparison.p_values[0], -float(comparison.margin.mean())))
+    return max(
+        measured, key=lambda comparison: (comparison.p_values[0], -float(comparison.margin.mean()))
+    )
 
 
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
-    """All comparisons of a claim, each over the seeds that both of its rows have; none where none has any."""
+    """All comparisons of a claim, each over the seeds that both of its rows have; none where none
+    has any.
+    """
     stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
     tasks = list(values.tasks) if claim.columns == "each" else [AVERAGE]
     columns = tasks if claim.metric == "score" else [""]
@@ -139,15 +172,25 @@ def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
     return comparisons if any(comparison.changes.size for comparison in comparisons) else ()
 
 
-def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str) -> Comparison:
+def _compare(
+    claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str
+) -> Comparison:
     name, metric = claim.metric, METRICS[claim.metric]
     ours = values.get(Key(name, make_slug(row), stage, column))
-    theirs = values.get(Key(name, make_slug(other), stage, column)) if other != ZERO else dict.fromkeys(ours, 0.0)
+    theirs = (
+        values.get(Key(name, make_slug(other), stage, column))
+        if other != ZERO
+        else dict.fromkeys(ours, 0.0)
+    )
     seeds = sorted(set(ours) & set(theirs))
     with np.errstate(invalid="ignore"):  # two runs that diverged
-        changes = metric.measure_change(*(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs)))
+        changes = metric.measure_change(
+            *(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs))
+        )
     if claim.within is not None:
-        excess = np.array([changes - metric.to_change(-claim.within), metric.to_change(claim.within) - changes])
+        excess = np.array(
+            [changes - metric.to_change(-claim.within), metric.to_change(claim.within) - changes]
+        )
     else:
         excess = np.array([(-changes if metric.lower else changes) - metric.to_change(claim.by)])
     text_variance = values.compute_text_variance(row, other, stage) if name == "AP" else 0.0
@@ -157,13 +200,17 @@ def _compare(claim: Claim, values: Measurements, row: str, other: str, stage: in
 def judge(
     claims: Sequence[tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]], others: int = 0
 ) -> list[Verdict]:
-    """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and in the paper's.
+    """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and
+    in the paper's.
 
     They are corrected for as many `others`, too: claims of the scorecard that are not among these.
     """
     if not claims:
         return []
-    both = np.array([combine_p_values([c.p_values for c in ours]) for _, ours, _ in claims] + [(1.0, 1.0)] * others)
+    both = np.array(
+        [combine_p_values([c.p_values for c in ours]) for _, ours, _ in claims]
+        + [(1.0, 1.0)] * others
+    )
     held, not_held = np.split(correct_by_holm(both.T.ravel()), 2)
     verdicts = []
     for (claim, ours, theirs), p, q in zip(claims, held, not_held, strict=False):
@@ -173,7 +220,9 @@ def judge(
 
 
 def combine_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tuple[Floats, Floats]:
-    """The p-values of "held" and of "not held" from those of the comparisons, shape (comparisons, 2, ...)."""
+    """The p-values of "held" and of "not held" from those of the comparisons, shape (comparisons,
+    2, ...).
+    """
     p = np.asarray(comparisons, float)
     return p[:, 0].max(axis=0), np.minimum(1.0, len(p) * p[:, 1].min(axis=0))
 
@@ -187,15 +236,19 @@ class Key(NamedTuple):
 
 @dataclass
 class Measurements:
-    """The values of one suite (or of one printed block), by seed. The paper's have the single seed 0.
+    """The values of one suite (or of one printed block), by seed. The paper's have the single seed
+    0.
 
-    `stages` are what the stages are called, `tasks` the titles of the domains' tasks, by the domain's name.
+    `stages` are what the stages are called, `tasks` the titles of the domains' tasks, by the
+    domain's name.
     """
 
     stages: Sequence[str]
     tasks: Mapping[str, str]
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
-    compute_text_variance: Callable[[str, str, int], float] = lambda row, other, stage: 0.0  # as Study's
+    compute_text_variance: Callable[[str, str, int], float] = lambda row, other, stage: (
+        0.0
+    )  # as Study's
 
     @property
     def last(self) -> int:
@@ -204,7 +257,9 @@ class Measurements:
     def get(self, key: Key) -> Mapping[int, float]:
         return self.values.get(key, {})
 
-    def put(self, metric: str, row: str, stage: int, seed: int, value: float, column: str = "") -> None:
+    def put(
+        self, metric: str, row: str, stage: int, seed: int, value: float, column: str = ""
+    ) -> None:
         self.values.setdefault(Key(metric, make_slug(row), stage, column), {})[seed] = value
 
 
@@ -213,7 +268,9 @@ def collect_measurements(part: Study) -> Measurements:
     numbers, apart = Measurements(part.stage_titles, part.tasks), part.apart
     numbers.compute_text_variance = partial(part.compute_text_variance, part.suite)
     ends = part.ends[~part.ends["row"].isin(apart)]
-    for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(index=False):
+    for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(
+        index=False
+    ):
         numbers.put("AP", row, stage, seed, ap)
         if stage:
             numbers.put("AP⁺", row, stage, seed, ap_plus)
@@ -221,7 +278,13 @@ def collect_measurements(part: Study) -> Measurements:
     for key, curve in curves.groupby(["row", "seed"], sort=False):
         row, seed = cast(tuple[str, int], key)
         later = curve[curve["stage"] > 0]  # from the second domain on
-        numbers.put("area", row, numbers.last, seed, metrics.compute_area_under_curve(later["charged"], later["ap"]))
+        numbers.put(
+            "area",
+            row,
+            numbers.last,
+            seed,
+            metrics.compute_area_under_curve(later["charged"], later["ap"]),
+        )
     _put_scores(numbers, part)
     _put_products(numbers, part)
     _put_similarities(numbers, part)
@@ -244,7 +307,8 @@ def convert_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
 
 
 def _put_scores(numbers: Measurements, part: Study) -> None:
-    """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a row of its own.
+    """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a
+    row of its own.
 
     No linear probes: the paper fine-tunes, and its claims are of that.
     """
@@ -268,7 +332,8 @@ def _find_prompted_rows(part: Study) -> set[str]:
 
 
 def _put_failures(numbers: Measurements, part: Study) -> None:
-    """An infinite number for a run that failed, wherever another one has a number from that stage on.
+    """An infinite number for a run that failed, wherever another one has a number from that stage
+    on.
 
     It must not be left out: what it was about cannot be decided.
     """
@@ -283,13 +348,19 @@ def _put_failures(numbers: Measurements, part: Study) -> None:
 
 
 def _put_products(numbers: Measurements, part: Study) -> None:
-    """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over all stages."""
+    """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over
+    all stages.
+    """
     for run in part.runs:
         last = {}
         for index, stage in enumerate(run.stages):
             for line in stage:
-                if isinstance(line, MetricsLine) and (conflicts := line.values.get("conflicts")) is not None:
-                    # of a method that counts conflicts, but not the steps that had a memory, all steps count
+                if (
+                    isinstance(line, MetricsLine)
+                    and (conflicts := line.values.get("conflicts")) is not None
+                ):
+                    # of a method that counts conflicts, but not the steps that had a memory, all
+                    # steps count
                     last[index, line.phase] = (line.values.get("steps") or line.step, conflicts)
         steps = sum(steps for steps, _ in last.values())
         if steps:
@@ -298,7 +369,9 @@ def _put_products(numbers: Measurements, part: Study) -> None:
 
 
 def _put_similarities(numbers: Measurements, part: Study) -> None:
-    """ARS; how much it falls a stage, by least squares; how much more a head attends as its ancestor than as others."""
+    """ARS; how much it falls a stage, by least squares; how much more a head attends as its
+    ancestor than as others.
+    """
     ars = part.similarities.dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
         numbers.put("ARS", row, stage, seed, value)
@@ -309,5 +382,7 @@ def _put_similarities(numbers: Measurements, part: Study) -> None:
         for (row, seed), slope in zip(whole.columns, slopes, strict=True):
             numbers.put("fall", row, numbers.last, seed, -slope)
     heads = part.attentions.dropna(subset=["own", "others"])
-    for row, stage, seed, own, others in heads[["row", "stage", "seed", "own", "others"]].itertuples(index=False):
+    for row, stage, seed, own, others in heads[
+        ["row", "stage", "seed", "own", "others"]
+    ].itertuples(index=False):
         numbers.put("attention", row, stage, seed, own - others)

@@ -1,4 +1,6 @@
-"""Files and folders that appear whole or not at all, whatever ends the process, and whose checksums tell a change."""
+"""Files and folders that appear whole or not at all, whatever ends the process, and whose checksums
+tell a change.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from typing import IO, Any
 
 from benchmark.errors import UserError
 
-CHECKSUMS = "checksums.json"  # in a folder: the size and SHA-256 of each of its files, which guard against disks
-BEGUN = "begun.json"  # in a folder that is being written: how far it is, for who goes on after a kill or a failure
+# in a folder: the size and SHA-256 of each of its files, which guard against disks
+CHECKSUMS = "checksums.json"
+# in a folder that is being written: how far it is, for who goes on after a kill or a failure
+BEGUN = "begun.json"
 UNFINISHED = f".*.{'[0-9a-f]' * 32}"  # the names of what is being written, as patterns see them
 NOT_READ = {CHECKSUMS, BEGUN, "README.md"}  # people edit the last, and nothing is computed from it
 
@@ -31,8 +35,8 @@ class DamagedFile(UserError):
 def name_in_errors(path: Path) -> Iterator[None]:
     """Let errors of the disk that name no file name this one: a full disk must be found.
 
-    Libraries in Rust (safetensors, tokenizers) raise exceptions of their own, and say the error's number in words,
-    and the name of a file of theirs where they could not begin one.
+    Libraries in Rust (safetensors, tokenizers) raise exceptions of their own, and say the error's
+    number in words, and the name of a file of theirs where they could not begin one.
     """
     try:
         yield
@@ -81,16 +85,22 @@ def replace_folder(folder: Path) -> Iterator[Path]:
         with name_in_errors(folder):
             yield beside
         (beside / BEGUN).unlink(missing_ok=True)
-        mode = beside.stat().st_mode & 0o666  # by the umask; safetensors gives a file to its user alone, whatever that
+        mode = (
+            beside.stat().st_mode & 0o666
+        )  # by the umask; safetensors gives a file to its user alone, whatever that
         for path in (*beside.rglob("*"), beside):
             if path.is_file():
                 path.chmod(mode)
             sync(path)
-        if folder.exists():  # a folder cannot be replaced in one step: the old one is moved aside first
+        if (
+            folder.exists()
+        ):  # a folder cannot be replaced in one step: the old one is moved aside first
             old = _choose_temporary_path(folder)
             os.replace(folder, old)
             os.replace(beside, folder)
-            shutil.rmtree(old, ignore_errors=True)  # the new one is in place, and `sweep` removes the rest
+            shutil.rmtree(
+                old, ignore_errors=True
+            )  # the new one is in place, and `sweep` removes the rest
         else:
             os.replace(beside, folder)
         sync(folder.parent)
@@ -100,14 +110,21 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 
 def take_over(folder: Path, unfinished: Path) -> None:
-    """Copy what another writer of `folder` left with BEGUN, then remove what all others left; nobody else writes it.
+    """Copy what another writer of `folder` left with BEGUN, then remove what all others left;
+    nobody else writes it.
 
     It is copied, not moved: a writer that was only silent may wake up.
     """
-    left = [path for path in folder.parent.glob(f".{folder.name}.{'[0-9a-f]' * 32}") if path != unfinished]
+    left = [
+        path
+        for path in folder.parent.glob(f".{folder.name}.{'[0-9a-f]' * 32}")
+        if path != unfinished
+    ]
     if begun := [path for path in left if (path / BEGUN).exists()]:
         newest = max(begun, key=lambda path: (path / BEGUN).stat().st_mtime)
-        shutil.copytree(newest, unfinished, ignore=shutil.ignore_patterns(BEGUN, UNFINISHED), dirs_exist_ok=True)
+        shutil.copytree(
+            newest, unfinished, ignore=shutil.ignore_patterns(BEGUN, UNFINISHED), dirs_exist_ok=True
+        )
         shutil.copy2(newest / BEGUN, unfinished)  # last: with it the copy is whole
     for path in left:
         (path / BEGUN).unlink(missing_ok=True)
@@ -126,13 +143,17 @@ def sweep(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Put a path on the disk: a crash must not leave an empty file under the final name, nor lose the name."""
+    """Put a path on the disk: a crash must not leave an empty file under the final name, nor lose
+    the name.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with name_in_errors(path):
             os.fsync(descriptor)
     except OSError as error:
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):  # some file systems sync files only
+        if not (
+            path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)
+        ):  # some file systems sync files only
             raise
     finally:
         os.close(descriptor)
@@ -149,15 +170,22 @@ def hash_files(files: Sequence[Path]) -> str:
 
 def write_checksums(folder: Path) -> None:
     """Write down what the files in `folder` are now, at any depth."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ)
+    files = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_READ
+    )
     sums = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": hash_file(path)} for path in files
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": hash_file(path),
+        }
+        for path in files
     }
     write_json(folder / CHECKSUMS, sums, indent=1)
 
 
 def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
-    """Compare the files in `folder` with what `write_checksums` wrote down; those in `sizes_alone` by size only.
+    """Compare the files in `folder` with what `write_checksums` wrote down; those in `sizes_alone`
+    by size only.
 
     A folder without checksums passes: other people's software writes none. Raises DamagedFile.
     """

@@ -1,12 +1,14 @@
-"""Owners of places below `--runs`: locks with a lifetime, which ask nothing of a file system but to create a file once.
+"""Owners of places below `--runs`: locks with a lifetime, which ask nothing of a file system but to
+create a file once.
 
-Whoever takes `NAME` creates `NAME.1`, which only one can, and touches it every ten seconds (Gray and Cheriton 1989,
-Leases). The next owner creates `NAME.2`, and so on; the highest number counts. An owner is dead if its process is, on
-its own machine, or, seen from elsewhere, after 100 s of watching without a sign of life. One that was only silent finds
-a higher number than its own before it writes anything more.
+Whoever takes `NAME` creates `NAME.1`, which only one can, and touches it every ten seconds (Gray
+and Cheriton 1989, Leases). The next owner creates `NAME.2`, and so on; the highest number counts.
+An owner is dead if its process is, on its own machine, or, seen from elsewhere, after 100 s of
+watching without a sign of life. One that was only silent finds a higher number than its own before
+it writes anything more.
 
-flufl.lock was not taken: it holds an owner's clock against that of whoever waits, and who waits for a process that died
-on the same machine waits for the rest of the lock's lifetime.
+flufl.lock was not taken: it holds an owner's clock against that of whoever waits, and who waits for
+a process that died on the same machine waits for the rest of the lock's lifetime.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
 BEAT = 10.0  # seconds between two signs of life
-EXPIRES = 100.0  # seconds of watching without one: more than a network file system shows old times for, 60
+# seconds of watching without one: more than a network file system shows old times for, 60
+EXPIRES = 100.0
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
 JOB = "BENCHMARK_JOB"  # the variable in which an executor names the job of a process
-NOBODY = "-"  # what a lock that was given back begins with: removed, its number could be taken again
+NOBODY = (
+    "-"  # what a lock that was given back begins with: removed, its number could be taken again
+)
 
-# of each lock that another has its number and last sign of life, when they were looked at, and how long they were so
+# of each lock that another has its number and last sign of life, when they were looked at, and how
+# long they were so
 _watched: dict[Path, tuple[tuple[int, float], float, float]] = {}
 
 
@@ -76,17 +82,23 @@ class Lease:
         except OSError:
             self._name_file(number).unlink(missing_ok=True)  # nobody could tell whose it is
             raise
-        if max(self._list_numbers()) != number:  # this process was slow, and has created an old number anew
+        if (
+            max(self._list_numbers()) != number
+        ):  # this process was slow, and has created an old number anew
             self._name_file(number).unlink(missing_ok=True)
             return False
         for old in before:
             with contextlib.suppress(OSError):  # in /tmp another user's stays
                 self._name_file(old).unlink()
         self.number, self._ends = number, threading.Event()
-        threading.Thread(target=self._give_signs, args=(number, self._ends), name="lease", daemon=True).start()
+        threading.Thread(
+            target=self._give_signs, args=(number, self._ends), name="lease", daemon=True
+        ).start()
         return True
 
-    def acquire(self, wait: Callable[[], None] = lambda: None, poll: Callable[[], object] = lambda: None) -> None:
+    def acquire(
+        self, wait: Callable[[], None] = lambda: None, poll: Callable[[], object] = lambda: None
+    ) -> None:
         """Take it, and wait for it where another has it.
 
         `wait` is called once if there is a wait, `poll` before each further try: it may raise.
@@ -104,7 +116,11 @@ class Lease:
         self._ends.set()
         if self.number:
             own = self._name_file(self.number)
-            with contextlib.suppress(FileNotFoundError), name_in_errors(own), own.open("r+") as file:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                name_in_errors(own),
+                own.open("r+") as file,
+            ):
                 file.write(NOBODY)
                 file.truncate()
         self.number = 0
@@ -119,7 +135,10 @@ class Lease:
     def check(self) -> None:
         """Raise LeaseLost if it is another's by now. Call this before anything is written."""
         if max(self._list_numbers()) != self.number:
-            raise LeaseLost(f"{self.path}: {self.name_owner()} took it from this process, which gave no sign of life")
+            raise LeaseLost(
+                f"{self.path}: {self.name_owner()} took it from this process, which gave no sign "
+                "of life"
+            )
 
     def name_owner(self) -> str:
         """The process that has it or had it last, in words."""
@@ -131,7 +150,9 @@ class Lease:
         return "".join(self._read(max(self._list_numbers()))[1].split()[4:])
 
     def is_taken(self) -> bool:
-        """Whether somebody seems to have it. This is for messages alone, for it compares the clocks of machines."""
+        """Whether somebody seems to have it. This is for messages alone, for it compares the clocks
+        of machines.
+        """
         sign, content = self._read(max(self._list_numbers()))
         dead = _is_dead(content)
         said_who = len(content.split()) >= 4  # else its owner ended before
@@ -142,11 +163,15 @@ class Lease:
 
     def _list_numbers(self) -> list[int]:
         """The numbers of its files, and 0 for no file."""
-        suffixes = [path.suffix[1:] for path in self.path.parent.glob("*") if path.stem == self.path.name]
+        suffixes = [
+            path.suffix[1:] for path in self.path.parent.glob("*") if path.stem == self.path.name
+        ]
         return [0, *(int(suffix) for suffix in suffixes if suffix.isdigit())]
 
     def _read(self, number: int) -> tuple[float, str]:
-        """When an owner gave its last sign of life, and its text. A file that goes meanwhile is nobody's."""
+        """When an owner gave its last sign of life, and its text. A file that goes meanwhile is
+        nobody's.
+        """
         try:
             # to open it asks a network file system for its times
             with self._name_file(number).open(errors="replace") as file:
@@ -163,7 +188,8 @@ class Lease:
             return dead
         now = time.monotonic()
         seen, looked, silent = _watched.get(self.path, ((0, 0.0), now, 0.0))
-        # of a long time between two looks little counts: this process, or the disk, may have stood still
+        # of a long time between two looks little counts: this process, or the disk, may have stood
+        # still
         silent = silent + min(now - looked, BEAT) if seen == (number, sign) else 0.0
         _watched[self.path] = (number, sign), now, silent
         return silent > EXPIRES
@@ -175,8 +201,14 @@ class Lease:
 
 
 def _is_dead(content: str) -> bool | None:
-    """Whether whoever wrote this has no claim any more; None where its process is on another machine, or not known."""
+    """Whether whoever wrote this has no claim any more; None where its process is on another
+    machine, or not known.
+    """
     if content.startswith(NOBODY):
         return True
     fields = content.split()
-    return read_start_time(fields[1]) != fields[2] if len(fields) >= 4 and fields[0] == identify_kernel() else None
+    return (
+        read_start_time(fields[1]) != fields[2]
+        if len(fields) >= 4 and fields[0] == identify_kernel()
+        else None
+    )

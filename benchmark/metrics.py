@@ -1,4 +1,6 @@
-"""The metric that every room shows: average perplexity (AP). Pure NumPy; `analysis.metrics` has what tables add."""
+"""The metric that every room shows: average perplexity (AP). Pure NumPy; `analysis.metrics` has
+what tables add.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def average_perplexity(perplexity: ArrayLike, stage: ArrayLike) -> NDArray[np.float64]:
-    """AP: geometric mean of the perplexities of the domains seen so far (ELLE, "Evaluation Metrics").
+    """AP: geometric mean of the perplexities of the domains seen so far (ELLE, "Evaluation
+    Metrics").
 
-    `perplexity` ends in an axis of domains, in the order of the stream. `stage` is the index (from 0) of the domain
-    being learned. Leading axes broadcast. A perplexity may be infinite.
+    `perplexity` ends in an axis of domains, in the order of the stream. `stage` is the index (from
+    0) of the domain being learned. Leading axes broadcast. A perplexity may be infinite.
     """
     values = np.asarray(perplexity, float)
     current = np.asarray(stage)

@@ -10,9 +10,10 @@ A run folder holds
     RUNS/scores/baselines.jsonl          downstream scores that need no model
     RUNS/similarity/<stage key>.jsonl    how like its ancestors a stage's last model is
 
-Every line is one JSON object: a class below, with its kind and time. A float that is not finite is written as null.
-Amounts in `charged` count from the start of the stage, `step` from that of the phase, `index` from 0. A second `stage`
-line in a file means that the stage began anew: what stands before it no longer counts.
+Every line is one JSON object: a class below, with its kind and time. A float that is not finite is
+written as null. Amounts in `charged` count from the start of the stage, `step` from that of the
+phase, `index` from 0. A second `stage` line in a file means that the stage began anew: what stands
+before it no longer counts.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Perplexity = Annotated[float, Meta(ge=1 - 1e-6)]  # a model that is sure of all has 1, but for rounding
+Perplexity = Annotated[
+    float, Meta(ge=1 - 1e-6)
+]  # a model that is sure of all has 1, but for rounding
 Spent = dict[str, Amount]  # by unit
 
 
@@ -70,11 +73,15 @@ class RunLine(Line, tag="run", kw_only=True):
     method: str
     options: dict[str, Any]  # of the method, which alone knows their types
     seed: int
-    config: dict[str, Any]  # its settings, as RunConfig has them; `tuned` in it where `tune` chose the options
+    config: dict[
+        str, Any
+    ]  # its settings, as RunConfig has them; `tuned` in it where `tune` chose the options
     tasks: list[dict[str, Any]] = []  # downstream tasks with their hyper-parameters
     domains: list[Titled]
     probes: list[Titled] = []
-    stages: list[Key] = []  # their keys; none before it has started, as of all that follows from the text
+    stages: list[
+        Key
+    ] = []  # their keys; none before it has started, as of all that follows from the text
     unigram: dict[str, Perplexity] = {}  # by domain
     texts: dict[str, str] = {}  # by domain or probe a hash of its validation text
     tokens: dict[str, str] = {}  # by domain or probe a hash of all its tokens and of the tokenizer
@@ -99,7 +106,9 @@ class Hardware(Struct, kw_only=True, omit_defaults=True):
     device: str  # the GPU's name, or "CPU"
     count: int  # of processes
     cpu: str
-    instructions: str = ""  # the vector instructions that torch uses on it, e.g. AVX2: sums round differently
+    instructions: str = (
+        ""  # the vector instructions that torch uses on it, e.g. AVX2: sums round differently
+    )
     cores: int | None = None  # of the machine
     threads: int = 1
     node: str = ""
@@ -117,7 +126,9 @@ class Provenance(Struct):
 class StageBudget(Struct, omit_defaults=True):
     unit: str
     amount: Annotated[float, Meta(gt=0)]
-    estimated: bool = False  # the times of its steps on the reference machine, by FLOPs over Naive's
+    estimated: bool = (
+        False  # the times of its steps on the reference machine, by FLOPs over Naive's
+    )
 
 
 class StageLine(Line, tag="stage", kw_only=True):
@@ -130,13 +141,17 @@ class StageLine(Line, tag="stage", kw_only=True):
     trainable: Count
     layers: Positive
     hidden_size: Positive
-    phases: list[dict[str, Any]]  # as the method asks for them, see Phase of benchmark.training.method
+    phases: list[
+        dict[str, Any]
+    ]  # as the method asks for them, see Phase of benchmark.training.method
     budget: StageBudget
     provenance: Provenance
     data: dict[str, dict[str, Any]]  # by domain, what its tokens were made of
     texts: dict[str, str]  # by domain or probe a hash of its validation text
     method: str = ""  # of the run that trained it, others may share it
-    method_code: str = ""  # a hash of that method's code, see `hash_code` in benchmark/training/keys.py
+    method_code: str = (
+        ""  # a hash of that method's code, see `hash_code` in benchmark/training/keys.py
+    )
 
 
 class EvaluationLine(Line, tag="evaluation", kw_only=True):
@@ -148,8 +163,12 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
     charged: Spent
     perplexity: dict[str, Perplexity | None]
     bits_per_byte: dict[str, Amount | None]
-    without_copies: dict[str, Perplexity | None] = {}  # perplexity less documents that nearly stand in training text
-    documents: dict[str, list[tuple[Count, Amount]]] = {}  # predicted tokens and nats of each, at a stage's end
+    without_copies: dict[
+        str, Perplexity | None
+    ] = {}  # perplexity less documents that nearly stand in training text
+    documents: dict[
+        str, list[tuple[Count, Amount]]
+    ] = {}  # predicted tokens and nats of each, at a stage's end
     tokens_per_second: Amount = 0.0
     loss: float | None = None  # of the step, in a phase that trains
     learning_rate: Amount | None = None
@@ -182,7 +201,9 @@ Measures = Measured | EvaluationLine | None  # None: nothing is measured
 
 
 class LaterLine(Line, tag="later", kw_only=True):
-    """A finished stage's model on a text that came to the stream after it, or a start model on a text."""
+    """A finished stage's model on a text that came to the stream after it, or a start model on a
+    text.
+    """
 
     domain: str
     text: str  # its hash
@@ -196,13 +217,17 @@ class GrowthRecord(Struct):
     layer_sources: list[int]  # old index of each new layer
     layer_is_copy: list[bool]  # whether a new layer is an inserted copy
     head_sources: list[list[int]]  # for each new layer the old head of each new head
-    copied: list[int]  # layers of the grown model that count as copied before; the next growth is given it
+    copied: list[
+        int
+    ]  # layers of the grown model that count as copied before; the next growth is given it
 
 
 class CoreShare(Struct, kw_only=True):
     """The share of its cores that a stage had while the clock ran."""
 
-    share: float | None  # of the cores that its processes wanted, that others left them, where least; None: too short
+    share: (
+        float | None
+    )  # of the cores that its processes wanted, that others left them, where least; None: too short
     stood_still: float = 0.0  # seconds, off the clock, in which it was stopped
 
 
@@ -215,7 +240,9 @@ class DoneLine(Line, tag="done", kw_only=True):
     cores: CoreShare
     weights: str = ""  # a hash of its model's
     trained: str | None = None  # of the weights that the next stage begins with, where others
-    micro_batch_size: int | None = None  # where memory did not hold as many rows of a forward pass as were asked for
+    micro_batch_size: int | None = (
+        None  # where memory did not hold as many rows of a forward pass as were asked for
+    )
 
 
 class BaselineLine(Line, tag="baseline", kw_only=True):
@@ -224,7 +251,8 @@ class BaselineLine(Line, tag="baseline", kw_only=True):
     task: str
     domain: str
     task_key: str  # of its data
-    window: str = ""  # of word counts on the part of the texts that a row of a model holds: a hash of that part
+    # of word counts on the part of the texts that a row of a model holds: a hash of that part
+    window: str = ""
     name: str  # "majority" or "bag of words"
     metric: str
     test: Share
@@ -251,7 +279,9 @@ class ScoreLine(Line, tag="score", kw_only=True):
     leaks: int = 0  # examples of test that stand in train
     in_stream: int = 0  # or nearly in the training text of the stream
     precision: str = ""  # of the forward passes
-    forward_tokens: int | None = None  # columns of one, where memory did not hold those that were asked for
+    forward_tokens: int | None = (
+        None  # columns of one, where memory did not hold those that were asked for
+    )
     seconds: Amount
 
 
@@ -318,7 +348,8 @@ STAGE_FILE = "records.jsonl"  # what the file of a stage's records is called
 
 
 def append(path: Path, line: Line) -> None:
-    """Append a line in a single write, so that the lines of concurrent writers never mix; it is on the disk then.
+    """Append a line in a single write, so that the lines of concurrent writers never mix; it is on
+    the disk then.
 
     Raises OSError when the disk takes only a part.
     """
@@ -329,9 +360,15 @@ def append(path: Path, line: Line) -> None:
         with name_in_errors(path):
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                content = b"\n\n" + content  # the empty line tells readers that the one before is a killed writer's
+                content = (
+                    b"\n\n" + content
+                )  # the empty line tells readers that the one before is a killed writer's
             if os.write(descriptor, content) != len(content):
-                raise OSError(errno.ENOSPC, "a record was cut short: free room on the disk, and try again", str(path))
+                raise OSError(
+                    errno.ENOSPC,
+                    "a record was cut short: free room on the disk, and try again",
+                    str(path),
+                )
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -346,7 +383,8 @@ def read(path: Path, decoder: Decoder[T]) -> list[T]:
 
 
 def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
-    """The lines of what `path` holds. What a killed writer left half written is skipped, and logged.
+    """The lines of what `path` holds. What a killed writer left half written is skipped, and
+    logged.
 
     Raises RecordsError with file and line number for any other line that is not what it should be.
     """
@@ -358,10 +396,14 @@ def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
         try:
             decoded.append(decoder.decode(line))
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            is_half = number == len(lines) or (number + 1 < len(lines) and not lines[number])  # see `append`
+            is_half = number == len(lines) or (
+                number + 1 < len(lines) and not lines[number]
+            )  # see `append`
             if isinstance(error, msgspec.ValidationError) or not is_half:
                 raise RecordsError(f"{path}:{number}: not a record: {error}; {CURE}") from None
-            _log.warning("%s:%d: half a record, left by a writer that was killed; skipped", path, number)
+            _log.warning(
+                "%s:%d: half a record, left by a writer that was killed; skipped", path, number
+            )
     return decoded
 
 
@@ -376,10 +418,11 @@ def select_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
 
 
 def read_stage(path: Path) -> list[LineOfStage]:
-    """The lines of a stage's file in the order of training: a resume takes back what was recorded beyond its step.
+    """The lines of a stage's file in the order of training: a resume takes back what was recorded
+    beyond its step.
 
-    Of two lines of the same kind, phase and step the last one counts, also of two of kind "done": a writer that hung
-    may add its own to that of who took over. Raises RecordsError as `read` does.
+    Of two lines of the same kind, phase and step the last one counts, also of two of kind "done": a
+    writer that hung may add its own to that of who took over. Raises RecordsError as `read` does.
     """
     kept: dict[tuple[object, ...], LineOfStage] = {}
     order: list[str] = []
@@ -388,7 +431,9 @@ def read_stage(path: Path) -> list[LineOfStage]:
             kept, order = {}, ["start", *(phase["name"] for phase in line.phases)]
         phase, step = getattr(line, "phase", None), getattr(line, "step", None)
         if phase not in (None, *order):
-            raise RecordsError(f"{path}: phase {phase!r} is not one of the stage's: {order}; {CURE}")
+            raise RecordsError(
+                f"{path}: phase {phase!r} is not one of the stage's: {order}; {CURE}"
+            )
         if isinstance(line, ResumedLine):
             here = (order.index(line.phase), line.step)
             kept = {key: old for key, old in kept.items() if not _is_beyond(old, here, order)}

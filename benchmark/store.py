@@ -1,4 +1,6 @@
-"""Where things lie below the folder of `--runs`, and the records of runs and stages there. No torch here."""
+"""Where things lie below the folder of `--runs`, and the records of runs and stages there. No torch
+here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from benchmark import records
-from benchmark.records import DoneLine, EvaluationLine, LineOfStage, Measured, RunLine, find_last, select_kind
+from benchmark.records import (
+    DoneLine,
+    EvaluationLine,
+    LineOfStage,
+    Measured,
+    RunLine,
+    find_last,
+    select_kind,
+)
 
 
 class NamedRun(Protocol):
@@ -61,7 +71,9 @@ class Store:
         return self.root / "suites" / config.suite / f"{config.id}.jsonl"
 
     def scores_file(self, key: str) -> Path:
-        """The downstream scores of the model that a stage ended with, and why others could not be computed."""
+        """The downstream scores of the model that a stage ended with, and why others could not be
+        computed.
+        """
         return self.root / "scores" / f"{key}.jsonl"
 
     def examples_file(self, suite: str) -> Path:
@@ -97,19 +109,24 @@ class Store:
 class RunRecords:
     """All records of one run.
 
-    `line` is the run's own. `stages[i]` holds the lines of the i-th stage in the order of training, without what a
-    resume took back; it is empty for a stage that has not started. `scores[i]` are the downstream scores of that
-    stage's model, of all suites and settings, `baselines` those that need no model. Of two scores with one key the last
-    counts. `start` is what the untouched start model measured, None where there is none. `similarities[i]`
-    are the last lines of each kind that were measured of that stage's model.
+    `line` is the run's own. `stages[i]` holds the lines of the i-th stage in the order of training,
+    without what a resume took back; it is empty for a stage that has not started. `scores[i]` are
+    the downstream scores of that stage's model, of all suites and settings, `baselines` those that
+    need no model. Of two scores with one key the last counts. `start` is what the untouched start
+    model measured, None where there is none. `similarities[i]` are the last lines of each kind that
+    were measured of that stage's model.
     """
 
     line: RunLine
     lines: list[records.LineOfRun] = field(default_factory=list)  # all of its file
     stages: list[list[LineOfStage]] = field(default_factory=list)
     scores: list[list[records.ScoreLine]] = field(default_factory=list)
-    zero_shot: list[list[records.ZeroShotLine]] = field(default_factory=list)  # likewise, of all settings
-    similarities: list[list[records.SimilarityLine | records.AttentionLine]] = field(default_factory=list)
+    zero_shot: list[list[records.ZeroShotLine]] = field(
+        default_factory=list
+    )  # likewise, of all settings
+    similarities: list[list[records.SimilarityLine | records.AttentionLine]] = field(
+        default_factory=list
+    )
     baselines: list[records.BaselineLine] = field(default_factory=list)
     start: records.Measures = None
     failure: records.FailedLine | None = None
@@ -150,18 +167,25 @@ class RunRecords:
 
 
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
-MEASURABLE = 5.0  # seconds of a stage from which that share is known: the counters of cores tick every 10 ms
+MEASURABLE = (
+    5.0  # seconds of a stage from which that share is known: the counters of cores tick every 10 ms
+)
 
 
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
-    """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty list.
+    """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty
+    list.
 
     Raises RecordsError for damaged files, and for records that do not belong together.
     """
     store, loaded, sizes = Store(runs), list[RunRecords](), dict[str, tuple[float, Path]]()
     read_stage = functools.cache(store.read_stage)
     every = records.read(store.scores_file("baselines"), records.BASELINES)
-    baselines = [*{(line.task, line.task_key, line.metric, line.window, line.name): line for line in every}.values()]
+    baselines = [
+        *{
+            (line.task, line.task_key, line.metric, line.window, line.name): line for line in every
+        }.values()
+    ]
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = records.read(path, records.RUN)
         line = find_last(lines, RunLine)
@@ -171,7 +195,9 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         run.failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
         if line.start:
             file = store.start_file(line.start)
-            untouched = _select_measured(line, select_kind(records.read(file, records.STAGE), records.LaterLine))
+            untouched = _select_measured(
+                line, select_kind(records.read(file, records.STAGE), records.LaterLine)
+            )
             _check_bits(file, line, untouched, sizes)
             run.start = untouched if untouched.perplexity else None
         for key in line.stages:
@@ -210,9 +236,13 @@ def _check_places(path: Path, run: RunRecords) -> None:
 
 
 def _check_bits(
-    path: Path, run: RunLine, measured: Measured | EvaluationLine, known: dict[str, tuple[float, Path]]
+    path: Path,
+    run: RunLine,
+    measured: Measured | EvaluationLine,
+    known: dict[str, tuple[float, Path]],
 ) -> None:
-    """Bits per token over bits per byte are the bytes of a text's tokens, one number for all models.
+    """Bits per token over bits per byte are the bytes of a text's tokens, one number for all
+    models.
 
     Raises RecordsError where they are not: one of the two was changed.
     """
@@ -223,18 +253,23 @@ def _check_bits(
             expected, first = known.setdefault(text, (size, path))
             if abs(size / expected - 1) > 1e-6:
                 raise records.RecordsError(
-                    f"{path}: perplexity {perplexity:g} and {bits:g} bits per byte on {name} do not go together as in "
+                    f"{path}: perplexity {perplexity:g} and {bits:g} bits per byte on {name} do "
+                    "not go together as in "
                     f"{first}; {records.CURE}"
                 )
 
 
 def make_empty_run(line: RunLine) -> RunRecords:
     """A run without records, so that tables can show that it is missing; see `RunConfig.describe`."""
-    return RunRecords(line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains])
+    return RunRecords(
+        line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains]
+    )
 
 
 def leave_out(run: RunRecords, why: str) -> RunRecords:
-    """A copy of a run without its records, and without the stages and texts in its line; its `why` is the reason."""
+    """A copy of a run without its records, and without the stages and texts in its line; its `why`
+    is the reason.
+    """
     line = replace(run.line, stages=[], unigram={}, texts={}, tokens={}, start="")
     return dataclasses.replace(make_empty_run(line), why=why)
 
@@ -242,22 +277,30 @@ def leave_out(run: RunRecords, why: str) -> RunRecords:
 def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
     """The runs, but an empty one for each that was of another text than a newer run of its row.
 
-    Seeds of a row are of one text. Where no text is here to tell which, as in an archive, the newest run does. Give
-    runs of one suite, and only those that were asked for.
+    Seeds of a row are of one text. Where no text is here to tell which, as in an archive, the
+    newest run does. Give runs of one suite, and only those that were asked for.
     """
 
     def texts(line: RunLine) -> dict[tuple[str, str, str], str]:
         of_kinds = {"validation": line.texts, "all": line.tokens}
-        return {(line.row, kind, name): key for kind, keys in of_kinds.items() for name, key in keys.items()}
+        return {
+            (line.row, kind, name): key
+            for kind, keys in of_kinds.items()
+            for name, key in keys.items()
+        }
 
     lines = sorted((run.line for run in runs), key=lambda line: line.time)
     newest = {text: key for line in lines for text, key in texts(line).items()}
     why = "its records are of another text than a newer run of the row"
-    return [leave_out(run, why) if texts(run.line).items() - newest.items() else run for run in runs]
+    return [
+        leave_out(run, why) if texts(run.line).items() - newest.items() else run for run in runs
+    ]
 
 
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
-    """A shared stage's lines with measures of the run's own texts alone; at its end also of those that came later."""
+    """A shared stage's lines with measures of the run's own texts alone; at its end also of those
+    that came later.
+    """
     later, begun = select_kind(stage, records.LaterLine), find_last(stage, records.StageLine)
     if begun is None or (begun.texts == run.texts and not later):
         return stage
@@ -265,10 +308,13 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
     end, more = find_last(lines, EvaluationLine), _select_measured(run, later)
     for place, line in enumerate(lines):
         if isinstance(line, EvaluationLine):
-            names = [name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)]
+            names = [
+                name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)
+            ]
             lines[place] = replace(
                 line,
-                perplexity={name: line.perplexity[name] for name in names} | (more.perplexity if line is end else {}),
+                perplexity={name: line.perplexity[name] for name in names}
+                | (more.perplexity if line is end else {}),
                 bits_per_byte={name: line.bits_per_byte[name] for name in names}
                 | (more.bits_per_byte if line is end else {}),
             )
@@ -278,4 +324,7 @@ def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
 def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
     """The measures on a run's own texts."""
     mine = [line for line in lines if run.texts.get(line.domain) == line.text]
-    return Measured({line.domain: line.perplexity for line in mine}, {line.domain: line.bits_per_byte for line in mine})
+    return Measured(
+        {line.domain: line.perplexity for line in mine},
+        {line.domain: line.bits_per_byte for line in mine},
+    )

@@ -1,6 +1,8 @@
-"""Pages name others as docs/NAME.md and figures as ../results/...png; on the site these are links and copies.
+"""Pages name others as docs/NAME.md and figures as ../results/...png; on the site these are links
+and copies.
 
-The site begins with README.md. It has each study's reports too, which the repository keeps as tables alone.
+The site begins with README.md. It has each study's reports too, which the repository keeps as
+tables alone.
 """
 
 from __future__ import annotations
@@ -23,13 +25,19 @@ from benchmark.store import load_runs
 
 ROOT = Path(__file__).parent.parent
 FIGURE = re.compile(r"(?<=[(\"])(?:\.\./)?(results/[\w/]+\.png)(?=[)\"])")
-OUTSIDE = {"README.md": "index.md", "results/README.md": "results.md", "CONTRIBUTING.md": "contributing.md"}
+OUTSIDE = {
+    "README.md": "index.md",
+    "results/README.md": "results.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 OUTSIDE |= {"results/small_models_begun_well/details.md": "study_details.md"}
 REPORTS = tempfile.TemporaryDirectory()
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Called by mkdocs once: some pages, and figures and reports of studies, lie outside its folder."""
+    """Called by mkdocs once: some pages, and figures and reports of studies, lie outside its
+    folder.
+    """
     for source, page in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
         for name, target in OUTSIDE.items():
@@ -38,31 +46,42 @@ def on_files(files: Any, config: Any) -> Any:
             "# ", "---\nhide: [toc]\n---\n# ", page == "index.md"
         )  # the picture has the table beside it
         files.append(File.generated(config, page, content=text))
-    named = {name for page in files.documentation_pages() for name in FIGURE.findall(page.content_string)}
+    named = {
+        name for page in files.documentation_pages() for name in FIGURE.findall(page.content_string)
+    }
     for name in sorted(named):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     pages = {page.relative_to(REPORTS.name).as_posix(): page for page in render_reports()}
     for name, page in pages.items():
         files.append(File.generated(config, name, abs_src_path=str(page)))
     lines = [f"- [{name.removesuffix('/index.html')}]({name})" for name in pages]
-    text = "\n".join(["# All tables and figures", "", *lines, "", "Rendered from the records in `results/`."])
+    text = "\n".join(
+        ["# All tables and figures", "", *lines, "", "Rendered from the records in `results/`."]
+    )
     files.append(File.generated(config, "reports.md", content=text))
     return files
 
 
 def on_post_build(config: Any) -> None:
-    """Called by mkdocs at the end: a report's page links to its tables and figures, which stand beside it."""
+    """Called by mkdocs at the end: a report's page links to its tables and figures, which stand
+    beside it.
+    """
     shutil.copytree(REPORTS.name, config.site_dir, dirs_exist_ok=True)
 
 
 def render_reports() -> list[Path]:
-    """The page of each suite in results/ that has records; where only links are checked (CI) that of the demo."""
+    """The page of each suite in results/ that has records; where only links are checked (CI) that
+    of the demo.
+    """
     pages, studies = [], "demo" if os.environ.get("CI") == "true" else "*"
     for study in sorted(path.parent for path in (ROOT / "results").glob(f"{studies}/records")):
         out = Path(REPORTS.name, "results", study.name)
         archives = read_archives(study)
         for suite, configs in methods.load_study_runs(study):
-            with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
+            with (
+                tempfile.TemporaryDirectory() as scratch,
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
                 records = lay_out(archives, Path(scratch), [suite.name]).root
                 if load_runs(records, suite.name):
                     paper_tables.write_report([(suite, configs)], records, out)
@@ -75,6 +94,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     for name, target in OUTSIDE.items():
         markdown = markdown.replace(f"](../{name})", f"]({target})")
     parts = re.split(r"(```.*?```|`[^`\n]*`)", FIGURE.sub(r"\1", markdown), flags=re.S)
-    linked = [re.sub(r"(?<![\w/\[])(?<!\]\()docs/(\w+)\.md", r"[docs/\1.md](\1.md)", part) for part in parts[::2]]
+    linked = [
+        re.sub(r"(?<![\w/\[])(?<!\]\()docs/(\w+)\.md", r"[docs/\1.md](\1.md)", part)
+        for part in parts[::2]
+    ]
     parts[::2] = linked
     return "".join(parts)

@@ -1,4 +1,5 @@
-"""The list of every key that a suite may have, docs/suite_keys.md, rendered from the settings' own descriptions.
+"""The list of every key that a suite may have, docs/suite_keys.md, rendered from the settings' own
+descriptions.
 
 python -m docs.suite_keys > docs/suite_keys.md
 """
@@ -24,7 +25,13 @@ data.memory_tokens=1000` on the command line overrides one key, `--set tasks.che
 with this name; so does `set` of a row, for that row alone. A key that is not listed here is an error. The options of a
 method are the fields of its class in `methods/`."""
 
-TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": ""}
+TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "",
+}
 SAID = 10_000  # the largest limit that a reader would meet
 LIMITS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
@@ -66,13 +73,24 @@ def _find_section(value: Schema) -> str | None:
     return next((option["$ref"].rpartition("/")[2] for option in options if "$ref" in option), None)
 
 
-def _write_table(place: str, schema: Schema, sections: Sequence[tuple[str, Schema]]) -> Iterator[str]:
+def _write_table(
+    place: str, schema: Schema, sections: Sequence[tuple[str, Schema]]
+) -> Iterator[str]:
     """The keys of a section, but for those of the section around it that mean the same."""
     around, outer = next(
-        ((at, of) for at, of in sections if at and at.strip("[]") == place.strip("[]").rpartition(".")[0]), ("", {})
+        (
+            (at, of)
+            for at, of in sections
+            if at and at.strip("[]") == place.strip("[]").rpartition(".")[0]
+        ),
+        ("", {}),
     )
     inherited = {key: value["description"] for key, value in outer.get("properties", {}).items()}
-    own = {key: value for key, value in schema["properties"].items() if inherited.get(key) != value["description"]}
+    own = {
+        key: value
+        for key, value in schema["properties"].items()
+        if inherited.get(key) != value["description"]
+    }
     same = [f"`{key}`" for key in schema["properties"] if key not in own]
     if own:
         yield "| key | value, and its default | meaning |"
@@ -113,7 +131,11 @@ def _write_number(value: float) -> str:
 
 def _describe_default(value: Schema) -> str:
     default = value.get("default")
-    return "" if default in (None, "", [], {}) or _find_section(value) else f"default `{json.dumps(default)}`"
+    return (
+        ""
+        if default in (None, "", [], {}) or _find_section(value)
+        else f"default `{json.dumps(default)}`"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""How often a scorecard is wrong and an interval misses its mean, simulated: the tables of docs/statistics.md.
+"""How often a scorecard is wrong and an interval misses its mean, simulated: the tables of
+docs/statistics.md.
 
 python -m docs.verdict_tables
 
-The card is that of a suite of the paper's methods, with all claims about them. Every value is drawn for each seed, and
-claims share the values of their rows as they do on a real card. A verdict is wrong if it is "held" of a claim that is
-false, or "not held" of one that is true; where a comparison lies exactly at its bound, "held" is wrong, and where all
-do, so is "not held".
+The card is that of a suite of the paper's methods, with all claims about them. Every value is drawn
+for each seed, and claims share the values of their rows as they do on a real card. A verdict is
+wrong if it is "held" of a claim that is false, or "not held" of one that is true; where a
+comparison lies exactly at its bound, "held" is wrong, and where all do, so is "not held".
 """
 
 from __future__ import annotations
@@ -36,22 +37,35 @@ NOISE: dict[str, Draw] = {
     "Student's t, 2 degrees": lambda rng, shape: rng.standard_t(2, size=shape),
     "Cauchy": lambda rng, shape: rng.standard_cauchy(size=shape),
     "rounded to one sd": lambda rng, shape: np.round(rng.normal(size=shape)),
-    "every other seed stuck 20 sd off": lambda rng, shape: rng.normal(size=shape) + rng.choice([-10.0, 10.0], shape),
+    "every other seed stuck 20 sd off": lambda rng, shape: (
+        rng.normal(size=shape) + rng.choice([-10.0, 10.0], shape)
+    ),
 }
-# and where half a standard deviation of each row comes from what all seeds share: an order, a memory, a test text
+# and where half a standard deviation of each row comes from what all seeds share: an order, a
+# memory, a test text
 SHARED: dict[str, Draw] = {
-    "Gaussian, half as much shared": lambda rng, shape: rng.normal(size=shape) + rng.normal(0, 0.5, shape[1:])
+    "Gaussian, half as much shared": lambda rng, shape: (
+        rng.normal(size=shape) + rng.normal(0, 0.5, shape[1:])
+    )
 }
-# name -> how far comparisons are from their bounds, and how far one in half of the claims is on the other side
-DIFFERENCES = {"tied": (0.0, 0.0), "weakly": (0.5, -0.5), "strongly": (5.0, -5.0), "all but one strongly": (5.0, 0.0)}
+# name -> how far comparisons are from their bounds, and how far one in half of the claims is on the
+# other side
+DIFFERENCES = {
+    "tied": (0.0, 0.0),
+    "weakly": (0.5, -0.5),
+    "strongly": (5.0, -5.0),
+    "all but one strongly": (5.0, 0.0),
+}
 
 
 @dataclass(frozen=True)
 class Card:
-    """The comparisons of all claims, a bound each: the places of its two values, shape (comparisons, 2).
+    """The comparisons of all claims, a bound each: the places of its two values, shape
+    (comparisons, 2).
 
-    `sizes` holds the number of comparisons of each claim, `values` the number of values. What a claim holds against
-    zero is itself a difference within a run (a rise, a slope, own heads less others), and is drawn as one.
+    `sizes` holds the number of comparisons of each claim, `values` the number of values. What a
+    claim holds against zero is itself a difference within a run (a rise, a slope, own heads less
+    others), and is drawn as one.
     """
 
     places: NDArray[np.int64]
@@ -90,7 +104,9 @@ ONE_CLAIM = Card(np.array([[0, 1]]), (1,), 2)  # of a single comparison
 
 @dataclass(frozen=True)
 class Draws:
-    """Cards with what is true of them; `excess` has the shape (seeds, cards, comparisons), `false` (claims, cards)."""
+    """Cards with what is true of them; `excess` has the shape (seeds, cards, comparisons), `false`
+    (claims, cards).
+    """
 
     excess: Floats
     false: NDArray[np.bool_]
@@ -111,14 +127,20 @@ def draw(card: Card, noise: str, difference: str, cards: int) -> Draws:
         effect[false[claim], rng.integers(size, size=false[claim].sum())] = behind
         effects.append(effect)
     better, worse = card.places.T
-    return Draws(values[:, :, better] - values[:, :, worse] + np.concatenate(effects, axis=1), false, ahead, behind)
+    return Draws(
+        values[:, :, better] - values[:, :, worse] + np.concatenate(effects, axis=1),
+        false,
+        ahead,
+        behind,
+    )
 
 
 def compute_p_values(card: Card, excess: Floats) -> Iterator[Floats]:
-    """What `compute_one_sided_p` and `combine_p_values` say, shape (2, claims, cards), for each number in SEEDS.
+    """What `compute_one_sided_p` and `combine_p_values` say, shape (2, claims, cards), for each
+    number in SEEDS.
 
-    Both directions of a claim hang on the smallest t of its comparisons; so p-values are needed of claims alone, and t
-    of the first 2, 3, ... seeds comes from cumulative sums (Welford 1962).
+    Both directions of a claim hang on the smallest t of its comparisons; so p-values are needed of
+    claims alone, and t of the first 2, 3, ... seeds comes from cumulative sums (Welford 1962).
     """
     count = np.arange(1, len(excess) + 1).reshape(-1, 1, 1)
     mean = excess.cumsum(axis=0) / count
@@ -128,45 +150,70 @@ def compute_p_values(card: Card, excess: Floats) -> Iterator[Floats]:
     for seeds in SEEDS:
         with np.errstate(divide="ignore", invalid="ignore"):
             t = mean[seeds - 1] / np.sqrt(squares[seeds - 1] / (seeds - 1) / seeds)
-        smallest = np.minimum.reduceat(t, starts, axis=1).T  # NaN if one comparison has no t: then it is not held
+        smallest = np.minimum.reduceat(
+            t, starts, axis=1
+        ).T  # NaN if one comparison has no t: then it is not held
         known = np.fmin.reduceat(t, starts, axis=1).T
         yield np.stack(
-            [compute_p_above(smallest, seeds), np.minimum(1.0, sizes[:, None] * compute_p_above(-known, seeds))]
+            [
+                compute_p_above(smallest, seeds),
+                np.minimum(1.0, sizes[:, None] * compute_p_above(-known, seeds)),
+            ]
         )
 
 
 def simulate(card: Card, noise: str, difference: str, cards: int) -> tuple[Floats, Floats]:
-    """The share of cards with a wrong verdict, and of claims that are decided rightly, for each number in SEEDS."""
+    """The share of cards with a wrong verdict, and of claims that are decided rightly, for each
+    number in SEEDS.
+    """
     drawn = draw(card, noise, difference, cards)
     refuted = drawn.false & (drawn.behind < 0)  # claims that are false, and not just at the bound
     wrong, right = [], []
     for p in compute_p_values(card, drawn.excess):
         held, not_held = (correct_by_holm(p.reshape(-1, cards)) <= ERRORS).reshape(p.shape)
-        wrong.append((held & (drawn.false | (drawn.ahead == 0)) | not_held & ~refuted).any(axis=0).mean())
+        wrong.append(
+            (held & (drawn.false | (drawn.ahead == 0)) | not_held & ~refuted).any(axis=0).mean()
+        )
         right.append((held & ~drawn.false & (drawn.ahead > 0) | not_held & refuted).mean())
     return np.array(wrong), np.array(right)
 
 
 def simulate_coverage(noise: str, seeds: int, samples: int) -> float:
-    """How often the interval of a score's mean holds 0, the centre of both noises: pre-training's, fine-tuning's."""
+    """How often the interval of a score's mean holds 0, the centre of both noises: pre-training's,
+    fine-tuning's.
+    """
     rng = np.random.default_rng([seeds, [*NOISE].index(noise)])
-    scores = NOISE[noise](rng, (seeds, 1, samples)) + NOISE[noise](rng, (seeds, FINETUNINGS, samples))
+    scores = NOISE[noise](rng, (seeds, 1, samples)) + NOISE[noise](
+        rng, (seeds, FINETUNINGS, samples)
+    )
     low, high = compute_interval(scores.mean(axis=1))
     return float(np.mean((low <= 0) & (high >= 0)))
 
 
 def write_tables(cards: int = 2_000, samples: int = 10_000) -> Iterator[str]:
     """Wrong cards, wrong cards of one claim, right claims and coverage, as Markdown."""
-    card, both = make_main_card(), [(noise, difference) for noise in NOISE for difference in DIFFERENCES]
+    card, both = (
+        make_main_card(),
+        [(noise, difference) for noise in NOISE for difference in DIFFERENCES],
+    )
     simulated = {" | ".join(pair): simulate(card, *pair, cards) for pair in both}
-    yield write_table("noise | rows differ", {name: wrong for name, (wrong, _) in simulated.items()})
-    yield write_table("noise", {noise: simulate(ONE_CLAIM, noise, "tied", 25 * cards)[0] for noise in NOISE})
-    yield write_table("noise", {noise: simulate(card, noise, "tied", cards)[0] for noise in SHARED})
     yield write_table(
-        "noise | rows differ", {name: right for name, (_, right) in simulated.items() if "tied" not in name}
+        "noise | rows differ", {name: wrong for name, (wrong, _) in simulated.items()}
     )
     yield write_table(
-        "noise", {noise: np.array([simulate_coverage(noise, seeds, samples) for seeds in SEEDS]) for noise in NOISE}
+        "noise", {noise: simulate(ONE_CLAIM, noise, "tied", 25 * cards)[0] for noise in NOISE}
+    )
+    yield write_table("noise", {noise: simulate(card, noise, "tied", cards)[0] for noise in SHARED})
+    yield write_table(
+        "noise | rows differ",
+        {name: right for name, (_, right) in simulated.items() if "tied" not in name},
+    )
+    yield write_table(
+        "noise",
+        {
+            noise: np.array([simulate_coverage(noise, seeds, samples) for seeds in SEEDS])
+            for noise in NOISE
+        },
     )
 
 

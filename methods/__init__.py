@@ -1,4 +1,5 @@
-"""The methods, one a file; the file's name is the method's name. Adding a file adds a method everywhere.
+"""The methods, one a file; the file's name is the method's name. Adding a file adds a method
+everywhere.
 
 See docs/adding_a_method.md.
 """
@@ -23,12 +24,16 @@ from benchmark.training.method import Group, LifelongMethod
 
 def list_names() -> list[str]:
     """Names of all methods, in alphabetical order."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
+    )
 
 
 @functools.cache
 def find(name: str) -> type[LifelongMethod]:
-    """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly one class in it."""
+    """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly
+    one class in it.
+    """
     names = list_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
@@ -38,23 +43,36 @@ def find(name: str) -> type[LifelongMethod]:
     types = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, LifelongMethod) and value.__module__ == module.__name__
+        if isinstance(value, type)
+        and issubclass(value, LifelongMethod)
+        and value.__module__ == module.__name__
     ]
     if len(types) != 1:
-        raise ConfigError(f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has {len(types)}")
+        raise ConfigError(
+            f"methods/{name}.py must define exactly one subclass of LifelongMethod, it has "
+            f"{len(types)}"
+        )
     if not dataclasses.is_dataclass(types[0]):
-        raise ConfigError(f"{types[0].__name__} in methods/{name}.py must be a dataclass: its fields are its options")
+        raise ConfigError(
+            f"{types[0].__name__} in methods/{name}.py must be a dataclass: its fields are its "
+            "options"
+        )
     return types[0]
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
-    """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming those there are."""
+    """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming
+    those there are.
+    """
     kind, place = find(name), f"options of method {name!r}"
-    return validate(kind, validate(kind, options or {}, place).options(), place)  # defaults of its file, too
+    return validate(
+        kind, validate(kind, options or {}, place).options(), place
+    )  # defaults of its file, too
 
 
 def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
-    """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of these methods.
+    """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of
+    these methods.
 
     A method of `only` that the suite has no row for gets one, with its defaults.
     """
@@ -66,8 +84,14 @@ def _list_all_rows(suite: Suite, further: tuple[str, ...]) -> list[Row]:
     chosen: list[Row] = []
     for named in suite.methods:
         of_row = [named]
-        if named in get_args(Group):  # it stands for those of its methods that are not named beside it
-            of_row = [name for name in list_names() if name not in suite.methods and find(name).group == named]
+        if named in get_args(
+            Group
+        ):  # it stands for those of its methods that are not named beside it
+            of_row = [
+                name
+                for name in list_names()
+                if name not in suite.methods and find(name).group == named
+            ]
         chosen += [Row(method=name) for name in of_row]
     chosen += suite.rows
     has_row = {row.method for row in chosen}
@@ -77,14 +101,17 @@ def _list_all_rows(suite: Suite, further: tuple[str, ...]) -> list[Row]:
     unknown = set(suite.options) - {row.method for row in chosen}
     if unknown:
         raise ConfigError(
-            f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row for"
+            f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row "
+            "for"
             ": leave them out, or add such a row"
         )
     resolved = []
     for row in chosen:
         options = {**suite.options.get(row.method, {}), **row.options}
         build(row.method, options)  # a misspelt option fails here, not on the node
-        resolved.append(row.model_copy(update={"name": row.name or find(row.method).title, "options": options}))
+        resolved.append(
+            row.model_copy(update={"name": row.name or find(row.method).title, "options": options})
+        )
     _check_names(suite, resolved)
     return resolved
 
@@ -96,19 +123,26 @@ def _check_names(suite: Suite, rows: Sequence[Row]) -> None:
     files = dict.fromkeys(f"methods/{row.method}.py" for row in rows if row.name in repeated)
     cure = f"give {' and '.join(files)} other titles, or" if len(files) > 1 else "give"
     raise ConfigError(
-        f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: {cure} the rows names that differ "
+        f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: {cure} the rows "
+        "names that differ "
         "in more than spaces, hyphens and letter case"
     )
 
 
-def list_runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()) -> list[RunConfig]:
-    """The runs of a suite, of the rows of these methods and of these seeds; without names and seeds, all of them."""
+def list_runs(
+    suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()
+) -> list[RunConfig]:
+    """The runs of a suite, of the rows of these methods and of these seeds; without names and
+    seeds, all of them.
+    """
     rows = _list_all_rows(suite, only)  # each keeps its place in the suite, and so its colour
     runs = expand(suite, rows, seeds or suite.seeds)
     wanted = [config for config in runs if not only or config.method in only]
     if not any(config.model.start for config in wanted):
         return wanted
-    from benchmark.models.start_model import set_start_model  # not before it is needed: it imports torch
+    from benchmark.models.start_model import (
+        set_start_model,
+    )  # not before it is needed: it imports torch
 
     return [set_start_model(config) for config in wanted]
 
@@ -116,14 +150,16 @@ def list_runs(suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = (
 def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
     """The suites in a study's folder as they are written, and all of their runs.
 
-    Raises ConfigError for a suite with a group of methods: a study must stay the same whatever is in `methods/`.
+    Raises ConfigError for a suite with a group of methods: a study must stay the same whatever is
+    in `methods/`.
     """
     suites = load_study(study)
     for suite in suites:
         groups = [name for name in suite.methods if name in get_args(Group)]
         if groups:
             raise ConfigError(
-                f"{suite.called}: methods has {groups[0]!r}, which means all files in methods/ of that kind; a study "
+                f"{suite.called}: methods has {groups[0]!r}, which means all files in methods/ of "
+                "that kind; a study "
                 "names its methods one by one: write them there"
             )
     return [(suite, list_runs(suite)) for suite in suites]

@@ -1,4 +1,6 @@
-"""Adaptive replay, as in ELLE's released code: earlier domains are replayed by how fast their loss falls."""
+"""Adaptive replay, as in ELLE's released code: earlier domains are replayed by how fast their loss
+falls.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,20 @@ FLOOR = 0.1  # of the largest weight, so that every domain's loss stays known
 
 
 class AdaptiveReplay(LifelongMethod):
-    """Weighs the earlier domains anew after each interval: `adaptive` steps, or more until each was replayed.
+    """Weighs the earlier domains anew after each interval: `adaptive` steps, or more until each was
+    replayed.
 
-    The released code looks at validation losses; here the rows that are trained on anyway tell, at no further cost.
+    The released code looks at validation losses; here the rows that are trained on anyway tell, at
+    no further cost.
     """
 
     state: ClassVar[tuple[str, ...]] = ("replay_weights", "steps", "seen", "before")
     adaptive: Count  # option of the subclasses; 0: memory rows are uniform over domains
 
     steps: int = 0  # of this interval
-    seen: Sequence[float] = ()  # in this interval: the summed losses of each earlier domain's rows, then their numbers
+    seen: Sequence[
+        float
+    ] = ()  # in this interval: the summed losses of each earlier domain's rows, then their numbers
     before: Sequence[float] = ()  # mean losses of the interval before
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
@@ -49,7 +55,9 @@ class AdaptiveReplay(LifelongMethod):
         from benchmark.models.fast_operators import at_least_fp32
 
         logits = at_least_fp32(learner.model(batch.tokens, batch.domains, batch.positions))
-        predictions = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        predictions = F.cross_entropy(
+            logits.flatten(0, 1), batch.targets.flatten(), reduction="none"
+        )
         losses = predictions.view_as(batch.targets).mean(1)
         mine = batch.domains.unsqueeze(1) == self._domains
         self._tally += torch.stack([(mine * losses.detach().unsqueeze(1)).sum(0), mine.sum(0)])
@@ -70,12 +78,15 @@ class AdaptiveReplay(LifelongMethod):
             self.steps, self.seen, self.before = 0, [0.0] * len(self.seen), now
 
 
-def weigh_by_fall(before: Sequence[float], now: Sequence[float], rows: Sequence[float]) -> list[float]:
+def weigh_by_fall(
+    before: Sequence[float], now: Sequence[float], rows: Sequence[float]
+) -> list[float]:
     """How likely a memory row shall be of each earlier domain.
 
-    `before` and `now` are the mean losses of a domain's rows in the last two intervals, `rows` how many there were in
-    the later one. A domain weighs as much as its loss fell per replayed row; one whose loss rose is being forgotten
-    and weighs as much as the fastest; without a fall anywhere all weigh the same.
+    `before` and `now` are the mean losses of a domain's rows in the last two intervals, `rows` how
+    many there were in the later one. A domain weighs as much as its loss fell per replayed row; one
+    whose loss rose is being forgotten and weighs as much as the fastest; without a fall anywhere
+    all weigh the same.
     """
     falls = [(old - new) / count for old, new, count in zip(before, now, rows, strict=True)]
     fastest = max(falls)

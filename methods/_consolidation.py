@@ -1,4 +1,6 @@
-"""A quadratic penalty on the weights that matter to earlier domains: what EWC and MAS have in common."""
+"""A quadratic penalty on the weights that matter to earlier domains: what EWC and MAS have in
+common.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ if TYPE_CHECKING:
 class Consolidation(LifelongMethod):
     """Adds half of `pull * strength * sum_k importance_k (theta_k - anchor_k)^2` to the loss.
 
-    The anchor is what the previous stage left. How much each weight matters is measured first in the next stage, on
-    the domain just left, without dropout, and added to `decay` times what was known before. The penalty enters as its
-    gradient, after the one of the loss is synchronised; so it needs no graph and is the same in every process.
+    The anchor is what the previous stage left. How much each weight matters is measured first in
+    the next stage, on the domain just left, without dropout, and added to `decay` times what was
+    known before. The penalty enters as its gradient, after the one of the loss is synchronised; so
+    it needs no graph and is the same in every process.
     """
 
     state = ("importance", "total", "count")
@@ -62,23 +65,32 @@ class Consolidation(LifelongMethod):
                 known.add_(new)
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        """Add this process's part of the importances that the samples of this step show; return their number."""
+        """Add this process's part of the importances that the samples of this step show; return
+        their number.
+        """
         raise NotImplementedError
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         if self.count:  # the first step after the importance phase
             known: Sequence[Tensor | float] = self.importance or [0.0] * len(self.total)
-            self.importance = [self.decay * old + new / self.count for old, new in zip(known, self.total, strict=True)]
+            self.importance = [
+                self.decay * old + new / self.count
+                for old, new in zip(known, self.total, strict=True)
+            ]
             self.total, self.count = (), 0
         if not self.importance:
             return
-        for p, importance, anchor in zip(learner.parameters, self.importance, self.anchor, strict=True):
+        for p, importance, anchor in zip(
+            learner.parameters, self.importance, self.anchor, strict=True
+        ):
             if p.grad is not None:
                 p.grad.addcmul_(importance, p.detach() - anchor, value=self.pull * self.strength)
 
 
 def _fit_to_shape(weight: Tensor, importance: Tensor) -> Tensor:
-    """The importances of a weight whose rows have come or gone since, for prompts, which matter to nothing before."""
+    """The importances of a weight whose rows have come or gone since, for prompts, which matter to
+    nothing before.
+    """
     fitted = weight.new_zeros(weight.shape)
     fitted[: len(importance)] = importance[: len(weight)]
     return fitted
@@ -93,8 +105,9 @@ def add_rows(
 ) -> None:
     """Add to `total`, one tensor a parameter, the importances that the rows of this process show.
 
-    `output` maps logits (B, K, V) and targets (B, K) of rows to the mean over rows of what each row's gradient is
-    taken of; `importance` maps gradients to importances, elementwise, and may overwrite them.
+    `output` maps logits (B, K, V) and targets (B, K) of rows to the mean over rows of what each
+    row's gradient is taken of; `importance` maps gradients to importances, elementwise, and may
+    overwrite them.
     """
     from benchmark.models.row_gradients import compute_row_gradients
 

@@ -1,4 +1,6 @@
-"""Replay whose memory rows learn from the previous stage's model too: what Logit-KD and DER++ have in common."""
+"""Replay whose memory rows learn from the previous stage's model too: what Logit-KD and DER++ have
+in common.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Distillation(LifelongMethod):
-    """ER (one mean loss over all rows), and on its memory rows a further term with a frozen teacher, M_{i-1}."""
+    """ER (one mean loss over all rows), and on its memory rows a further term with a frozen
+    teacher, M_{i-1}.
+    """
 
     replay: float  # option of the subclasses
     teacher: LanguageModel | None = None
@@ -38,7 +42,9 @@ class Distillation(LifelongMethod):
             return loss
         teacher = self.teacher(batch.tokens[-rows:], batch.domains[-rows:], batch.positions[-rows:])
         # the mean over all rows: a micro-batch's memory rows weigh as much as they are many
-        return loss + rows / len(batch.tokens) * self.beyond_er(logits[-rows:], teacher, batch.targets[-rows:])
+        return loss + rows / len(batch.tokens) * self.beyond_er(
+            logits[-rows:], teacher, batch.targets[-rows:]
+        )
 
     def beyond_er(self, student: Tensor, teacher: Tensor, targets: Tensor) -> Tensor:
         """The mean over memory rows of the term added to their cross-entropy.

@@ -1,8 +1,10 @@
-"""A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019, "Efficient lifelong learning with A-GEM").
+"""A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019, "Efficient lifelong learning with
+A-GEM").
 
-Each step also takes the mean gradient r of a batch from the memory of all earlier domains. Where the gradient g of the
-new domain conflicts with it (g.r < 0), the step goes along g - (g.r / r.r) r, which leaves the memory's loss as it is
-to first order. The records hold how often that happened (the paper: in 0.1% of the steps).
+Each step also takes the mean gradient r of a batch from the memory of all earlier domains. Where
+the gradient g of the new domain conflicts with it (g.r < 0), the step goes along g - (g.r / r.r) r,
+which leaves the memory's loss as it is to first order. The records hold how often that happened
+(the paper: in 0.1% of the steps).
 """
 
 from __future__ import annotations

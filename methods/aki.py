@@ -1,7 +1,7 @@
 """AKI: ELLE with advanced knowledge initialisation (Chen et al. 2022, bert2BERT).
 
-In width the new units of a layer take the weights of the layer above, where ELLE's are copies in their own layer, with
-noise. All else is ELLE's.
+In width the new units of a layer take the weights of the layer above, where ELLE's are copies in
+their own layer, with noise. All else is ELLE's.
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,16 @@
-"""DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023, arXiv 2302.03241).
+"""DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023, arXiv
+2302.03241).
 
-A unit j of a linear map y = W x + b matters to a domain as much as a factor g_j = 1 on y_j matters to its loss,
+A unit j of a linear map y = W x + b matters to a domain as much as a factor g_j = 1 on y_j matters
+to its loss,
 
     I_j = |tanh(norm(dL / dg_j))|,    dL / dg_j = sum_i W_ji dL / dW_ji + b_j dL / db_j,
 
-normalised over the units of the map (mean 0, deviation 1); over domains the largest I_j counts. Training multiplies the
-gradients of W_j and b_j by 1 - I_j. That is the masking of the paper's code (ContinualLM), here for the outputs of all
-linear maps, heads not as one. Its other loss, a contrast of masked and whole representations, is left out, and so is
-the proxy for what a published model knew: here the first domain is measured like all others.
+normalised over the units of the map (mean 0, deviation 1); over domains the largest I_j counts.
+Training multiplies the gradients of W_j and b_j by 1 - I_j. That is the masking of the paper's code
+(ContinualLM), here for the outputs of all linear maps, heads not as one. Its other loss, a contrast
+of masked and whole representations, is left out, and so is the proxy for what a published model
+knew: here the first domain is measured like all others.
 """
 
 from __future__ import annotations
@@ -32,8 +35,12 @@ class DAS(LifelongMethod):
 
     share: PartOfStage = 0.05  # of the budget, to measure the domain before
 
-    importance: list[Any] = field(default_factory=list, init=False)  # I of all domains before, a tensor a linear map
-    total: list[Any] = field(default_factory=list, init=False)  # dL / dg of the domain just left, summed over batches
+    importance: list[Any] = field(
+        default_factory=list, init=False
+    )  # I of all domains before, a tensor a linear map
+    total: list[Any] = field(
+        default_factory=list, init=False
+    )  # dL / dg of the domain just left, summed over batches
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         if stage.first or not self.share:
@@ -47,9 +54,15 @@ class DAS(LifelongMethod):
         learner.accumulate(batches)
         sums = []
         for module in list_linear_maps(learner.model):
-            units = (module.weight * module.weight.grad).detach().sum(1 - find_output_dimension(module))
-            sums.append(units if module.bias is None else units + (module.bias * module.bias.grad).detach())
-        self.total = [old + new for old, new in zip(self.total, sums, strict=True)] if self.total else sums
+            units = (
+                (module.weight * module.weight.grad).detach().sum(1 - find_output_dimension(module))
+            )
+            sums.append(
+                units if module.bias is None else units + (module.bias * module.bias.grad).detach()
+            )
+        self.total = (
+            [old + new for old, new in zip(self.total, sums, strict=True)] if self.total else sums
+        )
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         import torch
@@ -58,18 +71,24 @@ class DAS(LifelongMethod):
 
         if self.total:  # the first step after the importance phase
             new = [((total - total.mean()) / total.std()).tanh().abs() for total in self.total]
-            self.importance = [torch.maximum(*pair) for pair in zip(self.importance or new, new, strict=True)]
+            self.importance = [
+                torch.maximum(*pair) for pair in zip(self.importance or new, new, strict=True)
+            ]
             self.total = []
         if not self.importance:
             return
-        for module, importance in zip(list_linear_maps(learner.model), self.importance, strict=True):
+        for module, importance in zip(
+            list_linear_maps(learner.model), self.importance, strict=True
+        ):
             module.weight.grad.mul_((1 - importance).unsqueeze(1 - find_output_dimension(module)))
             if module.bias is not None:
                 module.bias.grad.mul_(1 - importance)
 
 
 def find_output_dimension(module: object) -> int:
-    """The dimension of a linear map's weight that its outputs are: transformers' Conv1D has them last."""
+    """The dimension of a linear map's weight that its outputs are: transformers' Conv1D has them
+    last.
+    """
     from transformers.pytorch_utils import Conv1D
 
     return int(isinstance(module, Conv1D))

@@ -1,9 +1,10 @@
 """DER++: dark experience replay (Buzzega et al. 2020).
 
-The loss of a memory row is beta CE + alpha MSE(logits, stored logits). No disk holds V logits for each
-token of a 200M-token memory, so the previous stage's model computes them anew: it is the last one that was trained on
-the row's domain or a later one. The squared error is averaged over the vocabulary, as in
-the authors' code; both terms share one draw of memory rows, where the paper draws twice.
+The loss of a memory row is beta CE + alpha MSE(logits, stored logits). No disk holds V logits for
+each token of a 200M-token memory, so the previous stage's model computes them anew: it is the last
+one that was trained on the row's domain or a later one. The squared error is averaged over the
+vocabulary, as in the authors' code; both terms share one draw of memory rows, where the paper draws
+twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""ELLE: function preserved model expansion and pre-trained domain prompts (Qin et al. 2022, section 3).
+"""ELLE: function preserved model expansion and pre-trained domain prompts (Qin et al. 2022, section
+3).
 
-On top of ER: each stage grows the model (WE, DE, with noise), recovers its function on the memory (FRW), and tells
-it by a prompt which domain a row is of (PT). Each of the five is a switch, so that a row of the ablation
-(table:table3) is a set of options; with all of them off ELLE is ER.
+On top of ER: each stage grows the model (WE, DE, with noise), recovers its function on the memory
+(FRW), and tells it by a prompt which domain a row is of (PT). Each of the five is a switch, so that
+a row of the ablation (table:table3) is a set of options; with all of them off ELLE is ER.
 """
 
 from __future__ import annotations
@@ -26,26 +27,45 @@ class ELLE(AdaptiveReplay):
 
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
-    recover: PartOfStage = 0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
-    noise: NotNegative = 0.5  # where "fpi" splits a neuron: of the std of new weights (released code: 0.01 of 0.02)
+    recover: PartOfStage = (
+        0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
+    )
+    noise: NotNegative = (
+        0.5  # where "fpi" splits a neuron: of the std of new weights (released code: 0.01 of 0.02)
+    )
     prompts: bool = True  # PT: a prompt for each domain
     replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
-    adaptive: Count = 0  # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
-    growth_mode: Literal["fpi", "exact", "aki"] = "fpi"  # the paper's; the same function; units of the layer above
-    copied_layer: Literal["new", "first", "last", "stack"] = "new"  # which layers DE copies (fig:same_layer), or all
+    # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
+    adaptive: Count = 0
+    growth_mode: Literal["fpi", "exact", "aki"] = (
+        "fpi"  # the paper's; the same function; units of the layer above
+    )
+    copied_layer: Literal["new", "first", "last", "stack"] = (
+        "new"  # which layers DE copies (fig:same_layer), or all
+    )
 
-    copied: Sequence[int] = field(default=(), init=False)  # layers that DE has copied in earlier stages
+    copied: Sequence[int] = field(
+        default=(), init=False
+    )  # layers that DE has copied in earlier stages
 
     def signature(self, stage: Stage) -> dict[str, object]:
         if stage.first:  # nothing but the prompts makes it differ from Naive's
             return {"prompts": True} if self.prompts else {}
         signature = super().signature(stage)
         if self.noise and self.width and self.growth_mode == "fpi":
-            return {**signature, "version": 2}  # a class attribute would also change the keys of stages without noise
-        return {**signature, "noise": 0.02 * self.noise}  # unused: as it stood in keys before it was a share
+            return {
+                **signature,
+                "version": 2,
+            }  # a class attribute would also change the keys of stages without noise
+        return {
+            **signature,
+            "noise": 0.02 * self.noise,
+        }  # unused: as it stood in keys before it was a share
 
     def uses_memory(self, stage: Stage) -> bool:
-        return super().uses_memory(stage) or (self.growth_mode == "exact" and not stage.first)  # which it is fitted to
+        return super().uses_memory(stage) or (
+            self.growth_mode == "exact" and not stage.first
+        )  # which it is fitted to
 
     def reads_domain(self) -> bool:
         return self.prompts

@@ -1,12 +1,15 @@
-"""EMA: an exponential moving average of the weights is evaluated, while training goes on from the weights themselves.
+"""EMA: an exponential moving average of the weights is evaluated, while training goes on from the
+weights themselves.
 
-Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; as an exponential average Tarvainen
-and Valpola 2017, "Mean teachers are better role models", arXiv 1703.01780, equation 2: after each step
+Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; as an exponential
+average Tarvainen and Valpola 2017, "Mean teachers are better role models", arXiv 1703.01780,
+equation 2: after each step
 
     mean_t = alpha mean_{t-1} + (1 - alpha) theta_t
 
-The average goes on over stages. A budget does not know how many steps it has, so alpha comes from a half-life h, a
-share of a stage's budget: a step that takes the share d of the budget has alpha = 2^(-d / h).
+The average goes on over stages. A budget does not know how many steps it has, so alpha comes from a
+half-life h, a share of a stage's budget: a step that takes the share d of the budget has alpha =
+2^(-d / h).
 """
 
 from __future__ import annotations
@@ -32,10 +35,15 @@ class EMA(LifelongMethod):
 
     half_life: Positive = 0.3  # h: of the average, as a share of a stage's budget
 
-    before: float = field(default=0.0, init=False)  # share of the stage that was over in the last step
+    before: float = field(
+        default=0.0, init=False
+    )  # share of the stage that was over in the last step
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {"method": "ema", **self.options()}  # another model of the first stage is evaluated, too
+        return {
+            "method": "ema",
+            **self.options(),
+        }  # another model of the first stage is evaluated, too
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         self.evaluated = copy.deepcopy(model) if stage.first else stage.previous()
@@ -49,5 +57,7 @@ class EMA(LifelongMethod):
         alpha = 2 ** ((self.before - learner.elapsed.stage) / self.half_life)
         self.before = learner.elapsed.stage
         with torch.no_grad():
-            for mean, weight in zip(self.evaluated.parameters(), learner.model.parameters(), strict=True):
+            for mean, weight in zip(
+                self.evaluated.parameters(), learner.model.parameters(), strict=True
+            ):
                 mean.lerp_(weight, 1 - alpha)

@@ -1,4 +1,6 @@
-"""ER at the final size from the start: what growth saves, or costs, beside a model that never had to grow."""
+"""ER at the final size from the start: what growth saves, or costs, beside a model that never had
+to grow.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""EWC: elastic weight consolidation, online (Schwarz et al. 2018, "Progress & compress"; Kirkpatrick et al. 2017).
+"""EWC: elastic weight consolidation, online (Schwarz et al. 2018, "Progress & compress";
+Kirkpatrick et al. 2017).
 
-A penalty holds weights near theta*, those of the previous stage's end, by the diagonal Fisher information F* of all
-earlier domains: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of domain i = gamma F* of domain i-1 + F_i.
+A penalty holds weights near theta*, those of the previous stage's end, by the diagonal Fisher
+information F* of all earlier domains: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of
+domain i = gamma F* of domain i-1 + F_i.
 
-F_i is the empirical Fisher information, at the true targets. "per_sample" is its definition, the mean over rows of the
-squared gradient of the row's loss (the mean cross-entropy of its predictions). "batched" squares the gradient of the
-mean over a batch, as many libraries do: as cheap as training, but gradients of opposite sign cancel before they are
-squared, so it shrinks as the batch grows (about 1/B of the other where the rows' gradients are independent).
+F_i is the empirical Fisher information, at the true targets. "per_sample" is its definition, the
+mean over rows of the squared gradient of the row's loss (the mean cross-entropy of its
+predictions). "batched" squares the gradient of the mean over a batch, as many libraries do: as
+cheap as training, but gradients of opposite sign cancel before they are squared, so it shrinks as
+the batch grows (about 1/B of the other where the rows' gradients are independent).
 """
 
 from __future__ import annotations
@@ -31,8 +34,12 @@ class EWC(Consolidation):
 
     strength: NotNegative = 1.0  # lambda; 0 measures nothing and is Naive
     decay: Share = 0.9  # gamma: of earlier Fisher information when a domain is added
-    share: PartOfStage = 0.05  # of a stage's budget that goes into the Fisher information of the domain just left
-    fisher: Literal["per_sample", "batched"] = "per_sample"  # squares of row gradients, or of the batch's gradient
+    share: PartOfStage = (
+        0.05  # of a stage's budget that goes into the Fisher information of the domain just left
+    )
+    fisher: Literal["per_sample", "batched"] = (
+        "per_sample"  # squares of row gradients, or of the batch's gradient
+    )
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         if self.fisher == "per_sample":

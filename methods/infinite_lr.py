@@ -1,18 +1,20 @@
-"""Infinite learning rate: a rate that never runs out, with an annealed branch a stage (Ibrahim et al. 2024).
+"""Infinite learning rate: a rate that never runs out, with an annealed branch a stage (Ibrahim et
+al. 2024).
 
-"Simple and scalable strategies to continually pre-train large language models", arXiv 2403.08763, section 7.4. The rate
-is warmed up once, falls to a constant, and stays there through all stages; before each evaluation it is annealed, and
-the next stage goes on from before that, with its optimizer. With n steps, of which the first N_wu warm up, the next
-end at N_cd and the anneal begins at N_ann:
+"Simple and scalable strategies to continually pre-train large language models", arXiv 2403.08763,
+section 7.4. The rate is warmed up once, falls to a constant, and stays there through all stages;
+before each evaluation it is annealed, and the next stage goes on from before that, with its
+optimizer. With n steps, of which the first N_wu warm up, the next end at N_cd and the anneal begins
+at N_ann:
 
     warm-up   eta = eta_max n / N_wu
     cooldown  eta = eta_const + (eta_max - eta_const) / 2 (1 + cos(pi (n - N_wu) / (N_cd - N_wu)))
     constant  eta = eta_const
     anneal    eta = eta_const (eta_min / eta_const)^((n - N_ann) / (N_end - N_ann))
 
-Here N counts the spent part of a stage's budget, warm-up and cooldown are of the first stage, rates are shares of the
-peak, and the anneal is a branch at the end of each stage, paid for from its budget. Defaults of shares and rates are
-ours.
+Here N counts the spent part of a stage's budget, warm-up and cooldown are of the first stage, rates
+are shares of the peak, and the anneal is a branch at the end of each stage, paid for from its
+budget. Defaults of shares and rates are ours.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ from benchmark.training.method import LifelongMethod, PartOfStage, Phase, Positi
 class InfiniteLR(LifelongMethod):
     title = "Infinite LR"
     group = "controls"
-    space: ClassVar = {"replay": (0.01, 0.05, 0.1, 0.25, 0.5), "constant": (0.25, 0.5), "anneal": (0.1, 0.2)}
+    space: ClassVar = {
+        "replay": (0.01, 0.05, 0.1, 0.25, 0.5),
+        "constant": (0.25, 0.5),
+        "anneal": (0.1, 0.2),
+    }
 
     replay: Share = 0.05  # share of each batch from memory
     warmup: PartOfStage = 0.01  # share of the first stage until the peak
@@ -41,19 +47,34 @@ class InfiniteLR(LifelongMethod):
     def __post_init__(self) -> None:
         if not 0 < self.anneal < 1 - self.cooldown < 1 - self.warmup:
             raise ValueError(
-                f"warmup {self.warmup}, cooldown {self.cooldown} and anneal {self.anneal}: let cooldown end after "
+                f"warmup {self.warmup}, cooldown {self.cooldown} and anneal {self.anneal}: let "
+                "cooldown end after "
                 "warmup, and leave something between it and anneal"
             )
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {"method": "infinite_lr", **self.options()}  # the first stage, too, has a rate of its own
+        return {
+            "method": "infinite_lr",
+            **self.options(),
+        }  # the first stage, too, has a rate of its own
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         steady = Piece(1.0, self.constant)
         warm = (Piece(self.warmup, 1.0), Piece(self.cooldown, self.constant, "cosine"), steady)
-        adapt = Schedule(warm, over="stage") if stage.first else Schedule((steady,), begin=self.constant)
+        adapt = (
+            Schedule(warm, over="stage")
+            if stage.first
+            else Schedule((steady,), begin=self.constant)
+        )
         down = Schedule((Piece(1.0, self.minimum, "exponential"),), begin=self.constant)
         return [
             Phase("adapt", 1 - self.anneal, memory=self.replay, schedule=adapt, optimizer="carry"),
-            Phase("anneal", self.anneal, memory=self.replay, schedule=down, optimizer="carry", branch=True),
+            Phase(
+                "anneal",
+                self.anneal,
+                memory=self.replay,
+                schedule=down,
+                optimizer="carry",
+                branch=True,
+            ),
         ]

@@ -1,18 +1,20 @@
-"""Lifelong-MoE: a new expert for each domain, older ones frozen, and the model before distilled on the new text.
+"""Lifelong-MoE: a new expert for each domain, older ones frozen, and the model before distilled on
+the new text.
 
-Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv 2305.12281. At each new
-domain every layer that has experts gets one more, a copy; the older experts and their rows of the router stay as they
-are, while the new ones and all that the experts share (theta_d) learn from
+Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv
+2305.12281. At each new domain every layer that has experts gets one more, a copy; the older experts
+and their rows of the router stay as they are, while the new ones and all that the experts share
+(theta_d) learn from
 
     L(x) = -log p(x) + lambda KL(p_before(x) || p(x)),
 
-with p_before of the model that the stage before left, frozen, on the text of the new domain: nothing is replayed. It is
-learning without forgetting (Li and Hoiem 2016), and keeps the router where it was. The mixture is that of
-benchmark/models/kinds/experts.py.
+with p_before of the model that the stage before left, frozen, on the text of the new domain:
+nothing is replayed. It is learning without forgetting (Li and Hoiem 2016), and keeps the router
+where it was. The mixture is that of benchmark/models/kinds/experts.py.
 
-The paper begins with a mixture of many experts, adds several at once, and balances their loads by a further loss. Here
-the first stage is Naive's, whose feed-forward networks become the first experts, and nothing asks for balance: a new
-expert is there for its domain.
+The paper begins with a mixture of many experts, adds several at once, and balances their loads by a
+further loss. Here the first stage is Naive's, whose feed-forward networks become the first experts,
+and nothing asks for balance: a new expert is there for its domain.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class LifelongMoE(LifelongMethod):
 
         logits = learner.model(batch.tokens, batch.domains, batch.positions)
         before = self.teacher(batch.tokens, batch.domains, batch.positions)
-        new, old = (F.log_softmax(at_least_fp32(each.flatten(0, 1)), -1) for each in (logits, before))
+        new, old = (
+            F.log_softmax(at_least_fp32(each.flatten(0, 1)), -1) for each in (logits, before)
+        )
         divergence = F.kl_div(new, old, log_target=True, reduction="batchmean")
         return cross_entropy(logits, batch.targets) + self.distillation * divergence

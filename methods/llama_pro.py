@@ -1,11 +1,14 @@
-"""LLaMA Pro: new blocks, which write nothing at first, learn a new domain while all others stay frozen.
+"""LLaMA Pro: new blocks, which write nothing at first, learn a new domain while all others stay
+frozen.
 
-Wu et al. 2024, "LLaMA Pro: progressive LLaMA with block expansion", arXiv 2401.02415, section 3.2. A block computes
-x' = x + A(norm(x)), y = x' + F(norm(x')); a copy of it whose output projections of attention A and feed-forward F are
-zero computes y = x. Such copies are interleaved among the blocks, and only they learn. The paper adds its blocks once;
-here each stage adds some, over those of the stages before, which are frozen too.
+Wu et al. 2024, "LLaMA Pro: progressive LLaMA with block expansion", arXiv 2401.02415, section 3.2.
+A block computes x' = x + A(norm(x)), y = x' + F(norm(x')); a copy of it whose output projections of
+attention A and feed-forward F are zero computes y = x. Such copies are interleaved among the
+blocks, and only they learn. The paper adds its blocks once; here each stage adds some, over those
+of the stages before, which are frozen too.
 
-Where blocks normalise their sums (BERT) a copy comes close to computing nothing; see docs/growth.md.
+Where blocks normalise their sums (BERT) a copy comes close to computing nothing; see
+docs/growth.md.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ class LlamaPro(LifelongMethod):
 
     blocks: AtLeastOne = 1  # that each stage after the first adds
 
-    copied: Sequence[int] = field(default=(), init=False)  # blocks that were copied in earlier stages
+    copied: Sequence[int] = field(
+        default=(), init=False
+    )  # blocks that were copied in earlier stages
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:

@@ -1,4 +1,5 @@
-"""Logit-KD: replay with distillation of the previous model's logits (Hinton et al. 2015; Jin et al. 2022).
+"""Logit-KD: replay with distillation of the previous model's logits (Hinton et al. 2015; Jin et al.
+2022).
 
 As in ER, memory rows are a share of each batch. Where ER has their cross-entropy, Logit-KD has
 (1 - r) CE + r T^2 KL(teacher || student) at the predicted positions, both softened by the temperature T; the teacher
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 @dataclass
 class LogitKD(Distillation):
     title = "Logit-KD"
-    space: ClassVar = {"replay": (0.1, 0.2, 0.3), "distillation": (0.25, 0.5, 1.0), "temperature": (1.0, 2.0)}
+    space: ClassVar = {
+        "replay": (0.1, 0.2, 0.3),
+        "distillation": (0.25, 0.5, 1.0),
+        "temperature": (1.0, 2.0),
+    }
 
     replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
     distillation: Share = 0.5  # r: how much of a memory row's loss is the teacher's
@@ -32,7 +37,10 @@ class LogitKD(Distillation):
         from benchmark.models.fast_operators import at_least_fp32, cross_entropy
 
         log_student, log_teacher = (
-            F.log_softmax(at_least_fp32(logits.flatten(0, -2)) / self.temperature, -1) for logits in (student, teacher)
+            F.log_softmax(at_least_fp32(logits.flatten(0, -2)) / self.temperature, -1)
+            for logits in (student, teacher)
         )
         divergence = F.kl_div(log_student, log_teacher, log_target=True, reduction="batchmean")
-        return self.distillation * (self.temperature**2 * divergence - cross_entropy(student, targets))
+        return self.distillation * (
+            self.temperature**2 * divergence - cross_entropy(student, targets)
+        )

@@ -1,12 +1,14 @@
-"""LoRA: the model of the first domain, frozen, with low-rank adapters for each later one (Hu et al. 2021).
+"""LoRA: the model of the first domain, frozen, with low-rank adapters for each later one (Hu et al.
+2021).
 
-It forgets nothing, as each domain is evaluated with its own adapters, and learns less: a control for PNN. See
-benchmark/models/kinds/lora.py.
+It forgets nothing, as each domain is evaluated with its own adapters, and learns less: a control
+for PNN. See benchmark/models/kinds/lora.py.
 
-The default rank is for pre-training: training all weights changes them by a rank that is 10 to 100 times that of usual
-adapters (Biderman et al. 2024, "LoRA Learns Less and Forgets Less", arXiv 2405.09673). On the demo's domains with
-a GPT L3_D256 (60 s for the first, 25 s for each later one, two seeds) rank 8 ends at an average perplexity of 50 and
-92, 64 at 39 and 77, 128 at 37 and 75; but at hidden size 384 a step of rank 128 costs as much as one of all weights.
+The default rank is for pre-training: training all weights changes them by a rank that is 10 to 100
+times that of usual adapters (Biderman et al. 2024, "LoRA Learns Less and Forgets Less", arXiv
+2405.09673). On the demo's domains with a GPT L3_D256 (60 s for the first, 25 s for each later one,
+two seeds) rank 8 ends at an average perplexity of 50 and 92, 64 at 39 and 77, 128 at 37 and 75; but
+at hidden size 384 a step of rank 128 costs as much as one of all weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""LoRA (merged): in each stage low-rank adapters over frozen weights, which then go into the weights.
+"""LoRA (merged): in each stage low-rank adapters over frozen weights, which then go into the
+weights.
 
-W_n = W_{n-1} + B_n A_n with B_n A_n of rank r_n (Hu et al. 2021, arXiv 2106.09685). ReLoRA (Lialin et al. 2023, arXiv
-2307.05695) merges and begins anew like that, so that the rank of the whole change grows with every merge: it is at most
-r_2 + ... + r_n. Unlike `lora`, one model is left, which reads all domains. The first stage is Naive's.
+W_n = W_{n-1} + B_n A_n with B_n A_n of rank r_n (Hu et al. 2021, arXiv 2106.09685). ReLoRA (Lialin
+et al. 2023, arXiv 2307.05695) merges and begins anew like that, so that the rank of the whole
+change grows with every merge: it is at most r_2 + ... + r_n. Unlike `lora`, one model is left,
+which reads all domains. The first stage is Naive's.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class LoRAMerged(LifelongMethod):
     holds_weights = True
     space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
 
-    ranks: Ranks = (64,)  # of the second stage's adapters, the third's, ...; the last is that of all stages after
+    ranks: Ranks = (
+        64,
+    )  # of the second stage's adapters, the third's, ...; the last is that of all stages after
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
@@ -50,7 +54,10 @@ class LoRAMerged(LifelongMethod):
         adapted: Any = learner.model
         with torch.no_grad():
             for merged, frozen, adapter in zip(
-                list_linear_maps(self.evaluated), list_linear_maps(adapted), adapted.adapters[0], strict=True
+                list_linear_maps(self.evaluated),
+                list_linear_maps(adapted),
+                adapted.adapters[0],
+                strict=True,
             ):
                 merged.weight.copy_(frozen.weight)
                 adapter.merge(merged)

@@ -1,13 +1,16 @@
-"""MER: meta-experience replay (Riemer et al. 2019, arXiv 1810.11910), with Reptile's step between batches.
+"""MER: meta-experience replay (Riemer et al. 2019, arXiv 1810.11910), with Reptile's step between
+batches.
 
-Batches are ER's. After every k steps of the optimizer the weights are drawn back towards where these steps began,
+Batches are ER's. After every k steps of the optimizer the weights are drawn back towards where
+these steps began,
 
     theta <- theta_0 + gamma (theta_k - theta_0),
 
-which is Reptile's step (Nichol et al. 2018, arXiv 1803.02999): to first order it also makes the gradients of the k
-batches, with their rows from memory, point the same way. Abbes et al. 2025 (arXiv 2508.01908) pre-train language models
-so, at almost no cost beside ER. k is small here because stages have few steps; k = 1 is ER at gamma times its rate.
-Steps after the last multiple of k stay as they are: a stage may end with any.
+which is Reptile's step (Nichol et al. 2018, arXiv 1803.02999): to first order it also makes the
+gradients of the k batches, with their rows from memory, point the same way. Abbes et al. 2025
+(arXiv 2508.01908) pre-train language models so, at almost no cost beside ER. k is small here
+because stages have few steps; k = 1 is ER at gamma times its rate. Steps after the last multiple of
+k stay as they are: a stage may end with any.
 """
 
 from __future__ import annotations
@@ -36,10 +39,16 @@ class MER(ER):
     steps: AtLeastOne = 10  # k: of the optimizer, after which the weights are drawn back
 
     taken: int = field(default=0, init=False)  # in this stage
-    begin: list[Any] = field(default_factory=list, init=False)  # theta_0, in the order of `learner.parameters`
+    begin: list[Any] = field(
+        default_factory=list, init=False
+    )  # theta_0, in the order of `learner.parameters`
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        trained = () if stage.first else (p.detach().clone() for p in model.parameters() if p.requires_grad)
+        trained = (
+            ()
+            if stage.first
+            else (p.detach().clone() for p in model.parameters() if p.requires_grad)
+        )
         self.taken, self.begin = 0, list(trained)
         return model
 

@@ -1,4 +1,6 @@
-"""Merge: naive training, then weight interpolation with the model before it (Wortsman et al. 2022, WiSE-FT)."""
+"""Merge: naive training, then weight interpolation with the model before it (Wortsman et al. 2022,
+WiSE-FT).
+"""
 
 from __future__ import annotations
 

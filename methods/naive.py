@@ -1,4 +1,6 @@
-"""Naive: continued pre-training on each domain in turn (Gururangan et al. 2020); the paper's lower bound."""
+"""Naive: continued pre-training on each domain in turn (Gururangan et al. 2020); the paper's lower
+bound.
+"""
 
 from dataclasses import dataclass
 

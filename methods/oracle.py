@@ -1,9 +1,11 @@
-"""Oracle: for each domain a model that is trained anew on all domains up to it; what others are measured against.
+"""Oracle: for each domain a model that is trained anew on all domains up to it; what others are
+measured against.
 
-TiC-LM (Li et al. 2025, arXiv 2504.02107) retrains a series of models from scratch, each on all text up to a cutoff, and
-subtracts their losses from those of lifelong methods. Here a stage begins with random weights of the ladder's size, and
-trains on all domains so far with the budget of all stages so far: the model costs as much as a lifelong one has cost by
-then, and the series a multiple of the stream. The first is Naive's.
+TiC-LM (Li et al. 2025, arXiv 2504.02107) retrains a series of models from scratch, each on all text
+up to a cutoff, and subtracts their losses from those of lifelong methods. Here a stage begins with
+random weights of the ladder's size, and trains on all domains so far with the budget of all stages
+so far: the model costs as much as a lifelong one has cost by then, and the series a multiple of the
+stream. The first is Naive's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """PNN: progressive neural networks (Rusu et al. 2016, arXiv 1606.04671), as released with ELLE.
 
-Each new domain gets a column of the first rung's size over the frozen ones, which feed it at every level; see
-benchmark/models/kinds/progressive.py. Every domain is evaluated on its own column, so nothing is forgotten.
+Each new domain gets a column of the first rung's size over the frozen ones, which feed it at every
+level; see benchmark/models/kinds/progressive.py. Every domain is evaluated on its own column, so
+nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class PNN(LifelongMethod):
     holds_weights = True
     space: ClassVar = {"lateral": ("linear", "adapter")}
 
-    lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or Rusu's nonlinear adapter
+    lateral: Literal["linear", "adapter"] = (
+        "linear"  # as in ELLE's code, or Rusu's nonlinear adapter
+    )
 
     def reads_domain(self) -> bool:
         return True

@@ -1,7 +1,8 @@
 """Rewarm: re-warmed and re-decayed learning rate with a little replay (Ibrahim et al. 2024).
 
-The learning rate is warmed up again for each domain and decayed along a cosine to a tenth of its peak. The first stage
-is Naive's, with the suite's schedule, so that all methods start from the same model.
+The learning rate is warmed up again for each domain and decayed along a cosine to a tenth of its
+peak. The first stage is Naive's, with the suite's schedule, so that all methods start from the same
+model.
 """
 
 from collections.abc import Sequence
@@ -20,4 +21,6 @@ class Rewarm(LifelongMethod):
     replay: Share = 0.05  # share of each batch from memory (Ibrahim et al.: 5%)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return [Phase("adapt") if stage.first else Phase("adapt", memory=self.replay, schedule="cosine")]
+        return [
+            Phase("adapt") if stage.first else Phase("adapt", memory=self.replay, schedule="cosine")
+        ]

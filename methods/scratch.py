@@ -1,4 +1,5 @@
-"""Scratch: the cost of starting over: the final size from random weights, on the union of the whole stream.
+"""Scratch: the cost of starting over: the final size from random weights, on the union of the whole
+stream.
 
 All budget of the stream is spent in the last stage; the stages before it train nothing.
 """
@@ -27,4 +28,8 @@ class Scratch(LifelongMethod):
         return stage.build(stage.size) if stage.last else model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
-        return [Phase("train", share=stage.outlook.budget / stage.budget, domain="seen")] if stage.last else []
+        return (
+            [Phase("train", share=stage.outlook.budget / stage.budget, domain="seen")]
+            if stage.last
+            else []
+        )

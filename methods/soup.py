@@ -1,8 +1,8 @@
 """Soup: a model for each domain, and the average of their weights (branch, train, merge).
 
-Branch-Train-Merge (Li et al. 2022, arXiv 2208.03306): the model of domain n begins as the average of those before it,
-is trained on its domain alone, and joins them. The evaluated model is their uniform soup (Wortsman et al. 2022, "Model
-soups", arXiv 2203.05482),
+Branch-Train-Merge (Li et al. 2022, arXiv 2208.03306): the model of domain n begins as the average
+of those before it, is trained on its domain alone, and joins them. The evaluated model is their
+uniform soup (Wortsman et al. 2022, "Model soups", arXiv 2203.05482),
 
     soup_n = 1/n (theta_1 + ... + theta_n) = soup_{n-1} + 1/n (theta_n - soup_{n-1}),
 

@@ -1,4 +1,6 @@
-"""Beyond the paper: log AP+, transfer, mean AP over the budget, and the budget to reach ER's final AP."""
+"""Beyond the paper: log AP+, transfer, mean AP over the budget, and the budget to reach ER's final
+AP.
+"""
 
 from analysis.perplexity_tables import LifelongTable
 

@@ -1,4 +1,6 @@
-"""Table 5 of the paper: the final model fine-tuned with no, a wrong and the right prompt; and with a picked one."""
+"""Table 5 of the paper: the final model fine-tuned with no, a wrong and the right prompt; and with
+a picked one.
+"""
 
 from analysis.score_tables import PromptTable
 

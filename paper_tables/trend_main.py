@@ -1,4 +1,6 @@
-"""AP and AP+ against the budget: the paper's main_exp, bert_*, gpt, few_*, hyper_* and same_layer figures."""
+"""AP and AP+ against the budget: the paper's main_exp, bert_*, gpt, few_*, hyper_* and same_layer
+figures.
+"""
 
 from analysis.curves import TrendFigure
 

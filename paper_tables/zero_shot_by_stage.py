@@ -1,4 +1,6 @@
-"""Scores by lm-evaluation-harness of every method's model after every stage, without fine-tuning (not in the paper)."""
+"""Scores by lm-evaluation-harness of every method's model after every stage, without fine-tuning
+(not in the paper).
+"""
 
 from analysis.score_tables import ZeroShotTable
 

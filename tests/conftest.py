@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, whatever is set: more threads sum in another order
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # before torch is imported, whatever is set: more threads sum in another order
+)
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # tests are the CPU's, gpu-check is the GPU's
 
 import pytest
@@ -22,7 +24,9 @@ set_up_to_compute()  # as commands do before they train
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[SlurmCluster]:
     assert not missing, f"not installed: {' '.join(missing)}"
-    with SlurmCluster(tmp_path_factory.mktemp("cluster") / "slurm", nodes=2, cpus=4, gpus=2) as running:
+    with SlurmCluster(
+        tmp_path_factory.mktemp("cluster") / "slurm", nodes=2, cpus=4, gpus=2
+    ) as running:
         yield running
 
 
@@ -42,7 +46,9 @@ def tiny(cluster, texts, tmp_path) -> Iterator[SuiteFolder]:
 
 @pytest.fixture
 def learning_rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The learning rates of AdamW's steps, as they come, but those of the warm-up before each phase."""
+    """The learning rates of AdamW's steps, as they come, but those of the warm-up before each
+    phase.
+    """
     rates: list[float] = []
     step, warm_up = torch.optim.AdamW.step, Stepper.warm_up
 

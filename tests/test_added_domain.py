@@ -15,17 +15,25 @@ def call(*words: object) -> int:
     return run_all.main([*map(str, words)])
 
 
-def test_after_a_domain_was_added_a_dry_run_says_what_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Oracle: by hand: two of three stages are trained; the third is six steps, and its text is not tokenised."""
+def test_after_a_domain_was_added_a_dry_run_says_what_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: by hand: two of three stages are trained; the third is six steps, and its text is not
+    tokenised.
+    """
     suite = tiny_suite.write(tmp_path)
-    suite.write_text(suite.read_text().replace("vocabulary = 300", 'vocabulary = 300\ndomains = ["a"]'))
+    suite.write_text(
+        suite.read_text().replace("vocabulary = 300", 'vocabulary = 300\ndomains = ["a"]')
+    )
     places = ["--runs", tmp_path / "runs", "--methods", "naive"]
     assert call("run", suite, *places, "--out", tmp_path / "report") == 0
     write(tmp_path / "c.jsonl", sentences(9))
     text = suite.read_text().replace(
         '/b.jsonl"] }]', f'/b.jsonl"] }}, {{ name = "c", train = ["{tmp_path}/c.jsonl"] }}]'
     )
-    suite.write_text(text.replace("hidden_size = 32 }]", "hidden_size = 32 }, { layers = 2, hidden_size = 32 }]"))
+    suite.write_text(
+        text.replace("hidden_size = 32 }]", "hidden_size = 32 }, { layers = 2, hidden_size = 32 }]")
+    )
     capsys.readouterr()
     assert call("run", suite, *places, "--dry-run") == 0
     told = capsys.readouterr().out

@@ -1,5 +1,6 @@
-"""The rooms, which of them may import which, and how long a file may be. Oracle: the tables below, as in
-docs/how_it_works.md."""
+"""The rooms, which of them may import which, and how long a file may be. Oracle: the tables below,
+as in docs/how_it_works.md.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +22,36 @@ FLOORS = (BASE, *(f"benchmark.{room}" for room in ROOMS))
 MAY_IMPORT = {room: {*FLOORS[:floor]} for floor, room in enumerate(FLOORS)} | {
     "methods": {*FLOORS[: FLOORS.index("benchmark.training") + 1]},
     "analysis": {BASE, "benchmark.settings"},
-    "paper_tables": {BASE, "benchmark.settings", "benchmark.training", "benchmark.downstream", "methods", "analysis"},
+    "paper_tables": {
+        BASE,
+        "benchmark.settings",
+        "benchmark.training",
+        "benchmark.downstream",
+        "methods",
+        "analysis",
+    },
     "run_all": {*FLOORS, "methods", "analysis", "paper_tables"},
 }
 # analysis works from records; only this looks into models
 LOOKS_INTO_MODELS = {"analysis.model_similarity"}
-ENTRANCE = ("benchmark", "run_all")  # `import benchmark` in a notebook; no file of the package asks for it
+ENTRANCE = (
+    "benchmark",
+    "run_all",
+)  # `import benchmark` in a notebook; no file of the package asks for it
 TORCH = {"torch", "transformers", "tokenizers", "safetensors"}
 WITHOUT_TORCH = (
-    *("benchmark.settings.suite", "benchmark.settings.load", "benchmark.records", "benchmark.store"),
+    *(
+        "benchmark.settings.suite",
+        "benchmark.settings.load",
+        "benchmark.records",
+        "benchmark.store",
+    ),
     *("benchmark.settings.command_line", "benchmark.jobs.executors"),
     *("analysis.page", "paper_tables", "run_all"),
 )
 READS_A_CLOCK = {f"benchmark.training.{name}" for name in ("clock", "progress", "processes")}
-MOST_LINES = {"file": 500, "function": 60}
+MOST_NODES = 5_200  # syntax nodes of a file, a size that no layout changes
+MOST_LINES = 75  # of a function, which is read on one screen
 
 
 def room_of(module: str) -> str:
@@ -47,7 +64,9 @@ def room_of(module: str) -> str:
 
 
 def imported(module: str, for_types: bool = True) -> Iterator[str]:
-    """Every module that a file imports, at the top, in functions and for types; not those that it names in a text."""
+    """Every module that a file imports, at the top, in functions and for types; not those that it
+    names in a text.
+    """
     left: list[ast.AST] = [TREES[module]]
     while left:
         node = left.pop()
@@ -66,7 +85,10 @@ def imported(module: str, for_types: bool = True) -> Iterator[str]:
 @cache
 def arrows(for_types: bool = True) -> dict[str, set[str]]:
     """Module of the project -> those that it imports."""
-    inside = {module: {name for name in imported(module, for_types) if room_of(name)} - {module} for module in FILES}
+    inside = {
+        module: {name for name in imported(module, for_types) if room_of(name)} - {module}
+        for module in FILES
+    }
     inside[ENTRANCE[0]].discard(ENTRANCE[1])
     return inside
 
@@ -74,7 +96,11 @@ def arrows(for_types: bool = True) -> dict[str, set[str]]:
 @pytest.mark.parametrize("module", FILES)
 def test_imports_go_one_way(module: str) -> None:
     rooms = {room_of(name) for name in arrows()[module]} - {room_of(module)}
-    may = MAY_IMPORT["benchmark.jobs"] | {"analysis"} if module in LOOKS_INTO_MODELS else MAY_IMPORT[room_of(module)]
+    may = (
+        MAY_IMPORT["benchmark.jobs"] | {"analysis"}
+        if module in LOOKS_INTO_MODELS
+        else MAY_IMPORT[room_of(module)]
+    )
     assert rooms <= may, f"{module} imports {rooms - may}"
     if room_of(module) in ("analysis", "paper_tables") and module not in LOOKS_INTO_MODELS:
         packages = {name.partition(".")[0] for name in imported(module)}
@@ -82,7 +108,9 @@ def test_imports_go_one_way(module: str) -> None:
 
 
 def test_no_two_files_import_each_other() -> None:
-    """Larger circles count; imports for types do not. Oracle: an order in which each comes after its own."""
+    """Larger circles count; imports for types do not. Oracle: an order in which each comes after
+    its own.
+    """
     left = dict(arrows(for_types=False))
     while ready := [module for module, names in left.items() if not names & left.keys()]:
         for module in ready:
@@ -91,7 +119,9 @@ def test_no_two_files_import_each_other() -> None:
 
 
 def test_every_package_is_installed() -> None:
-    """One that setup.cfg does not name is missing where the project is not run from its folder. Oracle: the folders."""
+    """One that setup.cfg does not name is missing where the project is not run from its folder.
+    Oracle: the folders.
+    """
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     packages = {module for module, path in FILES.items() if path.name == "__init__.py"}
@@ -105,33 +135,51 @@ def test_these_are_imported_without_torch() -> None:
 
 
 def test_files_and_functions_fit_on_few_screens() -> None:
-    """Docstrings and comments count, too."""
+    """Oracle: the limits above; docstrings and comments count in a function's lines."""
     for path in [*FILES.values(), *(ROOT / "tests").rglob("*.py")]:
-        text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= MOST_LINES["file"], path
-        for node in ast.walk(ast.parse(text)):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        assert len(nodes) <= MOST_NODES, path
+        for node in nodes:
             if isinstance(node, ast.FunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
-                assert lines <= MOST_LINES["function"], f"{path}: {node.name} has {lines} lines"
+                assert lines <= MOST_LINES, f"{path}: {node.name} has {lines} lines"
 
 
 def test_the_step_is_read_at_a_glance() -> None:
-    """The loop, the warm-up and `speed` share it, so whoever compares methods reads it first. Oracle: 25 lines."""
-    nodes = [node for node in ast.walk(TREES["benchmark.training.step"]) if isinstance(node, ast.ClassDef)]
+    """The loop, the warm-up and `speed` share it, so whoever compares methods reads it first.
+    Oracle: 30 lines of 100 columns.
+    """
+    nodes = [
+        node
+        for node in ast.walk(TREES["benchmark.training.step"])
+        if isinstance(node, ast.ClassDef)
+    ]
     (stepper,) = (node for node in nodes if node.name == "Stepper")
-    (step,) = (node for node in stepper.body if isinstance(node, ast.FunctionDef) and node.name == "step")
-    assert (step.end_lineno or 0) - step.lineno < 25
+    (step,) = (
+        node for node in stepper.body if isinstance(node, ast.FunctionDef) and node.name == "step"
+    )
+    assert (step.end_lineno or 0) - step.lineno < 30
 
 
 def test_what_trains_reads_no_clock() -> None:
-    """The clock charges a budget, and nothing else may depend on how fast a machine is. Oracle: who imports `time`."""
+    """The clock charges a budget, and nothing else may depend on how fast a machine is. Oracle: who
+    imports `time`.
+    """
     trains = ("methods", "benchmark.models", "benchmark.training")
-    read = {module for module in FILES if room_of(module) in trains and {"time", "datetime"} & set(imported(module))}
+    read = {
+        module
+        for module in FILES
+        if room_of(module) in trains and {"time", "datetime"} & set(imported(module))
+    }
     assert read <= READS_A_CLOCK
 
 
 def test_no_test_file_imports_another() -> None:
     """What tests share stands in tests/support. Programs that a test holds as text count."""
     for path in (ROOT / "tests").rglob("*.py"):
-        imports = re.findall(r"^ *(?:from|import) tests(?:\.| import )test_.*", path.read_text(encoding="utf-8"), re.M)
+        imports = re.findall(
+            r"^ *(?:from|import) tests(?:\.| import )test_.*",
+            path.read_text(encoding="utf-8"),
+            re.M,
+        )
         assert not imports, f"{path}: {imports}"

@@ -1,4 +1,6 @@
-"""The seam of architectures: each is one file that all other files ask; one from outside works as those inside do."""
+"""The seam of architectures: each is one file that all other files ask; one from outside works as
+those inside do.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def toy() -> Iterator[str]:
 
 
 def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -> None:
-    """Oracle: a run's own records: perplexities fall below that of the first step, and growth keeps the function."""
+    """Oracle: a run's own records: perplexities fall below that of the first step, and growth keeps
+    the function.
+    """
     tiny = TinyRuns("elle_exact", methods.build, tmp_path)
     run = tiny.make_run(tiny.make_config(toy), "run")
     run.train()
@@ -51,7 +55,9 @@ def test_one_from_outside_trains_evaluates_and_grows(toy: str, tmp_path: Path) -
     larger: Any = grow(model.network, 3, 48)[0]
     with torch.no_grad():
         before = model.network(tokens).logits
-        torch.testing.assert_close(larger(tokens).logits[..., : before.shape[-1]], before, rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            larger(tokens).logits[..., : before.shape[-1]], before, rtol=0, atol=1e-10
+        )
 
 
 def test_one_from_outside_is_fine_tuned(toy: str, tmp_path: Path) -> None:
@@ -62,14 +68,20 @@ def test_one_from_outside_is_fine_tuned(toy: str, tmp_path: Path) -> None:
 
 
 def test_no_other_file_asks_for_an_architecture_by_name() -> None:
-    """Oracle: the text of all files: comparisons with a name or a model type, and imports of one family's classes."""
+    """Oracle: the text of all files: comparisons with a name or a model type, and imports of one
+    family's classes.
+    """
     names = set(setting_names.list_architecture_names())
     names |= {model_type for name in names for model_type in architectures.load(name).model_types}
     own = ROOT / "benchmark" / "models" / "architectures"
-    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent != own):
+    for path in (
+        path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.parent != own
+    ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare | ast.Match | ast.Dict):
                 named = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
                 assert not names & named, f"{path}:{node.lineno}"
             if isinstance(node, ast.ImportFrom):
-                assert not str(node.module).startswith("transformers.models"), f"{path}:{node.lineno}"
+                assert not str(node.module).startswith("transformers.models"), (
+                    f"{path}:{node.lineno}"
+                )

@@ -19,7 +19,9 @@ TOKENS = torch.randint(4, 40, (5, 13), generator=torch.Generator().manual_seed(5
 def trained(architecture: str, layers: int = 2, width: int = 32, prompts: bool = True) -> Any:
     """A model with weights so large that its heads differ."""
     torch.manual_seed(0)
-    model = build(architecture, layers, width, Vocabulary(40, ("a", "b")), 16, head_size=16, prompts=prompts)
+    model = build(
+        architecture, layers, width, Vocabulary(40, ("a", "b")), 16, head_size=16, prompts=prompts
+    )
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.normal_(std=0.3)
@@ -31,12 +33,16 @@ def of(model: Any) -> Tensor:
 
 
 def test_attention_is_that_of_the_first_layers_weights() -> None:
-    """Oracle: softmax(q k^T / sqrt(d)) of GPT-2 written out, masked, after the prompt of domain b was put in."""
+    """Oracle: softmax(q k^T / sqrt(d)) of GPT-2 written out, masked, after the prompt of domain b
+    was put in.
+    """
     model = trained("gpt")
     block, body = model.network.transformer.h[0], model.network.transformer
     tokens = torch.cat([TOKENS[:, :1], torch.full((5, 1), 41), TOKENS[:, 1:]], dim=1)
     hidden = block.ln_1(body.wte(tokens) + body.wpe.weight[:14])
-    q, k, _ = (hidden @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(5, 14, 3, 2, 16).unbind(2)
+    q, k, _ = (
+        (hidden @ block.attn.c_attn.weight + block.attn.c_attn.bias).view(5, 14, 3, 2, 16).unbind(2)
+    )
     scores = torch.einsum("bqhd,bkhd->hbqk", q, k) / 4
     expected = scores.masked_fill(torch.ones(14, 14).triu(1).bool(), -torch.inf).softmax(-1)
     torch.testing.assert_close(of(model)[:2], expected.detach(), rtol=1e-4, atol=1e-6)
@@ -45,7 +51,12 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
 @pytest.mark.parametrize(
     ("architecture", "mode", "layers", "width"),
     [
-        ("bert", "fpi", 2, 64),  # every unit is there twice, so LayerNorms keep their mean and variance
+        (
+            "bert",
+            "fpi",
+            2,
+            64,
+        ),  # every unit is there twice, so LayerNorms keep their mean and variance
         ("gpt", "fpi", 2, 64),
         ("gpt", "exact", 3, 48),  # LEMON keeps a pre-LN network's function at any size
         ("bert_preln", "exact", 2, 64),
@@ -54,9 +65,12 @@ def test_attention_is_that_of_the_first_layers_weights() -> None:
         ("modernbert", "exact", 3, 64),
     ],
 )
-def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, layers: int, width: int) -> None:
-    """Oracle: theory: where growth keeps what a layer reads, a whole copied head has the attention of its source. The
-    copy of a layer is not among these: it reads what its source has put out."""
+def test_a_copy_of_a_head_attends_as_its_source(
+    architecture: str, mode: Any, layers: int, width: int
+) -> None:
+    """Oracle: theory: where growth keeps what a layer reads, a whole copied head has the attention
+    of its source. The copy of a layer is not among these: it reads what its source has put out.
+    """
     model = trained(architecture)
     before = of(model)
     network, growth = grow(model.network, layers, width, mode=mode, seed=1)
@@ -66,5 +80,9 @@ def test_a_copy_of_a_head_attends_as_its_source(architecture: str, mode: Any, la
     heads = width // 16
     originals = [h for h in range(layers * heads) if not growth.layer_is_copy[h // heads]]
     assert len(originals) == 2 * heads
-    torch.testing.assert_close(after[originals], before[[parents[h] for h in originals]], rtol=1e-3, atol=1e-5)
-    assert not torch.allclose(after[originals], before[[parents[h] ^ 1 for h in originals]], atol=0.1)
+    torch.testing.assert_close(
+        after[originals], before[[parents[h] for h in originals]], rtol=1e-3, atol=1e-5
+    )
+    assert not torch.allclose(
+        after[originals], before[[parents[h] ^ 1 for h in originals]], atol=0.1
+    )

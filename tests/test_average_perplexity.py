@@ -1,4 +1,6 @@
-"""AP wherever it is shown: in tables, `status` and `track`. Oracle: Python's `statistics.geometric_mean`."""
+"""AP wherever it is shown: in tables, `status` and `track`. Oracle: Python's
+`statistics.geometric_mean`.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,13 @@ def list_tracked_values(folder: Path, run: RunRecords) -> Iterator[float]:
     yield from last.values()
 
 
-@pytest.mark.parametrize("list_values", [list_table_values, list_status_values, list_tracked_values])
+@pytest.mark.parametrize(
+    "list_values", [list_table_values, list_status_values, list_tracked_values]
+)
 def test_ap_is_the_geometric_mean_of_the_domains_so_far(list_values, tmp_path) -> None:
-    """Oracle: `statistics.geometric_mean` of what the last evaluation of each stage recorded of its domains."""
+    """Oracle: `statistics.geometric_mean` of what the last evaluation of each stage recorded of its
+    domains.
+    """
     synthetic.write(tmp_path, "demo", rows=[("Naive", "naive", {})], seeds=1)
     [run] = load_runs(tmp_path, "demo")
     expected = []
@@ -47,7 +53,9 @@ def test_ap_is_the_geometric_mean_of_the_domains_so_far(list_values, tmp_path) -
     assert [*list_values(tmp_path, run)] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("list_values", [list_table_values, list_status_values, list_tracked_values])
+@pytest.mark.parametrize(
+    "list_values", [list_table_values, list_status_values, list_tracked_values]
+)
 def test_a_perplexity_that_overflowed_makes_ap_infinite(list_values, tmp_path) -> None:
     """Oracle: the mean of anything and infinity; records hold null for it."""
     synthetic.write(tmp_path, "demo", rows=[("Naive", "naive", {})], seeds=1, stages=2)

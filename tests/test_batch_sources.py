@@ -44,8 +44,9 @@ class Mixes(LifelongMethod):
 
 
 def test_sources_are_batches_of_their_own(tmp_path) -> None:
-    """Oracle: shares of eight rows, by hand: four of the new domain, two of all memory and four of the first domain's,
-    all of them text that is paid for."""
+    """Oracle: shares of eight rows, by hand: four of the new domain, two of all memory and four of
+    the first domain's, all of them text that is paid for.
+    """
     sources = (Source("new", 0.5), Source("memory", 0.25), Source("json", 0.5))
     tiny = TinyRuns("mixes", lambda name, options: Mixes(sources), tmp_path)
     run = tiny.make_run(tiny.make_config(), "run")
@@ -54,8 +55,12 @@ def test_sources_are_batches_of_their_own(tmp_path) -> None:
     rows = torch.load(last / "method.pt", weights_only=True)["rows"]
     assert rows[0][0] == 0 and rows[0][1:] == [[0] * 8, 0]  # the first stage has one source
     [new, memory, first] = [[row for row in rows[-30:] if row[0] == number] for number in range(3)]
-    assert [row[1:] for row in new] == [[[2] * 4, 0]] * 10 and [row[1:] for row in first] == [[[0] * 4, 4]] * 10
-    assert {domain for row in memory for domain in row[1]} == {0, 1} and {len(row[1]) for row in memory} == {2}
+    assert [row[1:] for row in new] == [[[2] * 4, 0]] * 10 and [row[1:] for row in first] == [
+        [[0] * 4, 4]
+    ] * 10
+    assert {domain for row in memory for domain in row[1]} == {0, 1} and {
+        len(row[1]) for row in memory
+    } == {2}
     done = last_line(last / "records.jsonl", "done")
     assert done and done["charged"]["tokens"] == 10 * 10 * 16
 
@@ -65,31 +70,45 @@ def test_one_source_is_the_batch_itself(tmp_path) -> None:
     tiny = TinyRuns("mixes", lambda name, options: Mixes((Source("new"),)), tmp_path)
     naive = TinyRuns("naive", methods.build, tmp_path)
     for expected, actual in zip(
-        naive.train(naive.make_config(), "naive"), tiny.train(tiny.make_config(), "mixes"), strict=True
+        naive.train(naive.make_config(), "naive"),
+        tiny.train(tiny.make_config(), "mixes"),
+        strict=True,
     ):
         assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
 
 def test_losses_are_weighed() -> None:
-    """Oracle: twice the gradient of one batch's mean plus half that of the other's, each by autograd alone."""
+    """Oracle: twice the gradient of one batch's mean plus half that of the other's, each by
+    autograd alone.
+    """
     model, method = toy.Toy(), LifelongMethod()
-    parts = [toy.batch({"tokens": [1, 2, 3], "targets": [2, 3, 4]}), toy.batch({"tokens": [5], "targets": [6]})]
+    parts = [
+        toy.batch({"tokens": [1, 2, 3], "targets": [2, 3, 4]}),
+        toy.batch({"tokens": [5], "targets": [6]}),
+    ]
     expected = []
     for part in parts:
         model.zero_grad()
         model.compute_mean_loss(part.tokens, part.domains, part.positions, part.targets).backward()
         expected.append(toy.gradients(model))
     parts[0].weight, parts[1].weight = 2.0, 0.5
-    learner = Learner(model, method.loss.__func__.__get__(method), Training(precision="fp32"), ALONE)  # type: ignore[arg-type, attr-defined]
+    learner = Learner(
+        model, method.loss.__func__.__get__(method), Training(precision="fp32"), ALONE
+    )  # type: ignore[arg-type, attr-defined]
     learner.accumulate(parts)
     for name, gradient in toy.gradients(model).items():
-        torch.testing.assert_close(gradient, 2 * expected[0][name] + 0.5 * expected[1][name], **toy.EXACT)
+        torch.testing.assert_close(
+            gradient, 2 * expected[0][name] + 0.5 * expected[1][name], **toy.EXACT
+        )
 
 
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ((Source("email"),), "phase 'adapt' of stage 1: .*'email'.*; there are new, .*memory, json$"),
+        (
+            (Source("email"),),
+            "phase 'adapt' of stage 1: .*'email'.*; there are new, .*memory, json$",
+        ),
         ((Source("new", 0.5), Source("memory", 0.01)), r"phase 'adapt': .* 0\.01 .* 8 rows"),
     ],
 )
@@ -126,7 +145,9 @@ def test_phases_that_no_run_can_have_are_refused(asked: Any, message: str) -> No
 
 def test_a_default_that_an_option_cannot_have_is_refused(tmp_path, monkeypatch) -> None:
     """Oracle: the option's own range."""
-    (tmp_path / "tenfold.py").write_text(Path(methods.__path__[0], "er.py").read_text().replace("= 0.1 ", "= 10 "))
+    (tmp_path / "tenfold.py").write_text(
+        Path(methods.__path__[0], "er.py").read_text().replace("= 0.1 ", "= 10 ")
+    )
     monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
     with pytest.raises(ConfigError, match="'tenfold': replay: .*less than or equal to 1.*10"):
         methods.build("tenfold")

@@ -32,18 +32,26 @@ class Branches(LifelongMethod):
 
 
 def test_the_next_stage_goes_on_from_before_the_branch(tmp_path) -> None:
-    """Oracle: a method without the branch, in 6 of 10 steps a stage: weights and moments, bit for bit; the branch
-    itself is another model."""
+    """Oracle: a method without the branch, in 6 of 10 steps a stage: weights and moments, bit for
+    bit; the branch itself is another model.
+    """
     tiny = TinyRuns("branches", lambda name, options: Branches(), tmp_path)
     branched = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     branched.train()
     config = tiny.make_config()
     config = config.model_copy(update={"budget": config.budget.model_copy(update={"amount": 6.0})})
-    plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tmp_path).make_run(config, "plain")
+    plain = TinyRuns("plain", lambda name, options: Branches(branch=False), tmp_path).make_run(
+        config, "plain"
+    )
     plain.train()
     for branch_key, plain_key in zip(branched.keys, plain.keys, strict=True):
-        folder, expected = branched.store.stage_folder(branch_key), plain.store.stage_folder(plain_key)
-        trunk, weights = (load(path).state_dict() for path in (folder / "trained", expected / "model"))
+        folder, expected = (
+            branched.store.stage_folder(branch_key),
+            plain.store.stage_folder(plain_key),
+        )
+        trunk, weights = (
+            load(path).state_dict() for path in (folder / "trained", expected / "model")
+        )
         assert all(torch.equal(trunk[name], weights[name]) for name in weights)
         assert not torch.equal(load(folder / "model").state_dict()[NAME], weights[NAME])
         kept, moments = (checkpoint.load(path / "optimizer.pt") for path in (folder, expected))

@@ -14,7 +14,9 @@ from tests.support import many_runs
 from tests.support.kills import Kills
 from tests.support.many_runs import ManyRuns
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and looks for processes in /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="forks, and looks for processes in /proc"
+)
 
 
 def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
@@ -23,7 +25,9 @@ def test_a_run_that_is_killed_comes_to_the_same(tmp_path: Path) -> None:
     assert sum(outcome["kills"].values()) == 2 and not outcome["different"]
 
 
-def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(tmp_path: Path, monkeypatch) -> None:
+def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(
+    tmp_path: Path, monkeypatch
+) -> None:
     """Oracle: the folder of a stage that nobody disturbed, which has none."""
     unlink = Path.unlink
 
@@ -44,12 +48,19 @@ def test_a_checkpoint_that_a_kill_left_beside_its_done_stage_is_removed(tmp_path
     assert not left.exists()
 
 
-def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(tmp_path: Path, monkeypatch) -> None:
-    """Oracles: the runs that were asked for, the three stages of each seed, and the weights of undisturbed runs."""
+def test_runs_side_by_side_of_which_one_is_killed_are_each_done_once(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """Oracles: the runs that were asked for, the three stages of each seed, and the weights of
+    undisturbed runs.
+    """
     monkeypatch.setattr(many_runs, "COMPARED", 1)
     many = ManyRuns(tmp_path, runs=4, share=0.25, seed=1)
     assert many.disturb(seconds=300)
     outcome = many.outcome()
-    assert (outcome["runs"], outcome["done"], outcome["stages"], outcome["kills"]) == (4, 4, 6, 1) and not outcome[
-        "wrong"
-    ]
+    assert (outcome["runs"], outcome["done"], outcome["stages"], outcome["kills"]) == (
+        4,
+        4,
+        6,
+        1,
+    ) and not outcome["wrong"]

@@ -1,4 +1,6 @@
-"""`check` finds what it promises, and blames no fair method: each here is a small method, wrong in one way or fair."""
+"""`check` finds what it promises, and blames no fair method: each here is a small method, wrong in
+one way or fair.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ from methods.pnn import PNN
 
 @dataclass
 class L2SP(LifelongMethod):
-    """The penalty of docs/adding_a_method.md, ten times as strong: it pulls at directions without effect, too."""
+    """The penalty of docs/adding_a_method.md, ten times as strong: it pulls at directions without
+    effect, too.
+    """
 
     strength: float = 0.1
 
     def start_stage(self, model, stage):
-        self.anchor = [] if stage.first else [parameter.detach().clone() for parameter in model.parameters()]
+        self.anchor = (
+            [] if stage.first else [parameter.detach().clone() for parameter in model.parameters()]
+        )
         return model
 
     def adjust_gradients(self, learner, memory):
@@ -100,7 +106,9 @@ class TeachesItself(LifelongMethod):
         text = batch.tokens, batch.domains, batch.positions
         student = F.log_softmax(learner.model(*text), -1)
         teacher = F.log_softmax(learner.model(*text), -1).detach()
-        return super().loss(learner, batch) + F.kl_div(student, teacher, log_target=True, reduction="batchmean")
+        return super().loss(learner, batch) + F.kl_div(
+            student, teacher, log_target=True, reduction="batchmean"
+        )
 
 
 @dataclass
@@ -150,15 +158,18 @@ def make_tiny(name: str, folder: Path) -> TinyRuns:
 
 
 def test_two_processes_are_compared_by_what_they_predict(tmp_path) -> None:
-    """Oracle: by hand. A bias of attention's keys changes no softmax, so that L2-SP is fair whatever Adam makes of it.
-    Noise of another seed's run is not: two fresh processes do not have it."""
+    """Oracle: by hand. A bias of attention's keys changes no softmax, so that L2-SP is fair
+    whatever Adam makes of it. Noise of another seed's run is not: two fresh processes do not have
+    it.
+    """
     fair, wrong = make_tiny("L2SP", tmp_path / "fair"), make_tiny("KeepsNoise", tmp_path / "wrong")
     with pytest.raises(AssertionError, match="KeepsNoise in two processes: .*of one seed"):
         conformance.two_processes_equal_one(fair, wrong)
 
 
 @pytest.mark.parametrize(
-    ("name", "where"), [("SeedsStages", "stage 0: start_stage"), ("SeedsSteps", "stage 0, phase adapt, step 0")]
+    ("name", "where"),
+    [("SeedsStages", "stage 0: start_stage"), ("SeedsSteps", "stage 0, phase adapt, step 0")],
 )
 def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tmp_path) -> None:
     """Oracle: by hand: the first place where the method seeds torch's generator by a constant."""
@@ -167,7 +178,9 @@ def test_numbers_that_all_seeds_share_are_told(name: str, where: str, tmp_path) 
 
 
 def test_dropout_that_a_resume_cannot_draw_again_is_told(tmp_path) -> None:
-    """Oracle: the run without a kill. Without dropout the method draws nothing, and the two are the same."""
+    """Oracle: the run without a kill. Without dropout the method draws nothing, and the two are the
+    same.
+    """
     with pytest.raises(AssertionError, match="after kills"):
         conformance.resumes_identically_from_a_kill_in_each_phase(make_tiny("DrawsOn", tmp_path))
 
@@ -183,15 +196,21 @@ def test_naives_loss_in_another_form_is_naives(tmp_path) -> None:
     conformance.is_naive_where_it_says(make_tiny("WritesOtherwise", tmp_path))
 
 
-@pytest.mark.parametrize(("name", "cure"), [("SilentPNN", "return True"), ("SaysTold", "return False")])
+@pytest.mark.parametrize(
+    ("name", "cure"), [("SilentPNN", "return True"), ("SaysTold", "return False")]
+)
 def test_whether_a_model_reads_the_domain_is_tried(name: str, cure: str, tmp_path) -> None:
-    """Oracle: how the models are made: PNN reads a text with its domain's column, Naive's has one network."""
+    """Oracle: how the models are made: PNN reads a text with its domain's column, Naive's has one
+    network.
+    """
     with pytest.raises(AssertionError, match=cure):
         conformance.is_told_domains_where_it_says(make_tiny(name, tmp_path))
 
 
 def test_which_methods_read_the_domain() -> None:
-    """Oracle: how the models are made: columns, adapters by domain, and ELLE's prompts, which an option leaves out."""
+    """Oracle: how the models are made: columns, adapters by domain, and ELLE's prompts, which an
+    option leaves out.
+    """
     told = {name for name in methods.list_names() if methods.build(name).reads_domain()}
     assert told == {"pnn", "lora", "elle", "elle_exact", "aki", "stack"}
     assert not methods.build("elle", {"prompts": False}).reads_domain()

@@ -1,4 +1,6 @@
-"""Files that are damaged are found when they are read. Oracle: what was written, a bit flipped or the end cut."""
+"""Files that are damaged are found when they are read. Oracle: what was written, a bit flipped or
+the end cut.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ CONTENT: dict[str, Any] = {
 
 
 def flip(path: Path, bit: int) -> None:
-    """Flip one bit of a file, counted from its start, and leave the time of its last change as a disk would."""
+    """Flip one bit of a file, counted from its start, and leave the time of its last change as a
+    disk would.
+    """
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
@@ -62,7 +66,9 @@ def test_what_is_missing_cut_or_changed_is_named_with_the_cure(tmp_path: Path) -
 
 
 def test_a_checkpoint_with_a_flipped_bit_is_never_another(tmp_path: Path) -> None:
-    """Oracle: its content. A bit in every 13th byte is flipped; in those that say nothing, that changes nothing."""
+    """Oracle: its content. A bit in every 13th byte is flipped; in those that say nothing, that
+    changes nothing.
+    """
     path = tmp_path / "checkpoint.pt"
     checkpoint.save(path, CONTENT)
     whole, refused = path.read_bytes(), 0
@@ -101,8 +107,12 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage: str, tiny: TinyRuns) -> None:
-    """The rule of docs/reliability.md: every reader compares checksums. The error names the file and a cure."""
+def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(
+    name: str, damage: str, tiny: TinyRuns
+) -> None:
+    """The rule of docs/reliability.md: every reader compares checksums. The error names the file
+    and a cure.
+    """
     run = tiny.make_run(tiny.make_config(), "run")
     folder = run.store.stage_folder(run.keys[0]) / "model"
     whole = (folder / name).read_bytes()
@@ -119,7 +129,9 @@ def test_a_damaged_model_is_not_trained_on_evaluated_or_scored(name: str, damage
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["train.bin", "valid.bin", "info.json"])
 def test_damaged_tokens_are_not_trained_on(name: str, damage: str, tiny: TinyRuns) -> None:
-    """The rule of docs/reliability.md. `status`, which reads no ids, sees those that are cut or missing, too."""
+    """The rule of docs/reliability.md. `status`, which reads no ids, sees those that are cut or
+    missing, too.
+    """
     config, store = tiny.make_config(), Store(tiny.folder / "run")
     folder = prepare_corpus(config, store).domains[1].folder
     assert folder

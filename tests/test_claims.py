@@ -1,4 +1,6 @@
-"""Verdicts on the paper's claims: by hand on small numbers, on the paper's own numbers, on synthetic runs."""
+"""Verdicts on the paper's claims: by hand on small numbers, on the paper's own numbers, on
+synthetic runs.
+"""
 
 import dataclasses
 import itertools
@@ -67,22 +69,28 @@ CLAIM = Claim("t", "ER beats Naive.", ("ER",), ("Naive",))
     ],
 )
 def test_a_verdict_is_students(er, state):
-    """Oracle: scipy's t test of the log ratios, both ways, p-values doubled for the two ways and not below that of
-    equal differences."""
+    """Oracle: scipy's t test of the log ratios, both ways, p-values doubled for the two ways and
+    not below that of equal differences.
+    """
     ours = numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * len(er))
     result = verdict(CLAIM, ours)
     assert (result.state, result.seeds) == (state, len(er))
     logs = np.log(np.array(er) / 10)
     if len(er) > 2:
-        sides = [scipy.stats.ttest_1samp(logs, 0.0, alternative=side).pvalue for side in ("less", "greater")]
+        sides = [
+            scipy.stats.ttest_1samp(logs, 0.0, alternative=side).pvalue
+            for side in ("less", "greater")
+        ]
         assert result.p == pytest.approx(min(1.0, 2 * max(min(sides), 0.25 ** len(er))))
     assert result.weakest.changes == pytest.approx(logs)
     assert [*filter(str.isdigit, result.reason)] == ([str(len(er)), "3"] if len(er) < 3 else [])
 
 
 def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
-    """Oracle: by hand; three rows against one are three comparisons, so six tests: 6 / 4**3 is above 5%,
-    6 / 4**4 below, and 2 / 4**3 would hold the claim. The power that is named is that of six tests, too."""
+    """Oracle: by hand; three rows against one are three comparisons, so six tests: 6 / 4**3 is
+    above 5%, 6 / 4**4 below, and 2 / 4**3 would hold the claim. The power that is named is that of
+    six tests, too.
+    """
     claim = Claim("t", "", ("ER",), ("Naive", "EWC", "MAS"))
     er = [[1.0, value] for value in (15.0, 16.0, 14.0, 13.0)]
     others = {name: [[1.0, 10.0]] * 4 for name in ("Naive", "EWC", "MAS")}
@@ -91,7 +99,9 @@ def test_a_claim_of_many_comparisons_says_how_many_seeds_can_refute_it():
     assert verdict(claim, numbers(ER=er, **others)).state == "not held"
     near = verdict(claim, numbers(ER=[[1, value] for value in (10.5, 9.6, 10.6, 9.7)], **others))
     spread = float(np.std(np.log([1.05, 0.96, 1.06, 0.97]), ddof=1))
-    assert near.reason == "" and near.decidable_from == pytest.approx(find_detectable_mean(spread, 4, 6))
+    assert near.reason == "" and near.decidable_from == pytest.approx(
+        find_detectable_mean(spread, 4, 6)
+    )
 
 
 def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
@@ -99,7 +109,8 @@ def test_one_comparison_that_fails_refutes_a_claim_and_all_must_hold():
     claim = Claim("t", "", ("ER",), ("EWC", "MAS"))
     other = {"MAS": [[1.0, 80.0]] * 5, "ER": [[1.0, 8.0]] * 5}
     worse, tied, better = (
-        verdict(claim, numbers(EWC=[[1, v + 0.1 * s] for s in range(5)], **other)) for v in (7, 7.8, 9)
+        verdict(claim, numbers(EWC=[[1, v + 0.1 * s] for s in range(5)], **other))
+        for v in (7, 7.8, 9)
     )
     assert [worse.state, tied.state, better.state] == ["not held", "not decidable", "held"]
     assert worse.weakest.other == tied.weakest.other == better.weakest.other == "EWC"
@@ -113,27 +124,44 @@ def p_of(changes) -> float:
 
 @pytest.mark.parametrize(
     ("mas", "state"),
-    [(10.3, "held"), (9.7, "held"), (10.49, "held"), (9.51, "held"), (10.51, "not held"), (9, "not held")],
+    [
+        (10.3, "held"),
+        (9.7, "held"),
+        (10.49, "held"),
+        (9.51, "held"),
+        (10.51, "not held"),
+        (9, "not held"),
+    ],
 )
 def test_sameness_has_a_margin_on_both_sides(mas, state):
-    """Oracle: by hand; 3% above or below is the same up to 5%, 10% is not, and the margins are 9.5 and 10.5 exactly."""
+    """Oracle: by hand; 3% above or below is the same up to 5%, 10% is not, and the margins are 9.5
+    and 10.5 exactly.
+    """
     ours = numbers(MAS=[[1, mas]] * 4, Naive=[[1, 10]] * 4)
     assert verdict(Claim("t", "", ("MAS",), ("Naive",), within=0.05), ours).state == state
 
 
 def test_an_undecided_claim_says_what_could_have_been_decided():
-    """Oracle: the power of one of two tests at the standard deviation of the log ratios; nothing, where decided."""
+    """Oracle: the power of one of two tests at the standard deviation of the log ratios; nothing,
+    where decided.
+    """
     er = [9.0, 12.0, 10.0, 8.0, 11.0]
     result = verdict(CLAIM, numbers(ER=[[1, value] for value in er], Naive=[[1, 10]] * 5))
-    assert result.decidable_from == pytest.approx(find_detectable_mean(float(np.std(np.log(er), ddof=1)), 5, 2))
+    assert result.decidable_from == pytest.approx(
+        find_detectable_mean(float(np.std(np.log(er), ddof=1)), 5, 2)
+    )
     clear = verdict(CLAIM, numbers(ER=[[1, 0.1 * value] for value in er], Naive=[[1, 10]] * 5))
     assert clear.state == "held" and math.isnan(clear.decidable_from)
 
 
 def test_what_is_missing_is_not_decidable_but_can_be_refuted():
-    """Oracle: by hand; "lowest of all" holds against all methods of the paper or not at all, and fails against one."""
+    """Oracle: by hand; "lowest of all" holds against all methods of the paper or not at all, and
+    fails against one.
+    """
     lowest = CLAIMS[0]
-    assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5)), "a claim without any comparison is not judged"
+    assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5)), (
+        "a claim without any comparison is not judged"
+    )
     assert not compare(CLAIM, numbers(ER=[[1, 2]] * 5, Naive=[[1]] * 5))
     there = {row: [[1, 10.0]] * 5 for row in PAPER if row not in ("ELLE", "PNN")}
     result = verdict(lowest, numbers(ELLE=[[1, 5.0]] * 5, **there))
@@ -147,7 +175,9 @@ def test_what_is_missing_is_not_decidable_but_can_be_refuted():
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text)
 def test_claims_are_about_rows_that_the_paper_has(claim):
-    """Oracle: the transcribed tables hold every comparison of a claim, but for what the paper only draws or tells."""
+    """Oracle: the transcribed tables hold every comparison of a claim, but for what the paper only
+    draws or tells.
+    """
     only_drawn = claim.metric in ("area", "positive", "ARS", "fall", "attention")
     paper = convert_printed(EXHIBITS[claim.table].printed, next(iter(EXHIBITS[claim.table].blocks)))
     compared = compare(claim, paper)
@@ -156,18 +186,25 @@ def test_claims_are_about_rows_that_the_paper_has(claim):
 
 
 def test_the_papers_own_numbers_bear_its_claims_out():
-    """Oracle: the paper's text. On GPT one number does not: PNN's AP after the fourth domain is below ELLE's."""
+    """Oracle: the paper's text. On GPT one number does not: PNN's AP after the fourth domain is
+    below ELLE's.
+    """
     for claim in CLAIMS:
         for block in EXHIBITS[claim.table].blocks:
             compared = compare(claim, convert_printed(EXHIBITS[claim.table].printed, block))
             measured_ones = [comparison for comparison in compared if comparison.changes.size]
             if measured_ones:
                 bound = all((comparison.excess > 0).all() for comparison in measured_ones)
-                assert bound == (not (claim is CLAIMS[0] and block == "gpt_base")), (claim.text, block)
+                assert bound == (not (claim is CLAIMS[0] and block == "gpt_base")), (
+                    claim.text,
+                    block,
+                )
 
 
 def test_a_suite_that_extends_a_budgets_is_held_against_that_budgets_numbers() -> None:
-    """Oracle: the paper's ELLE with half the time, AP 4.42 after the last domain; with all of it 4.06."""
+    """Oracle: the paper's ELLE with half the time, AP 4.42 after the last domain; with all of it
+    4.06.
+    """
     bert = SimpleNamespace(line=SimpleNamespace(config={"model": {"architecture": "bert"}}))
     for block, ap in (("half_time", 4.42), ("bert_base", 4.06)):
         study: Any = SimpleNamespace(suite="mine", printed={"mine": block}, runs=[bert])
@@ -183,7 +220,9 @@ def demo(tmp_path_factory) -> Study:
 
 
 def test_numbers_of_runs_are_those_of_their_records(demo):
-    """Oracle: one run's records, by hand: trapezoids of AP, the mean of its fine-tuning seeds, A-GEM's conflicts."""
+    """Oracle: one run's records, by hand: trapezoids of AP, the mean of its fine-tuning seeds,
+    A-GEM's conflicts.
+    """
     results = collect_measurements(demo)
     run = next(run for run in demo.runs if run.row == "ER" and run.seed == 1)
     area, spent, points = 0.0, 0.0, []
@@ -191,20 +230,30 @@ def test_numbers_of_runs_are_those_of_their_records(demo):
         for line in stage:
             if isinstance(line, EvaluationLine) and index:
                 seen = [line.perplexity[d.name] or math.nan for d in run.domains[: index + 1]]
-                points.append((spent + line.charged["seconds"], math.exp(sum(map(math.log, seen)) / len(seen))))
+                points.append(
+                    (
+                        spent + line.charged["seconds"],
+                        math.exp(sum(map(math.log, seen)) / len(seen)),
+                    )
+                )
         spent += stage[-1].charged["seconds"]
     for (x, y), (x2, y2) in itertools.pairwise(points):
         area += (x2 - x) * (y + y2) / 2
-    assert results.get(Key("area", "er", results.last))[1] == pytest.approx(area / (points[-1][0] - points[0][0]))
+    assert results.get(Key("area", "er", results.last))[1] == pytest.approx(
+        area / (points[-1][0] - points[0][0])
+    )
     tests = [line.test for line in run.scores[2] if line.domain == "bio"]
     assert results.get(Key("score", "er", 2, "bio"))[1] == pytest.approx(100 * np.mean(tests))
     assert results.get(Key("positive", "agem", results.last))[0] == pytest.approx(99.95, abs=0.02)
-    assert {"rightprompt", "wrongprompt", "noprompt"} < {key.row for key in results.values if key.metric == "score"}
+    assert {"rightprompt", "wrongprompt", "noprompt"} < {
+        key.row for key in results.values if key.metric == "score"
+    }
 
 
 def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
-    """Oracle: the log ratio of AP after the second domain, of documents drawn anew 20,000 times, the same for both rows
-    and all seeds; without losses by document none."""
+    """Oracle: the log ratio of AP after the second domain, of documents drawn anew 20,000 times,
+    the same for both rows and all seeds; without losses by document none.
+    """
     rng, count = np.random.default_rng(2), 50
     synthetic.write(tmp_path, "demo", seeds=3)
     study = Study("demo", load_runs(tmp_path, "demo"))
@@ -213,9 +262,12 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     for run in study.runs:
         domains = [domain.name for domain in run.domains]
         losses[run.row, run.seed] = nats = tokens * rng.normal(3.0, 0.4, (2, count))
-        place = max(number for number, line in enumerate(run.stages[1]) if isinstance(line, EvaluationLine))
+        place = max(
+            number for number, line in enumerate(run.stages[1]) if isinstance(line, EvaluationLine)
+        )
         documents = {
-            name: [*zip(tokens[i].tolist(), nats[i].tolist(), strict=True)] for i, name in enumerate(domains[:2])
+            name: [*zip(tokens[i].tolist(), nats[i].tolist(), strict=True)]
+            for i, name in enumerate(domains[:2])
         }
         run.stages[1][place] = structs.replace(run.stages[1][place], documents=documents)
     changes = np.mean([losses["ELLE", seed] - losses["ER", seed] for seed in range(3)], axis=0)
@@ -224,16 +276,26 @@ def test_an_interval_of_ap_holds_the_choice_of_documents(tmp_path):
     ratios = (of(changes[None], drawn, 2).sum(2) / of(tokens[None], drawn, 2).sum(2)).mean(1)
     variance = study.compute_text_variance("demo", "ELLE", "ER", 1)
     assert variance == pytest.approx(ratios.var(), rel=0.1)
-    [comparison] = compare(Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study))[:1]
+    [comparison] = compare(
+        Claim("t", "", ("ELLE",), ("ER",), stages="each"), collect_measurements(study)
+    )[:1]
     assert (comparison.stage, comparison.text_variance) == (1, variance)
 
 
 def test_scorecard_of_synthetic_runs(demo):
     """Oracle: how the records are made: PNN never forgets, 1 in 2000 gradients conflicts; ARS is
-    -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each stage."""
+    -0.1 for Logit-KD, -0.2 for ELLE, -0.4 for the others, and a fifth of that lower with each
+    stage.
+    """
     table = build_scorecard(demo, paper_tables.load)
-    rows = {row.label: dict(zip(COLUMNS, row.cells, strict=True)) for block in table.blocks for row in block.rows}
-    shown = {text: {name: cell.text for name, cell in cells.items()} for text, cells in rows.items()}
+    rows = {
+        row.label: dict(zip(COLUMNS, row.cells, strict=True))
+        for block in table.blocks
+        for row in block.rows
+    }
+    shown = {
+        text: {name: cell.text for name, cell in cells.items()} for text, cells in rows.items()
+    }
     titles = ["Pre-training", "Downstream", "Similarity of a stream's models"]
     assert [block.title for block in table.blocks] == titles, "no row of the ablation here"
     above = shown["ELLE's AP is below ER's after every domain."]
@@ -241,24 +303,35 @@ def test_scorecard_of_synthetic_runs(demo):
     assert above["Paper"] == "−18.0%", "the paper: 5.62 against 6.85"
     never = shown["PNN never forgets: its AP⁺ is 0."]
     assert (never["Verdict"], never["Effect"]) == ("held", "+0.00")
-    assert shown["More than 99.9% of A-GEM's gradients agree with the memory's."]["Verdict"] == "held"
-    for text, effect in {"Logit-KD has the highest ARS.": 0.18, "ELLE has the second highest ARS.": 0.36}.items():
+    assert (
+        shown["More than 99.9% of A-GEM's gradients agree with the memory's."]["Verdict"] == "held"
+    )
+    for text, effect in {
+        "Logit-KD has the highest ARS.": 0.18,
+        "ELLE has the second highest ARS.": 0.36,
+    }.items():
         assert shown[text]["Verdict"] == "held" and not shown[text]["Paper"]
         assert float(shown[text]["Effect"]) == pytest.approx(effect, rel=0.2)
     falls = shown["ARS decreases with the number of domains."]
-    assert falls["Verdict"] == "held" and float(falls["Effect"]) == pytest.approx(0.1 * 0.2, abs=0.006)
+    assert falls["Verdict"] == "held" and float(falls["Effect"]) == pytest.approx(
+        0.1 * 0.2, abs=0.006
+    )
     heads = shown["ELLE's heads attend as their ancestors do, more than as other heads do."]
     assert (heads["Verdict"], heads["Effect"]) == ("held", "+0.30")
     assert any("Order of 8 methods by final AP" in note for note in table.notes)
     assert any(f"judged against {', '.join(PAPER)}" in note for note in table.notes)
     assert any("'Growing from BERT L6_D384 to L12_D768'" in note for note in table.notes)
     same = Study("demo", demo.runs, printed={"demo": "bert_base"})
-    assert not any("'Growing from" in note for note in build_scorecard(same, paper_tables.load).notes)
+    assert not any(
+        "'Growing from" in note for note in build_scorecard(same, paper_tables.load).notes
+    )
 
 
 def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
-    """Oracle: by hand: scores with a prompt, a hundredth better than without one, fall by half without the examples
-    that models have seen; nothing is told where they stay. The figure of scores names the examples, too."""
+    """Oracle: by hand: scores with a prompt, a hundredth better than without one, fall by half
+    without the examples that models have seen; nothing is told where they stay. The figure of
+    scores names the examples, too.
+    """
     data = synthetic.study(tmp_path, seeds=6)
     for less in (0.0, 0.5):
         for line in (line for run in data.runs for stage in run.scores for line in stage):
@@ -267,14 +340,18 @@ def test_verdicts_that_are_others_without_leaked_examples_are_told(tmp_path):
         notes = build_scorecard(study, paper_tables.load).notes
         told = [note for note in notes if note.startswith("Without leaked test examples: ")]
         assert bool(told) == bool(less)
-        [leaks] = (note for note in notes if note.startswith("Test examples stand in the train set"))
+        [leaks] = (
+            note for note in notes if note.startswith("Test examples stand in the train set")
+        )
         drawn = synthetic.load("f1_by_stage").draw(study).legends[0].get_title().get_text()
         assert leaks in " ".join(drawn.split())
     assert len(told) == 1 and "A wrong prompt beats none" in told[0]
 
 
 def test_claims_that_nothing_is_known_of_without_leaks_count_for_the_others(demo):
-    """Oracle: Holm's method. The smallest p of a claim is times two alone, and times twelve beside five others."""
+    """Oracle: Holm's method. The smallest p of a claim is times two alone, and times twelve beside
+    five others.
+    """
     claim = next(claim for claim in CLAIMS if claim.text.startswith("ELLE's AP is below"))
     given = (claim, compare(claim, collect_measurements(demo)), ())
     [alone], [beside] = judge([given]), judge([given], others=5)
@@ -282,32 +359,58 @@ def test_claims_that_nothing_is_known_of_without_leaks_count_for_the_others(demo
 
 
 def test_the_order_of_methods_is_that_of_scipy(demo):
-    """Oracle: scipy.stats.kendalltau on each seed's final APs and table 1's, and Student's interval of their mean."""
+    """Oracle: scipy.stats.kendalltau on each seed's final APs and table 1's, and Student's interval
+    of their mean.
+    """
     ends = demo.ends[demo.ends["stage"] == 4].set_index(["seed", "row"])["ap"]
-    printed = {v.row: v.value for v in EXHIBITS["main_pretraining"].printed if (v.block, v.stage, v.metric) == FINAL_AP}
+    printed = {
+        v.row: v.value
+        for v in EXHIBITS["main_pretraining"].printed
+        if (v.block, v.stage, v.metric) == FINAL_AP
+    }
     taus = [
-        scipy.stats.kendalltau([ends[seed, row] for row in PAPER], [printed[row] for row in PAPER]).statistic
+        scipy.stats.kendalltau(
+            [ends[seed, row] for row in PAPER], [printed[row] for row in PAPER]
+        ).statistic
         for seed in range(6)
     ]
     interval = scipy.stats.ttest_1samp(taus, 0.0).confidence_interval(0.95)
-    (note,) = (note for note in build_scorecard(demo, paper_tables.load).notes if "final AP" in note)
+    (note,) = (
+        note for note in build_scorecard(demo, paper_tables.load).notes if "final AP" in note
+    )
     expected = f"is {np.mean(taus):.2f} (mean over 6 seeds, 95% interval {interval.low:.2f} to {interval.high:.2f})"
     assert expected in note
 
 
 def test_a_run_that_failed_leaves_its_claims_open(demo):
-    """Oracle: the rule, for every metric: a seed that diverged must not be left out of what it was about, and ELLE's
-    claims on AP, AP⁺, area, scores, prompts, ARS and attention are held without it."""
+    """Oracle: the rule, for every metric: a seed that diverged must not be left out of what it was
+    about, and ELLE's claims on AP, AP⁺, area, scores, prompts, ARS and attention are held without
+    it.
+    """
     run = next(run for run in demo.runs if run.row == "ELLE")
-    failed = dataclasses.replace(run, failure=FailedLine(stage=4, error="diverged"), stages=[*run.stages[:4], []])
+    failed = dataclasses.replace(
+        run, failure=FailedLine(stage=4, error="diverged"), stages=[*run.stages[:4], []]
+    )
     study = Study("demo", [*(other_run for other_run in demo.runs if other_run is not run), failed])
     results = collect_measurements(study)
     elle = make_slug("ELLE")
     assert results.get(Key("AP", elle, 4, ""))[run.seed] == math.inf
-    assert results.get(Key("AP", elle, 3, "")) == collect_measurements(demo).get(Key("AP", elle, 3, ""))
-    about = [claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}]
+    assert results.get(Key("AP", elle, 3, "")) == collect_measurements(demo).get(
+        Key("AP", elle, 3, "")
+    )
+    about = [
+        claim for claim in CLAIMS if {"ELLE", *PROMPT_ROWS.values()} & {*claim.rows, *claim.than}
+    ]
     held = [claim for claim in about if state_of(claim, demo) == "held"]
-    assert {claim.metric for claim in held} == {"AP", "AP⁺", "area", "score", "ARS", "fall", "attention"}
+    assert {claim.metric for claim in held} == {
+        "AP",
+        "AP⁺",
+        "area",
+        "score",
+        "ARS",
+        "fall",
+        "attention",
+    }
     assert any("right prompt" in claim.rows for claim in held)
     assert {state_of(claim, study) for claim in held} == {"not decidable"}
 

@@ -44,17 +44,23 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
-    """Oracle: the layout by hand, from the tokenizer's own ids; the prompt is the row of its domain."""
+    """Oracle: the layout by hand, from the tokenizer's own ids; the prompt is the row of its
+    domain.
+    """
     checkpoint = SavedModel(folders["gpt"])
     bpe = tokenizer()
-    single = TaskData(TASK, ("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
+    single = TaskData(
+        TASK, ("l", "r"), *[(Example("and bee", None, 0, "-"), Example("cat", None, 1, "-"))] * 3
+    )
     ids = bpe.encode("and bee").ids
     plain = encode_rows(checkpoint, single, "none", 0)["train"]
     assert plain.tokens[0] == [BOS, *ids, EOS]
     right = encode_rows(checkpoint, single, "right", 0)["test"]
     assert right.tokens[0] == [BOS, bpe.get_vocab_size() + 1, *ids, EOS]
     assert right.targets == [0, 1]
-    paired = TaskData(TASK, ("l", "r"), *[(Example("and bee", "cat", 0, "-"), Example("cat", "and", 1, "-"))] * 3)
+    paired = TaskData(
+        TASK, ("l", "r"), *[(Example("and bee", "cat", 0, "-"), Example("cat", "and", 1, "-"))] * 3
+    )
     both = encode_rows(checkpoint, paired, "none", 0)["dev"]
     assert both.tokens[0] == [BOS, *ids, EOS, *bpe.encode("cat").ids, EOS]
 
@@ -62,7 +68,11 @@ def test_rows_hold_prompt_text_and_pair_where_pre_training_has_them(folders):
 def test_special_tokens_in_a_text_are_text(folders):
     """Oracle: what a text says of padding must not become padding."""
     checkpoint = SavedModel(folders["gpt"])
-    data = TaskData(TASK, ("l", "r"), *[(Example("<s> <pad> </s>", None, 0, "-"), Example("cat", None, 1, "-"))] * 3)
+    data = TaskData(
+        TASK,
+        ("l", "r"),
+        *[(Example("<s> <pad> </s>", None, 0, "-"), Example("cat", None, 1, "-"))] * 3,
+    )
     (ids,) = checkpoint.encode_texts(data)["train"][0]
     assert min(ids) > 3
 
@@ -75,7 +85,9 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
     assert truncate([[1, 2, 3], [5, 6, 7]], 5) == [[1, 2, 3], [5, 6]]
     assert truncate([[1, 2], [5, 6]], 9) == [[1, 2], [5, 6]]
     long = TaskData(
-        TASK, ("l", "r"), *[(Example("cat " * 50, None, 0, "-"), Example("and " * 50, "dog " * 50, 1, "-"))] * 3
+        TASK,
+        ("l", "r"),
+        *[(Example("cat " * 50, None, 0, "-"), Example("and " * 50, "dog " * 50, 1, "-"))] * 3,
     )
     for kind, folder in folders.items():
         checkpoint = SavedModel(folder)
@@ -84,7 +96,9 @@ def test_long_texts_are_cut_at_the_end_the_longer_of_a_pair_first(folders):
 
 
 def test_a_wrong_prompt_is_another_domains_and_the_seeds_choice(folders):
-    """Oracle: over seeds each other domain comes up, the right one never; the same seed gives the same one."""
+    """Oracle: over seeds each other domain comes up, the right one never; the same seed gives the
+    same one.
+    """
     drawn = [draw_wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
     assert set(drawn) == {"one", "three"}
     assert drawn == [draw_wrong_domain(TASK, seed, DOMAINS) for seed in range(30)]
@@ -115,8 +129,9 @@ def test_mean_embeddings_leave_out_the_start_of_a_row(folders):
 
 
 def test_domains_of_other_words_are_told_apart(tmp_path):
-    """Oracle: made-up domains that share half of their words, of which a model knows nothing; the memory of two alone
-    is asked, whatever the model predicts of a row."""
+    """Oracle: made-up domains that share half of their words, of which a model knows nothing; the
+    memory of two alone is asked, whatever the model predicts of a row.
+    """
     draw, data = np.random.default_rng(0), Data(sequence_length=34)
     bpe = train_bpe(["text"], 260)
 
@@ -124,11 +139,15 @@ def test_domains_of_other_words_are_told_apart(tmp_path):
         return draw.integers(10 + 40 * domain, 90 + 40 * domain, count).astype(np.uint16)
 
     corpus = tiny_corpus(3, 0, 0, vocabulary=bpe.get_vocab_size())
-    domains = [replace(d, train=ids(i, 20_000), valid=ids(i, 2_000)) for i, d in enumerate(corpus.domains)]
+    domains = [
+        replace(d, train=ids(i, 20_000), valid=ids(i, 2_000)) for i, d in enumerate(corpus.domains)
+    ]
     corpus = replace(corpus, domains=tuple(domains))
     torch.manual_seed(0)
     vocabulary = Vocabulary(bpe.get_vocab_size(), ("d0", "d1", "d2"))
-    build("gpt", 1, 64, vocabulary, 34, head_size=16, dropout=0.0, prompts=True).save(tmp_path / "model", bpe)
+    build("gpt", 1, 64, vocabulary, 34, head_size=16, dropout=0.0, prompts=True).save(
+        tmp_path / "model", bpe
+    )
     truth = np.arange(200) % 2
     texts = [ids(domain, 32).tolist() for domain in truth.tolist()]
     picks = [
@@ -154,7 +173,9 @@ def head_by_hand(model, encoded):
 
 @pytest.mark.parametrize("kind", list_architecture_names())
 def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, kind):
-    """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of `<s>` or `</s>`."""
+    """Oracle: each row by itself, unpadded; the head applied by hand to the last hidden state of
+    `<s>` or `</s>`.
+    """
     checkpoint, data = SavedModel(folders[kind]), data_of(8, 6)
     rows = encode_rows(checkpoint, data, "right", 0)["test"]
     torch.manual_seed(1)
@@ -165,7 +186,9 @@ def test_padding_changes_nothing_and_the_pooled_token_is_the_right_one(folders, 
         together = trainer._compute_logits(rows, np.arange(6))
         for index, row in enumerate(rows.tokens):
             ids = torch.tensor([row])
-            by_hand = head_by_hand(model, model.base_model(ids, attention_mask=torch.ones_like(ids)))
+            by_hand = head_by_hand(
+                model, model.base_model(ids, attention_mask=torch.ones_like(ids))
+            )
             torch.testing.assert_close(together[index : index + 1], by_hand, atol=1e-5, rtol=1e-5)
 
 
@@ -186,9 +209,14 @@ def test_the_head_on_a_column_is_transformers_own(folders, kind):
     encoder: Any = Encoder(theirs.base_model)
     ours = ColumnClassifier(encoder, checkpoint.config, 3).eval()
     last = dict(reversed(theirs.state_dict().items()))  # the head's parameters
-    weights = {key: next(last[name] for name in last if name.endswith(key)) for key in ours.head.state_dict()}
+    weights = {
+        key: next(last[name] for name in last if name.endswith(key))
+        for key in ours.head.state_dict()
+    }
     ours.head.load_state_dict(weights)
     ids = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 2, PAD, PAD]])
     mask = (ids != PAD).long()
     with torch.no_grad():
-        torch.testing.assert_close(ours(ids, mask).logits, theirs(input_ids=ids, attention_mask=mask).logits)
+        torch.testing.assert_close(
+            ours(ids, mask).logits, theirs(input_ids=ids, attention_mask=mask).logits
+        )

@@ -29,7 +29,9 @@ def place(tmp_path_factory) -> Path:
 def cli(place, capsys):
     def call(command: str, *options: object) -> tuple[int, str]:
         out = ["--out", place / "report"] if command in ("run", "report") else []
-        code = run_all.main([command, *map(str, [place / "tiny.toml", "--runs", place / "runs", *out, *options])])
+        code = run_all.main(
+            [command, *map(str, [place / "tiny.toml", "--runs", place / "runs", *out, *options])]
+        )
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
@@ -44,7 +46,9 @@ def command_in(text: str) -> list[str]:
 
 @pytest.mark.parametrize("begun", [None, "", "suites/tiny"])
 def test_whoever_only_asks_makes_nothing(cli, place, begun: str | None) -> None:
-    """Oracle: the tree of a folder of runs, which may be somebody else's or not be there: it is as it was."""
+    """Oracle: the tree of a folder of runs, which may be somebody else's or not be there: it is as
+    it was.
+    """
     runs = place / "asked"
     if begun is not None:
         (runs / begun).mkdir(parents=True)
@@ -57,8 +61,10 @@ def test_whoever_only_asks_makes_nothing(cli, place, begun: str | None) -> None:
 
 
 def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
-    """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table of both rows. The
-    commands that are named can be pasted: the suite is a path, its records are elsewhere."""
+    """Oracle: the plan: two runs of two stages that share the first, so three stages; then a table
+    of both rows. The commands that are named can be pasted: the suite is a path, its records are
+    elsewhere.
+    """
     code, text = cli("run", "--dry-run")
     assert code == 0 and "2 of 2 runs, 18 steps" in text
     code, text = cli("status")
@@ -83,14 +89,20 @@ def test_from_suite_to_table_and_nothing_twice(cli, place) -> None:
 
 
 def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> None:
-    """Oracle: a run under unit 'reference' whose budget is Naive's measured start and 3.5 of its steps takes four."""
+    """Oracle: a run under unit 'reference' whose budget is Naive's measured start and 3.5 of its
+    steps takes four.
+    """
     table = place / "times.json"
     code, text = cli("speed", "--pairs", 1, "--reference", table, "--methods", "naive")
     assert code == 0 and "Naive" in text
     times = json.loads(table.read_text())["rows"][0]["stages"][0]
     step = times["phases"]["adapt"]
     assert step > 0
-    budget = ["budget.unit=reference", f"budget.amount={times['set_up'] + 3.5 * step}", f"budget.reference={table}"]
+    budget = [
+        "budget.unit=reference",
+        f"budget.amount={times['set_up'] + 3.5 * step}",
+        f"budget.reference={table}",
+    ]
     options = [part for item in budget for part in ("--set", item)]
     code, text = cli("run", "--methods", "naive", "--seeds", 7, *options)
     assert code == 0
@@ -99,8 +111,9 @@ def test_speed_writes_the_table_that_a_reference_budget_needs(cli, place) -> Non
 
 
 def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:
-    """Oracle: 130, a shell's status of what Ctrl-C has ended. Who ends a look at a sweep must not read that the sweep
-    has stopped, so the one line names `run`."""
+    """Oracle: 130, a shell's status of what Ctrl-C has ended. Who ends a look at a sweep must not
+    read that the sweep has stopped, so the one line names `run`.
+    """
 
     def interrupt(_: object) -> int:
         raise KeyboardInterrupt
@@ -113,7 +126,9 @@ def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys) -> None:
 def test_a_reader_that_has_read_enough_is_no_error() -> None:
     """Oracle: the status of whatever SIGPIPE ends, and nothing on the terminal."""
     words = [sys.executable, "run_all.py", "run", "demo", "--dry-run", "--runs", "/nonexistent"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as call:
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as call:
         assert call.stdout and call.stderr
         call.stdout.close()
         said = call.stderr.read()

@@ -1,4 +1,6 @@
-"""Ways to work off the clock, each a small method: one of the checks catches it, or the clock charges it."""
+"""Ways to work off the clock, each a small method: one of the checks catches it, or the clock
+charges it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class WorksInPhases(LifelongMethod):
 @dataclass
 class WorksInAThread(LifelongMethod):
     def start_stage(self, model, stage):
-        worker = threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(200)], daemon=True)
+        worker = threading.Thread(
+            target=lambda: [time.sleep(0.01) for _ in range(200)], daemon=True
+        )
         worker.start()
         return model
 
@@ -135,8 +139,12 @@ class SumsGradientTimesStep(LifelongMethod):
         (WorksInAThread, r"\bphase adapt: .*Thread-"),
     ],
 )
-def test_the_audit_catches_what_a_run_cannot_see(cheat: type[LifelongMethod], message: str, tmp_path) -> None:
-    """By hand: each method breaks one rule of the clock, and the audit must name the place where it does."""
+def test_the_audit_catches_what_a_run_cannot_see(
+    cheat: type[LifelongMethod], message: str, tmp_path
+) -> None:
+    """By hand: each method breaks one rule of the clock, and the audit must name the place where it
+    does.
+    """
     with pytest.raises(AssertionError, match=message):
         works_on_the_clock_alone(TinyRuns("cheat", lambda name, options: cheat(), tmp_path))
 
@@ -146,7 +154,9 @@ def charged(run, stage: int = 0) -> dict[str, float]:
 
 
 def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
-    """Oracle: of six seconds three go into fetching and one into phases; steps of a second take the other two."""
+    """Oracle: of six seconds three go into fetching and one into phases; steps of a second take the
+    other two.
+    """
 
     def fetch(self, stage, rows, of=Stream.draw_memory_text):
         Watch.now += 1.0
@@ -156,6 +166,11 @@ def test_the_clock_charges_what_is_fetched_ahead(tmp_path, monkeypatch) -> None:
     for clock in ("perf_counter", "process_time"):
         monkeypatch.setattr(time, clock, lambda: Watch.now)
     tiny = TinyRuns("cheat", lambda name, options: FetchesAhead(), tmp_path)
-    run = tiny.make_run(tiny.make_config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run")
+    run = tiny.make_run(
+        tiny.make_config().model_copy(update={"budget": Budget(unit="seconds", amount=6.0)}), "run"
+    )
     run.train(last_stage=1)
-    assert [(charged(run, stage)["seconds"], charged(run, stage)["steps"]) for stage in (0, 1)] == [(6.0, 5), (6.0, 2)]
+    assert [(charged(run, stage)["seconds"], charged(run, stage)["steps"]) for stage in (0, 1)] == [
+        (6.0, 5),
+        (6.0, 2),
+    ]

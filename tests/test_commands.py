@@ -30,12 +30,18 @@ ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER",
     ],
 )
 def test_a_word_that_is_no_command_runs_nothing(word: str, hint: str, monkeypatch, capsys) -> None:
-    """Oracle: the status of what a user can fix, a line with word and cure, and no command that was called."""
-    monkeypatch.setattr(run_all, "COMMANDS", dict.fromkeys(run_all.COMMANDS, lambda options: pytest.fail("it ran")))
+    """Oracle: the status of what a user can fix, a line with word and cure, and no command that was
+    called.
+    """
+    monkeypatch.setattr(
+        run_all, "COMMANDS", dict.fromkeys(run_all.COMMANDS, lambda options: pytest.fail("it ran"))
+    )
     with pytest.raises(SystemExit, match="2"):
         run_all.main([word])
     said = capsys.readouterr().err
-    assert said.startswith(f"error: no command {word!r}: ") and hint in said and said.count("\n") == 1
+    assert (
+        said.startswith(f"error: no command {word!r}: ") and hint in said and said.count("\n") == 1
+    )
 
 
 def test_an_error_names_the_command_as_it_is_called(capsys) -> None:
@@ -46,8 +52,9 @@ def test_an_error_names_the_command_as_it_is_called(capsys) -> None:
 
 
 def test_help_names_each_command_once_with_an_example_that_is_understood(capsys) -> None:
-    """Oracle: the parser itself takes every example, and the commands are those that run_all.py can call; the five of
-    every day come first."""
+    """Oracle: the parser itself takes every example, and the commands are those that run_all.py can
+    call; the five of every day come first.
+    """
     with pytest.raises(SystemExit):
         run_all.main(["--help"])
     examples = re.findall(r"^  (\S.{39}\S?) ", capsys.readouterr().out, re.M)
@@ -69,10 +76,17 @@ def test_the_version_is_that_of_the_package(capsys) -> None:
 
 @pytest.mark.parametrize("kind", LISTS)
 def test_what_there_is_is_listed(kind: str, capsys) -> None:
-    """Oracle: names that the docs promise, each with words of its file; all names of methods. The singular will do."""
+    """Oracle: names that the docs promise, each with words of its file; all names of methods. The
+    singular will do.
+    """
     assert run_all.main(["list", kind[:-1]]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    known = {"methods": "er", "suites": "demo", "tables": "main_pretraining", "architectures": "gpt"}
+    known = {
+        "methods": "er",
+        "suites": "demo",
+        "tables": "main_pretraining",
+        "architectures": "gpt",
+    }
     assert known[kind] in dict(lines) and all(len(line) == 2 for line in lines)
     if kind == "methods":
         assert [name for name, _ in lines] == methods.list_names()
@@ -86,24 +100,31 @@ def test_track_and_compare_take_what_others_take(tmp_path, capsys) -> None:
     assert run_all.main(["compare", str(tmp_path / "runs"), str(tmp_path / "runs"), *words]) == 0
     table = capsys.readouterr().out
     assert "ER" in table and "Naive" not in table
-    assert run_all.main(["compare", str(tmp_path / "runs"), str(tmp_path / "runs"), "--seeds", "9"]) == 2
+    assert (
+        run_all.main(["compare", str(tmp_path / "runs"), str(tmp_path / "runs"), "--seeds", "9"])
+        == 2
+    )
     configs = methods.list_runs(load_suite("demo"), ("naive", "er"), [0, 1])
     for config in configs:
-        synthetic.write_as(tmp_path / "runs", config, [f"{config.method}{config.seed}{i}" for i in range(5)], 5)
+        synthetic.write_as(
+            tmp_path / "runs", config, [f"{config.method}{config.seed}{i}" for i in range(5)], 5
+        )
     Store(tmp_path / "runs").archive_mark.touch()  # whose records are believed without their text
     assert run_all.main(["track", "demo", *place, *words]) == 0
     assert [path.parent.name for path in (tmp_path / "out").rglob("events*")] == [configs[-1].id]
 
 
 def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
-    """Oracle: the same suite with the values written where the entries stand, without the byte order mark."""
+    """Oracle: the same suite with the values written where the entries stand, without the byte
+    order mark.
+    """
     domains = '{ name = "a", packages = ["json"] }, { name = "b", packages = ["csv"] }'
-    suite = (
-        f'title = "T"\nmethods = []\nrows = [{{ method = "er" }}]\ndomains = [{domains}]\nbudget = {{ amount = 1 }}\n'
-    )
+    suite = f'title = "T"\nmethods = []\nrows = [{{ method = "er" }}]\ndomains = [{domains}]\nbudget = {{ amount = 1 }}\n'
     suite += "model = { ladder = [{ layers = 1, hidden_size = 64 }, { layers = 1, hidden_size = 64 }] }\n"
     (tmp_path / "x.toml").write_text(suite, encoding="utf-8-sig")
-    changed = suite.replace('["csv"]', '["csv"], hold_out = 0.5').replace('"er"', '"er", options.replay = 0.5')
+    changed = suite.replace('["csv"]', '["csv"], hold_out = 0.5').replace(
+        '"er"', '"er", options.replay = 0.5'
+    )
     (tmp_path / "y.toml").write_text(f'name = "x"\n{changed}')
     asked = {"domains.b.hold_out": 0.5, "rows.er.options.replay": 0.5}
     assert load_suite(str(tmp_path / "x.toml"), asked) == load_suite(str(tmp_path / "y.toml"))
@@ -125,7 +146,9 @@ def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, (1, 2)),
     ],
 )
-def test_what_a_launcher_left_over_launches_nothing(variables: dict[str, str], expected: tuple[int, int], monkeypatch):
+def test_what_a_launcher_left_over_launches_nothing(
+    variables: dict[str, str], expected: tuple[int, int], monkeypatch
+):
     """Oracle: torchrun's contract: it sets all of them."""
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)

@@ -29,12 +29,18 @@ from run_all import main
 from tests.support import synthetic
 from tests.support.tiny_suite import write as write_suite
 
-ROWS: list[tuple[str, str, dict[str, object]]] = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {})]
+ROWS: list[tuple[str, str, dict[str, object]]] = [
+    ("Naive", "naive", {}),
+    ("ER", "er", {}),
+    ("ELLE", "elle", {}),
+]
 
 
 @pytest.fixture
 def sides(tmp_path) -> tuple[Path, Path]:
-    """The same suite twice: in the second ER has other options and numbers, package and CPU differ, ELLE is missing."""
+    """The same suite twice: in the second ER has other options and numbers, package and CPU differ,
+    ELLE is missing.
+    """
     a, b = tmp_path / "a", tmp_path / "b"
     synthetic.write(a, "demo", rows=ROWS, seeds=3, scores=False)
     synthetic.write(b, "demo", rows=[ROWS[0], ("ER", "er", {"replay": 0.2})], seeds=3, scores=False)
@@ -45,23 +51,31 @@ def sides(tmp_path) -> tuple[Path, Path]:
                 line["provenance"]["packages"]["torch"] = "2.14.0"
                 line["provenance"]["hardware"]["instructions"] = "AVX2"
             if line["kind"] == "evaluation":
-                line["perplexity"] = {name: 1.1 * value for name, value in line["perplexity"].items()}
+                line["perplexity"] = {
+                    name: 1.1 * value for name, value in line["perplexity"].items()
+                }
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return a, b
 
 
 def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
-    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the intervals are scipy's, of AP's
-    logarithm and of AP+."""
+    """Oracle: every perplexity of B is a tenth larger: so is AP, exactly; of ER the intervals are
+    scipy's, of AP's logarithm and of AP+.
+    """
     runs = [load_runs(side, "demo") for side in sides]
     table = build_comparison("demo", *runs)
     cells = {row.label: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
     assert cells["Naive"][:2] == ["CS", "3"] and cells["Naive"][4] == "+10.0%"
     assert cells["ELLE"] == ["--"] * 10 and "ELLE: only in A." in table.notes
-    ends = [Study("demo", side).ends.query("row == 'ER' and stage == 4").sort_values("seed") for side in runs]
+    ends = [
+        Study("demo", side).ends.query("row == 'ER' and stage == 4").sort_values("seed")
+        for side in runs
+    ]
     changes = np.log(ends[1]["ap"].to_numpy() / ends[0]["ap"].to_numpy())
     low, high = scipy.stats.t.interval(0.95, 2, changes.mean(), scipy.stats.sem(changes))
-    shown = " to ".join(f"{100 * math.expm1(change):+.1f}%".replace("-", "−") for change in (low, high))
+    shown = " to ".join(
+        f"{100 * math.expm1(change):+.1f}%".replace("-", "−") for change in (low, high)
+    )
     assert cells["ER"][5] == shown
     more = ends[1]["ap_plus"].to_numpy() - ends[0]["ap_plus"].to_numpy()
     low, high = scipy.stats.t.interval(0.95, 2, more.mean(), scipy.stats.sem(more))
@@ -77,24 +91,37 @@ def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
             run.line.texts = {"wb": name if run.row == "ER" else "same"}
     table = build_comparison("demo", *runs)
     cells = {row.label: [cell.number for cell in row.cells] for row in table.blocks[0].rows}
-    assert cells["ER"][1] == "3" and all(cells["ER"][2:4]) and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
+    assert (
+        cells["ER"][1] == "3"
+        and all(cells["ER"][2:4])
+        and cells["ER"][4:6] == ["", ""] == cells["ER"][8:]
+    )
     assert re.match(r"demo: .* 10\.0% .*\(Naive\)$", describe_furthest_row("demo", *runs))
-    assert cells["Naive"][4] == "+10.0%" and any(note.endswith("compared: ER.") for note in table.notes)
+    assert cells["Naive"][4] == "+10.0%" and any(
+        note.endswith("compared: ER.") for note in table.notes
+    )
 
 
 def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
-    """Oracle: by hand: ER's runs with two options in one folder are refused with the words that choose one, for seeds
-    of their own too, and what these choose is what the other folder holds alone."""
+    """Oracle: by hand: ER's runs with two options in one folder are refused with the words that
+    choose one, for seeds of their own too, and what these choose is what the other folder holds
+    alone.
+    """
     a, b = (load_runs(side, "demo") for side in sides)
     for number, run in enumerate(b):
         run.line = structs.replace(run.line, id=f"later-{number}", time=1.8e9)
     tried = [run for run in b if run.row == "ER"]
     for runs in ([*a, *tried], [*a[:5], *(run for run in (*a[5:], *tried) if run.seed == 2)]):
         both = Side("both", {"demo": runs})
-        with pytest.raises(ComparisonError, match="both: .*'ER' of demo .* none .* 0.2: .*--set options.er.replay=0.2"):
+        with pytest.raises(
+            ComparisonError,
+            match="both: .*'ER' of demo .* none .* 0.2: .*--set options.er.replay=0.2",
+        ):
             list(compare(both, Side("b", {"demo": b})))
     chosen = select_one_trial(both, "demo", {"options.er.replay": 0.2})
-    assert [run for run in chosen if run.row == "ER"] == [run for run in b if run.row == "ER" and run.seed == 2]
+    assert [run for run in chosen if run.row == "ER"] == [
+        run for run in b if run.row == "ER" and run.seed == 2
+    ]
     other = dataclasses.replace(a[0], line=structs.replace(a[0].line, id="other"))
     with pytest.raises(ComparisonError, match=f"{a[0].row!r} of demo .*seed 0"):
         select_one_trial(Side("both", {"demo": [*a, other]}), "demo", {})
@@ -103,18 +130,34 @@ def test_trials_of_a_row_are_never_mixed(sides: tuple[Path, Path]) -> None:
 
 
 def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
-    """By hand: the study's archive holds Naive's run alone, so Naive is compared and ER is only in the folder."""
+    """By hand: the study's archive holds Naive's run alone, so Naive is compared and ER is only in
+    the folder.
+    """
     suite = write_suite(tmp_path)
     suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text())
-    synthetic.write(tmp_path / "runs", "tiny", rows=ROWS[:2], seeds=1, stages=2, scores=False, similarities=False)
+    synthetic.write(
+        tmp_path / "runs",
+        "tiny",
+        rows=ROWS[:2],
+        seeds=1,
+        stages=2,
+        scores=False,
+        similarities=False,
+    )
     folder = tmp_path / "results" / "study"
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
-    kept = {path.relative_to(tmp_path / "runs").as_posix(): path.read_bytes() for path in files if path.stem != "1-0"}
+    kept = {
+        path.relative_to(tmp_path / "runs").as_posix(): path.read_bytes()
+        for path in files
+        if path.stem != "1-0"
+    }
     (folder / "records").mkdir(parents=True)
     study._write_archive(folder / "records" / "tiny-s0.tar.gz", kept)
     assert main(["compare", str(folder), str(tmp_path / "runs")]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"Naive +Ns +1 ", said) and "ER: only in B." in said and "hardware agree." in said
+    assert (
+        re.search(r"Naive +Ns +1 ", said) and "ER: only in B." in said and "hardware agree." in said
+    )
 
 
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:

@@ -41,7 +41,9 @@ def suite_file(tmp_path):
 
 @pytest.mark.parametrize("name", list_suite_names())
 def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
-    """Oracle: the suite's own declaration: rows times seeds, one rung, budget and rate for each domain."""
+    """Oracle: the suite's own declaration: rows times seeds, one rung, budget and rate for each
+    domain.
+    """
     monkeypatch.setenv("LIFELONG_DATA", "/nowhere")
     suite = load_suite(name)
     runs = expand(suite, methods.list_rows(suite), suite.seeds)
@@ -54,21 +56,36 @@ def test_every_suite_loads_and_its_rows_build(name: str, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("unit =", "units ="), "budget.units: no such key (did you mean 'unit'?); there are amount, reference, unit"),
+        (
+            ("unit =", "units ="),
+            "budget.units: no such key (did you mean 'unit'?); there are amount, reference, unit",
+        ),
         (
             ('"steps"', '"hours"'),
-            "budget.unit: no such unit; there are seconds, steps, tokens, flops, reference (got 'hours')",
+            "budget.unit: no such unit; there are seconds, steps, tokens, flops, reference (got "
+            "'hours')",
         ),
         (("amount = 3.0", "amount = [1.0, 2.0, 3.0]"), "budget.amount: 3 values for 2 domains"),
-        (("amount = 3.0", "amount = 0\nunits = 1"), "array or greater than 0 (got 0); and budget.units: no such key"),
-        (("hidden_size = 128", "hidden_size = 100"), "hidden_size 100 is not a multiple of head_size 64"),
+        (
+            ("amount = 3.0", "amount = 0\nunits = 1"),
+            "array or greater than 0 (got 0); and budget.units: no such key",
+        ),
+        (
+            ("hidden_size = 128", "hidden_size = 100"),
+            "hidden_size 100 is not a multiple of head_size 64",
+        ),
         (('name = "b"', 'name = "a"'), "domains and probes: two have the name 'a'"),
-        ((', packages = ["json"]', ""), "exactly one of packages, train, datasets, sources (given: none)"),
+        (
+            (', packages = ["json"]', ""),
+            "exactly one of packages, train, datasets, sources (given: none)",
+        ),
         (('["naive"]', '["naiv"]'), "no method 'naiv' (did you mean 'naive'?); there are agem"),
     ],
 )
 def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, message) -> None:
-    """By hand: one change spoils a suite. One line must name the key or the value, and what may stand there."""
+    """By hand: one change spoils a suite. One line must name the key or the value, and what may
+    stand there.
+    """
     text = MINIMAL.replace(*change)
     assert text != MINIMAL
     with pytest.raises(ConfigError) as caught:
@@ -77,14 +94,20 @@ def test_nonsense_is_refused_with_the_place_and_the_choices(suite_file, change, 
 
 
 def test_a_ladder_by_rule_is_the_list_that_it_stands_for(suite_file) -> None:
-    """Oracle: the list, by hand; runs are the same ones. With a start model the first size is that one's."""
+    """Oracle: the list, by hand; runs are the same ones. With a start model the first size is that
+    one's.
+    """
     domains = ", ".join(f'{{ name = "d{i}", packages = ["json"] }}' for i in range(7))
-    text = MINIMAL.replace('{ name = "a", packages = ["json"] }, { name = "b", packages = ["email"] }', domains)
+    text = MINIMAL.replace(
+        '{ name = "a", packages = ["json"] }, { name = "b", packages = ["email"] }', domains
+    )
     listed = [(1, 64)] * 3 + [(2, 128)] * 3 + [(3, 192)]
     sizes = ", ".join(f"{{ layers = {layers}, hidden_size = {width} }}" for layers, width in listed)
     ladder = "[{ layers = 1, hidden_size = 64 }, { layers = 2, hidden_size = 128 }]"
     rule = "{ first = { layers = 1, hidden_size = 64 }, every = 3, layers = 1, hidden_size = 64 }"
-    by_rule, by_list = (load_suite(suite_file(text.replace(ladder, said))) for said in (rule, f"[{sizes}]"))
+    by_rule, by_list = (
+        load_suite(suite_file(text.replace(ladder, said))) for said in (rule, f"[{sizes}]")
+    )
     runs, same = map(methods.list_runs, (by_rule, by_list))
     assert by_rule == by_list and [run.id for run in runs] == [run.id for run in same]
     begun = load_suite(suite_file(text.replace(ladder, f'{rule}\nstart = "some/model"')))
@@ -94,7 +117,9 @@ def test_a_ladder_by_rule_is_the_list_that_it_stands_for(suite_file) -> None:
 
 
 def test_environment_variables(suite_file, monkeypatch) -> None:
-    """The rule of docs/suite_keys.md: `${NAME}` in a path is a variable of the environment, and must be set."""
+    """The rule of docs/suite_keys.md: `${NAME}` in a path is a variable of the environment, and
+    must be set.
+    """
     path = suite_file(MINIMAL.replace('packages = ["json"]', 'train = ["${SOME_DATA}/x.txt"]'))
     with pytest.raises(ConfigError, match="environment variable SOME_DATA"):
         load_suite(path)
@@ -103,7 +128,9 @@ def test_environment_variables(suite_file, monkeypatch) -> None:
 
 
 def test_rows_override_and_share_nothing_else(suite_file) -> None:
-    """Oracle: two rows of one method; the second has another memory and other options, hence another id."""
+    """Oracle: two rows of one method; the second has another memory and other options, hence
+    another id.
+    """
     text = MINIMAL.replace('methods = ["naive"]', "methods = []") + (
         '[[rows]]\nmethod = "er"\n[[rows]]\nname = "small"\nmethod = "er"\noptions = { replay = 0.5 }\n'
         'set = { "data.memory_tokens" = 5 }\n'
@@ -113,7 +140,10 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
     assert (plain.row, small.row) == ("ER", "small")
     assert (plain.data.memory_tokens, small.data.memory_tokens) == (200_000_000, 5)
     assert plain.id != small.id and plain.id.startswith("er-s3-")
-    assert plain.model_copy(update={"options": small.options, "row": "small", "data": small.data}).id == small.id
+    assert (
+        plain.model_copy(update={"options": small.options, "row": "small", "data": small.data}).id
+        == small.id
+    )
     assert pick_for_stage(small.training.learning_rate, 1) == 0.1
 
 
@@ -123,7 +153,11 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
         ("er", {"replya": 0.5}, "replya: no such key (did you mean 'replay'?); there are replay"),
         ("er", {"replay": 1.5}, "replay: Input should be less than or equal to 1 (got 1.5)"),
         ("er", {"replay": math.nan}, "replay: Input should be a finite number (got nan)"),
-        ("elle", {"growth_mode": "fp"}, "growth_mode: Input should be 'fpi', 'exact' or 'aki' (got 'fp')"),
+        (
+            "elle",
+            {"growth_mode": "fp"},
+            "growth_mode: Input should be 'fpi', 'exact' or 'aki' (got 'fp')",
+        ),
     ],
 )
 def test_method_options_are_checked_when_built(method, options, message) -> None:
@@ -134,7 +168,9 @@ def test_method_options_are_checked_when_built(method, options, message) -> None
 
 
 def test_set_values_are_toml_or_text() -> None:
-    """The rule of `parse_set`: a value is TOML where it parses, else text. What has no `=` is refused."""
+    """The rule of `parse_set`: a value is TOML where it parses, else text. What has no `=` is
+    refused.
+    """
     assert parse_set("a.b=[1, 2]") == ("a.b", [1, 2])
     assert parse_set("a.b=some/path") == ("a.b", "some/path")
     with pytest.raises(ConfigError, match="key.path=value"):
@@ -142,35 +178,68 @@ def test_set_values_are_toml_or_text() -> None:
 
 
 def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatch) -> None:
-    """Oracle: the same files named by absolute paths, from two folders, in a base, in rows and by `extends`."""
+    """Oracle: the same files named by absolute paths, from two folders, in a base, in rows and by
+    `extends`.
+    """
     (tmp_path / "suites" / "more").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
-    base = MINIMAL.replace('packages = ["json"]', 'train = ["../text/a.txt", "/there/*.txt", "~/b.txt"]')
+    base = MINIMAL.replace(
+        'packages = ["json"]', 'train = ["../text/a.txt", "/there/*.txt", "~/b.txt"]'
+    )
     base = base.replace('unit = "steps"', 'unit = "reference"\nreference = "times.json"')
     row = '[[rows]]\nname = "r"\nmethod = "er"\nset = { "tokenizer.folder" = "bpe", "data.memory_tokens" = 9 }\n'
     task = '[[tasks]]\nname = "t"\ndomain = "a"\ntrain = "t.jsonl"\ndev = "../d.jsonl"\ntest = "${HERE}/t.jsonl"\n'
     (tmp_path / "suites" / "base.toml").write_text(base + task)
-    (tmp_path / "suites" / "more" / "mine.toml").write_text(f'extends = "../base.toml"\ntokenizer.folder = "x"\n{row}')
+    (tmp_path / "suites" / "more" / "mine.toml").write_text(
+        f'extends = "../base.toml"\ntokenizer.folder = "x"\n{row}'
+    )
     monkeypatch.setenv("HERE", "set")
     lists = []
     for folder in (tmp_path, tmp_path / "elsewhere"):
         monkeypatch.chdir(folder)
-        suite = load_suite(os.path.relpath(tmp_path / "suites" / "more" / "mine.toml"), {"probes": []})
-        assert suite.domains[0].train[1:] == ("/there/*.txt", "~/b.txt") and suite.tasks[0].test == "set/t.jsonl"
+        suite = load_suite(
+            os.path.relpath(tmp_path / "suites" / "more" / "mine.toml"), {"probes": []}
+        )
+        assert (
+            suite.domains[0].train[1:] == ("/there/*.txt", "~/b.txt")
+            and suite.tasks[0].test == "set/t.jsonl"
+        )
         config = expand(suite, methods.list_rows(suite, ("er",)), [0])[0]
-        paths = (suite.domains[0].train[0], suite.budget.reference, suite.tasks[0].train, suite.tasks[0].dev)
-        lists.append([os.path.abspath(str(path)) for path in (*paths, suite.tokenizer.folder, config.tokenizer.folder)])
-    names = ["text/a.txt", "suites/times.json", "suites/t.jsonl", "d.jsonl", "suites/more/x", "suites/more/bpe"]
+        paths = (
+            suite.domains[0].train[0],
+            suite.budget.reference,
+            suite.tasks[0].train,
+            suite.tasks[0].dev,
+        )
+        lists.append(
+            [
+                os.path.abspath(str(path))
+                for path in (*paths, suite.tokenizer.folder, config.tokenizer.folder)
+            ]
+        )
+    names = [
+        "text/a.txt",
+        "suites/times.json",
+        "suites/t.jsonl",
+        "d.jsonl",
+        "suites/more/x",
+        "suites/more/bpe",
+    ]
     assert lists == [[str(tmp_path / name) for name in names]] * 2
 
 
-def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_everywhere(tmp_path, monkeypatch) -> None:
+def test_step_times_of_a_suite_that_comes_with_the_project_are_named_alike_everywhere(
+    tmp_path, monkeypatch
+) -> None:
     """Oracle: their place in the project; from another folder they are found, too."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text('extends = "demo"\n')
     for name in ("demo", "mine.toml"):
         config = methods.list_runs(load_suite(name))[0]
-        assert config.budget.reference == "benchmark/suites/demo_times.json" and find_times(config)[0].phases
+        assert (
+            config.budget.reference == "benchmark/suites/demo_times.json"
+            and find_times(config)[0].phases
+        )
 
 
 def test_a_start_model_is_a_folder_or_a_name_on_the_hub(tmp_path, monkeypatch) -> None:
@@ -192,11 +261,18 @@ PROBE = 'probes = [{ name = "probe", train = ["${PLACE}/y.txt"], valid = ["${PLA
 
 
 def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
-    """Oracle: the rule: folders, titles and the pace of checkpoints are no part of a run; its vocabulary is."""
+    """Oracle: the rule: folders, titles and the pace of checkpoints are no part of a run; its
+    vocabulary is.
+    """
 
     def ids(**changes: object) -> list[str]:
         suite = load_suite(
-            str(suite_file(PROBE + MINIMAL.replace('packages = ["json"]', 'train = ["${PLACE}/x.txt"]'))), changes
+            str(
+                suite_file(
+                    PROBE + MINIMAL.replace('packages = ["json"]', 'train = ["${PLACE}/x.txt"]')
+                )
+            ),
+            changes,
         )
         return [config.id for config in expand(suite, methods.list_rows(suite), [0])]
 
@@ -209,20 +285,34 @@ def test_a_run_is_known_wherever_its_files_lie(suite_file, monkeypatch) -> None:
 
 def test_a_row_sets_only_what_a_run_has(suite_file) -> None:
     """Oracle: the rule: what all rows share cannot be a row's own."""
-    for key, value in (("order", '"permute"'), ("slurm.array_parallelism", "2"), ("slurm.report.time", "2")):
-        suite = load_suite(suite_file(f'{MINIMAL}[[rows]]\nname = "x"\nmethod = "er"\nset = {{ "{key}" = {value} }}\n'))
+    for key, value in (
+        ("order", '"permute"'),
+        ("slurm.array_parallelism", "2"),
+        ("slurm.report.time", "2"),
+    ):
+        suite = load_suite(
+            suite_file(
+                f'{MINIMAL}[[rows]]\nname = "x"\nmethod = "er"\nset = {{ "{key}" = {value} }}\n'
+            )
+        )
         with pytest.raises(ConfigError, match=f"row 'x': '{key}' .*all rows"):
             expand(suite, methods.list_rows(suite), [0])
 
 
 def test_orders_of_domains(suite_file) -> None:
-    """Oracle: permutations of the listed domains, another for some seed, the same one whenever asked; what belongs to
-    a stage, and the tokenizer, stays."""
+    """Oracle: permutations of the listed domains, another for some seed, the same one whenever
+    asked; what belongs to a stage, and the tokenizer, stays.
+    """
     suites = [load_suite(suite_file(), {"order": order}) for order in ("given", "permute")]
-    given, *permuted = (config for suite in suites for config in expand(suite, methods.list_rows(suite), range(4)))
+    given, *permuted = (
+        config for suite in suites for config in expand(suite, methods.list_rows(suite), range(4))
+    )
     listed = [domain.name for domain in given.domains]
     orders = [[domain.name for domain in config.domains] for config in permuted[3:]]
-    assert all(sorted(order) == listed for order in orders) and len({tuple(order) for order in orders}) == 2
+    assert (
+        all(sorted(order) == listed for order in orders)
+        and len({tuple(order) for order in orders}) == 2
+    )
     assert [config.domains for config in permuted[3:]] == [
         config.domains for config in expand(suites[1], methods.list_rows(suites[1]), range(4))
     ]

@@ -1,4 +1,6 @@
-"""Every method keeps the promises of the interface. Oracles: those in benchmark/instruments/conformance.py."""
+"""Every method keeps the promises of the interface. Oracles: those in
+benchmark/instruments/conformance.py.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,19 @@ ROOT = Path(__file__).parent.parent
 ALONE = [check for check in CHECKS if check is not conformance.two_processes_equal_one]
 
 
-# Of the paper's eight those that differ most. What methods say by phases, sources, schedules, rates, the optimizer and
-# averages `everything` says at once, below; what they compute, networks with adapters or experts too, has tests of its
-# own. `run_all.py check NAME` and `make test-thorough` try each method in all checks.
+# Of the paper's eight those that differ most. What methods say by phases, sources, schedules,
+# rates, the optimizer and averages `everything` says at once, below; what they compute, networks
+# with adapters or experts too, has tests of its own. `run_all.py check NAME` and `make
+# test-thorough` try each method in all checks.
 TRIED = {"pnn", "elle"}
-# These have a loss or a network of their own; what is compiled of all others is what is compiled of one of these.
+# These have a loss or a network of their own; what is compiled of all others is what is compiled of
+# one of these.
 OWN_LOSS_OR_NETWORK = {"ewc", "pnn"}
 # These do something by the share of a budget; of all others one tells as much as any.
 COUNT = {"ewc"}
 TRIED_BY: dict[Callable[[TinyRuns], None], set[str]] = {
-    conformance.every_architecture_learns: set(),  # tests/test_golden.py trains in three, growth is tested in each
+    # tests/test_golden.py trains in three, growth is tested in each
+    conformance.every_architecture_learns: set(),
     conformance.trains_under_every_budget: COUNT,
     conformance.compiled_equals_eager: OWN_LOSS_OR_NETWORK,
 }
@@ -50,9 +55,13 @@ def test_conforms(name: str, tmp_path) -> None:
 
 
 def test_two_processes_equal_one(tmp_path) -> None:
-    """Oracle: the weights of one process. One pair of processes trains every method that does not train as another."""
+    """Oracle: the weights of one process. One pair of processes trains every method that does not
+    train as another.
+    """
     names = these_of({"elle", "agem", "pnn"}, methods.list_names())
-    several = [TinyRuns(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]]
+    several = [
+        TinyRuns(name, made_up_methods.build, tmp_path / name) for name in [*names, "everything"]
+    ]
     conformance.two_processes_equal_one(*several)
 
 
@@ -71,7 +80,9 @@ def everything_tiny(tmp_path_factory) -> TinyRuns:
 
 
 @pytest.mark.parametrize("check", TRIED_AT_ONCE)
-def test_all_that_a_method_can_say_goes_together(check: Callable[[TinyRuns], None], everything_tiny) -> None:
+def test_all_that_a_method_can_say_goes_together(
+    check: Callable[[TinyRuns], None], everything_tiny
+) -> None:
     """Oracle: the checks, on one method that says all of it at once."""
     check(everything_tiny)
 
@@ -81,7 +92,9 @@ DOCUMENTED = dict(re.findall(r"`methods/(\w+)\.py`:\n\n```python\n(.*?)```", PAG
 
 
 def test_the_documented_method_is_short() -> None:
-    """Oracle: forty lines of code at most, on a page of 900 words. tests/test_pages_run.py checks and trains it."""
+    """Oracle: forty lines of code at most, on a page of 900 words. tests/test_pages_run.py checks
+    and trains it.
+    """
     [code] = DOCUMENTED.values()
     assert len(code.splitlines()) <= 40 and len(PAGE.split()) <= 900
 
@@ -136,7 +149,9 @@ class Wrong(LifelongMethod):
         learner.record(steps=learner.metrics.get("steps", 0) + 1)
         if self.how == "counts":
             learner.parameters[0].grad.div_(round(self.budget) - 1)
-        if self.how == "state" and learner.metrics["steps"] > 1:  # depends on what a resume does not restore
+        if (
+            self.how == "state" and learner.metrics["steps"] > 1
+        ):  # depends on what a resume does not restore
             self.calls = getattr(self, "calls", 0) + 1
             learner.parameters[0].grad.mul_(self.calls % 3)
         if self.how == "alone":
@@ -156,29 +171,52 @@ def build(how: str, name: str, options: dict) -> LifelongMethod:
         ("too many", conformance.budget_is_kept_to_one_step, "which may end at"),
         ("unseeded", conformance.trains_the_same_twice, "differs by .* take them from torch"),
         ("not saved", conformance.checkpoints_compute_what_was_recorded, "recorded, .* loaded"),
-        ("first stage", conformance.is_naive_where_it_says, "differs by .* first stage: .*`signature`"),
+        (
+            "first stage",
+            conformance.is_naive_where_it_says,
+            "differs by .* first stage: .*`signature`",
+        ),
         ("remembers", conformance.is_naive_where_it_says, "differs by .* Naive has trained"),
         ("asked", works_on_the_clock_alone, "takes 16 FLOPs"),
         ("own module", works_on_the_clock_alone, "own gets gradients"),
         ("counts", conformance.trains_under_every_budget, "not finite"),
-        ("state", conformance.resumes_identically_from_a_kill_in_each_phase, "differs by .* kills: .*`state`"),
-        pytest.param(
-            "alone", conformance.two_processes_equal_one, "two processes: a process sees", marks=only_thorough
+        (
+            "state",
+            conformance.resumes_identically_from_a_kill_in_each_phase,
+            "differs by .* kills: .*`state`",
         ),
-        pytest.param("compiled", conformance.compiled_equals_eager, "compiled", marks=only_thorough),
+        pytest.param(
+            "alone",
+            conformance.two_processes_equal_one,
+            "two processes: a process sees",
+            marks=only_thorough,
+        ),
+        pytest.param(
+            "compiled", conformance.compiled_equals_eager, "compiled", marks=only_thorough
+        ),
         ("bf16", conformance.bf16_is_finite, "the loss is not finite"),
         ("GPT only", conformance.every_architecture_learns, "bert.*no attribute 'wte'"),
     ],
 )
-def test_each_check_can_fail(how: str, check: Callable[[TinyRuns], None], message: str, tmp_path) -> None:
-    """Oracle: a method that breaks one promise fails that promise's check, which says what is wrong."""
+def test_each_check_can_fail(
+    how: str, check: Callable[[TinyRuns], None], message: str, tmp_path
+) -> None:
+    """Oracle: a method that breaks one promise fails that promise's check, which says what is
+    wrong.
+    """
     with pytest.raises((AssertionError, AttributeError, ArithmeticError, UserError), match=message):
         check(TinyRuns("wrong", functools.partial(build, how), tmp_path))
 
 
-@pytest.mark.parametrize("without", [{"memory": 1.0}, {"domain": "previous"}, {"sources": (Source("memory"),)}])
-def test_a_stage_without_a_row_of_its_domain_is_told(without: dict[str, Any], tmp_path, monkeypatch) -> None:
-    """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase has its rows."""
+@pytest.mark.parametrize(
+    "without", [{"memory": 1.0}, {"domain": "previous"}, {"sources": (Source("memory"),)}]
+)
+def test_a_stage_without_a_row_of_its_domain_is_told(
+    without: dict[str, Any], tmp_path, monkeypatch
+) -> None:
+    """Oracle: by hand: of three ways to leave the new domain out each is told where no other phase
+    has its rows.
+    """
     monkeypatch.setattr(Wrong, "phases", lambda self, stage: [Phase("adapt", **without)])
     tiny = TinyRuns("wrong", functools.partial(build, ""), tmp_path)
     with pytest.raises(AssertionError, match="stage 1: .*new domain"):
@@ -189,7 +227,9 @@ def test_a_stage_without_a_row_of_its_domain_is_told(without: dict[str, Any], tm
 
 
 def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
-    """Oracle: the model's mode, as methods meet it: training in every loss, evaluation in every `observe`."""
+    """Oracle: the model's mode, as methods meet it: training in every loss, evaluation in every
+    `observe`.
+    """
     seen: list[tuple[str, bool]] = []
 
     @dataclass
@@ -209,7 +249,11 @@ def test_what_only_observes_meets_no_dropout(tmp_path) -> None:
 
 
 def tiny_runs_of(kind: type[LifelongMethod], folder: Path) -> TinyRuns:
-    return TinyRuns("wrong", lambda name, options: kind() if name == "wrong" else methods.build(name, options), folder)
+    return TinyRuns(
+        "wrong",
+        lambda name, options: kind() if name == "wrong" else methods.build(name, options),
+        folder,
+    )
 
 
 class NoTeacher(LifelongMethod):
@@ -224,7 +268,10 @@ class NoTeacher(LifelongMethod):
 
     def loss(self, learner, batch):
         text = batch.tokens, batch.domains, batch.positions
-        return super().loss(learner, batch) + (learner.model(*text) - self.teacher(*text).detach()).square().mean()
+        return (
+            super().loss(learner, batch)
+            + (learner.model(*text) - self.teacher(*text).detach()).square().mean()
+        )
 
 
 def test_a_method_that_does_nothing_is_told(tmp_path, monkeypatch) -> None:
@@ -265,8 +312,12 @@ class NoTuple(LifelongMethod):
     state = "omega"  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(("kind", "message"), [(Misspelt, "adjust_gradient .*adjust_gradients"), (NoTuple, "'omega'")])
-def test_names_that_python_takes_and_nobody_reads_are_told(kind: type[LifelongMethod], message: str, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Misspelt, "adjust_gradient .*adjust_gradients"), (NoTuple, "'omega'")]
+)
+def test_names_that_python_takes_and_nobody_reads_are_told(
+    kind: type[LifelongMethod], message: str, tmp_path
+) -> None:
     """Oracle: the name that was written, and the one that was meant."""
     with pytest.raises(AssertionError, match=message):
         conformance.options_are_documented(tiny_runs_of(kind, tmp_path))
@@ -294,7 +345,9 @@ class Foresees(LifelongMethod):
     says: bool = False
 
     def seen(self, stage):
-        return {**vars(stage.outlook), "size": stage.outlook.size.layers, "last": stage.last}[self.of]
+        return {**vars(stage.outlook), "size": stage.outlook.size.layers, "last": stage.last}[
+            self.of
+        ]
 
     def signature(self, stage):
         return {"of": self.seen(stage)} if self.says else {"of": self.of}
@@ -305,7 +358,9 @@ class Foresees(LifelongMethod):
 
 @pytest.mark.parametrize("of", ["stages", "size", "budget", "last"])
 def test_phases_that_see_what_comes_later_must_say_so(of: str, tmp_path) -> None:
-    """Oracle: phases that differ where signatures do not, so that a stage of one stream passes for another's."""
+    """Oracle: phases that differ where signatures do not, so that a stage of one stream passes for
+    another's.
+    """
 
     def tiny(says: bool) -> TinyRuns:
         return TinyRuns("wrong", lambda name, options: Foresees(of, says), tmp_path)

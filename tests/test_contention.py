@@ -31,22 +31,32 @@ def use(threads: int, cpu: float, busy: float, cores: int = 2) -> CoreUse:
         ([use(2, 10.0, 20.0)], 0.5),  # another program has one of the two cores
         ([use(1, 9.0, 19.0)], 1.0),  # one thread, and a core is left for it
         ([use(4, 30.0, 35.0, cores=8)], 1.0),
-        ([use(2, 9.0, 20.0), use(2, 9.0, 19.9)], 0.9),  # two processes of the run on the same two cores
+        (
+            [use(2, 9.0, 20.0), use(2, 9.0, 19.9)],
+            0.9,
+        ),  # two processes of the run on the same two cores
         ([use(2, 18.0, 17.9)], 1.0),  # the counters tick every 10 ms
     ],
 )
 def test_what_others_leave(uses: list[CoreUse], expected: float) -> None:
-    """Oracle: by hand: the cores less what others keep busy on average, over the threads that want one."""
+    """Oracle: by hand: the cores less what others keep busy on average, over the threads that want
+    one.
+    """
     assert measure_share(uses) == pytest.approx(expected)
 
 
 def test_cores_are_read_from_the_kernel(tmp_path, monkeypatch) -> None:
-    """Oracle: proc(5): user, nice, system, irq, softirq and steal in clock ticks; idle and iowait are not work. Only
-    the cores that the process may use count, and only what passes between start and pause."""
+    """Oracle: proc(5): user, nice, system, irq, softirq and steal in clock ticks; idle and iowait
+    are not work. Only the cores that the process may use count, and only what passes between start
+    and pause.
+    """
     file, tick = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
 
     def at(work: int) -> None:
-        file.write_text(f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {work} 1 2 900 900 3 4 5 0 0\ncpu7 {work} 0 0 0 0 0 0 0 0 0\n")
+        file.write_text(
+            f"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 {work} 1 2 900 900 3 4 5 0 0\ncpu7 {work} 0 0 0 0 0 0 "
+            "0 0 0\n"
+        )
 
     monkeypatch.setattr(contention, "STAT", file)
     monkeypatch.setattr(contention, "list_own_cores", lambda: [0])
@@ -79,17 +89,23 @@ def test_a_stage_records_what_it_had_of_its_cores(tmp_path, monkeypatch) -> None
     run = tiny.make_run(tiny.make_config(), "steps")
     run.train(last_stage=0)
     assert 0 < saved["cores"]["wall"] < totals[0]
-    [done] = [line for line in read_lines(run.store.stage_file(run.keys[0])) if line["kind"] == "done"]
+    [done] = [
+        line for line in read_lines(run.store.stage_file(run.keys[0])) if line["kind"] == "done"
+    ]
     assert done["cores"] == {"share": 0.8, "stood_still": 0.0}
 
 
 def test_whoever_wants_a_lock_waits_until_it_is_asked_to_stop(tmp_path) -> None:
-    """Oracle: the contract: one line while another has it, nothing taken; free, it is taken without a word."""
+    """Oracle: the contract: one line while another has it, nothing taken; free, it is taken without
+    a word.
+    """
     said: list[str] = []
     with Lease(tmp_path / "lock"):
         mine = Lease(tmp_path / "lock")
         with pytest.raises(Stopped):
-            mine.acquire(lambda: said.append("waits"), partial(make_poll(iter([False, True]).__next__), True))
+            mine.acquire(
+                lambda: said.append("waits"), partial(make_poll(iter([False, True]).__next__), True)
+            )
         assert said == ["waits"] and not mine.number
     mine.acquire(lambda: said.append("waits"), partial(make_poll(lambda: False), True))
     assert said == ["waits"] and mine.number

@@ -1,4 +1,6 @@
-"""Where text comes from: what is found, what is skipped and counted, what is an error that says how to mend it."""
+"""Where text comes from: what is found, what is skipped and counted, what is an error that says how
+to mend it.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,20 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-TEXTS = ["plain", "Zürich, 東京, 🙂, \u0000, <s></s>", " kept \r\n as it is\t\n", "line\u2028separator", "a\nb"]
+TEXTS = [
+    "plain",
+    "Zürich, 東京, 🙂, \u0000, <s></s>",
+    " kept \r\n as it is\t\n",
+    "line\u2028separator",
+    "a\nb",
+]
 
 
 @pytest.mark.parametrize("packing", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100, 2**18])
-def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packing: str, chunk: int) -> None:
+def test_json_lines_and_text_come_back_as_they_were(
+    tmp_path, monkeypatch, packing: str, chunk: int
+) -> None:
     """Oracle: the texts that were written, whatever the size of what is read at once."""
     monkeypatch.setattr("benchmark.data.documents.CHUNK", chunk)
     lines = write(tmp_path / f"a.jsonl{packing}", json_lines(*({"text": text} for text in TEXTS)))
@@ -68,8 +78,12 @@ def test_json_lines_and_text_come_back_as_they_were(tmp_path, monkeypatch, packi
 
 
 def test_byte_order_mark_crlf_and_another_field(tmp_path) -> None:
-    """By hand: two records with a `body`, in lines 1 and 3; the empty line is counted, and the mark is no text."""
-    path = write(tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b'{"body": "one", "text": 3}\r\n\r\n{"body": "two"}')
+    """By hand: two records with a `body`, in lines 1 and 3; the empty line is counted, and the mark
+    is no text.
+    """
+    path = write(
+        tmp_path / "a.jsonl", b"\xef\xbb\xbf" + b'{"body": "one", "text": 3}\r\n\r\n{"body": "two"}'
+    )
     docs, skipped = read(domain(path, text_field="body"))
     assert texts(docs) == ["one", "two"]
     assert [document.source for document in docs] == [f"{path}:1", f"{path}:3"]
@@ -82,7 +96,11 @@ def test_files_globs_and_folders_name_the_same_files(tmp_path, monkeypatch) -> N
         write(tmp_path / name, json_lines({"text": name}))
     expected = ["a/1.jsonl.gz", "b/2.jsonl", "c.jsonl"]
     assert texts(read(domain(tmp_path))[0]) == expected
-    for pattern in ("**/*.jsonl*", "**", "**/*"):  # the last two match the folders too, and all in them
+    for pattern in (
+        "**/*.jsonl*",
+        "**",
+        "**/*",
+    ):  # the last two match the folders too, and all in them
         assert texts(read(domain(tmp_path / pattern))[0]) == expected
     assert texts(read(domain(*(tmp_path / name for name in expected)))[0]) == expected
     monkeypatch.chdir(tmp_path)
@@ -90,8 +108,13 @@ def test_files_globs_and_folders_name_the_same_files(tmp_path, monkeypatch) -> N
 
 
 def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
-    """Oracle: counted by hand; a folder is walked by the system's rules, and a pipe is waited for by nobody."""
-    write(tmp_path / "a.jsonl", json_lines({"text": "x"}, {"text": ""}, {"text": " \n"}, {"text": None}, {"text": "x"}))
+    """Oracle: counted by hand; a folder is walked by the system's rules, and a pipe is waited for
+    by nobody.
+    """
+    write(
+        tmp_path / "a.jsonl",
+        json_lines({"text": "x"}, {"text": ""}, {"text": " \n"}, {"text": None}, {"text": "x"}),
+    )
     write(tmp_path / "b.txt", b"x")
     write(tmp_path / "c.txt", b"")
     write(tmp_path / "notes.md", b"x")
@@ -104,7 +127,11 @@ def test_what_is_useless_is_skipped_and_counted(tmp_path) -> None:
     write(tmp_path.parent / "elsewhere" / "d.txt", b"linked")
     (tmp_path / "folder").symlink_to(tmp_path.parent / "elsewhere")
     docs, skipped = read(domain(tmp_path))
-    assert sorted(texts(docs)) == ["linked", "x"] == sorted(texts(read(domain(tmp_path / "**/*.txt"))[0]))
+    assert (
+        sorted(texts(docs))
+        == ["linked", "x"]
+        == sorted(texts(read(domain(tmp_path / "**/*.txt"))[0]))
+    )
     assert skipped == {
         "blank": 3,
         "duplicate": 2,
@@ -124,7 +151,11 @@ ERRORS = {
     "cut in a character": ("a.txt.gz", "one\né".encode()[:-1], ": byte 0xc3 "),
     "surrogate": ("a.jsonl", b'{"text": "x\\ud800"}\n', ":1: character 1 "),
     "UTF-16": ("a.txt", "as Windows has it".encode("utf-16-le"), ": 17 of 34 characters are NUL"),
-    "UTF-16 lines": ("a.jsonl", json_lines({"text": "x"}).decode().encode("utf-16-le"), ":1: not JSON (Expecting"),
+    "UTF-16 lines": (
+        "a.jsonl",
+        json_lines({"text": "x"}).decode().encode("utf-16-le"),
+        ":1: not JSON (Expecting",
+    ),
 }
 
 
@@ -138,19 +169,32 @@ def test_errors_name_file_and_line(tmp_path, name: str, content: bytes, message:
 
 
 FIELDS = ("title", "meta.body")
-RECORDS = [{"id": i, "title": f"Title {i}", "meta": {"body": f'Body "{i}",\n東京.', "x": [i]}} for i in range(700)]
+RECORDS = [
+    {"id": i, "title": f"Title {i}", "meta": {"body": f'Body "{i}",\n東京.', "x": [i]}}
+    for i in range(700)
+]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "lines.json", "a.JSON.gz", "a.csv", "a.csv.zst", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "a.json", "lines.json", "a.JSON.gz", "a.csv", "a.csv.zst", "a.parquet"]
+)
 def test_a_record_is_the_same_in_every_format(tmp_path, name: str) -> None:
-    """Oracle: the titles and bodies that were written, by pandas and by pyarrow, a blank line between them."""
-    frame = pandas.DataFrame([{"title": r["title"], "meta.body": r["meta"]["body"]} for r in RECORDS])
+    """Oracle: the titles and bodies that were written, by pandas and by pyarrow, a blank line
+    between them.
+    """
+    frame = pandas.DataFrame(
+        [{"title": r["title"], "meta.body": r["meta"]["body"]} for r in RECORDS]
+    )
     if ".csv" in name:
         content = frame.to_csv(index=False).encode()
     elif name.endswith(".parquet"):
         datasets.Dataset.from_list(RECORDS).to_parquet(tmp_path / name)
     else:
-        content = json_lines(*RECORDS) if "a.j" not in name or name == "a.jsonl" else json.dumps(RECORDS).encode()
+        content = (
+            json_lines(*RECORDS)
+            if "a.j" not in name or name == "a.jsonl"
+            else json.dumps(RECORDS).encode()
+        )
     path = tmp_path / name if name.endswith(".parquet") else write(tmp_path / name, content)
     expected = [f'Title {i}\n\nBody "{i}",\n東京.' for i in range(700)]
     for spec in (path, tmp_path):
@@ -161,7 +205,12 @@ def test_a_record_is_the_same_in_every_format(tmp_path, name: str) -> None:
 
 def test_a_field_inside_may_be_null_and_tables_beside_documents_are_not_read(tmp_path) -> None:
     """Oracle: by hand. A name with a dot goes before the field inside."""
-    rows = [{"meta": None}, {"meta": {"body": None}}, {"meta": {"body": "b"}}, {"meta": {}, "meta.body": "c"}]
+    rows = [
+        {"meta": None},
+        {"meta": {"body": None}},
+        {"meta": {"body": "b"}},
+        {"meta": {}, "meta.body": "c"},
+    ]
     write(tmp_path / "a.jsonl", json_lines(*rows))
     write(tmp_path / "metadata.json", b"{}")
     write(tmp_path / "table.csv", b"x")
@@ -170,10 +219,19 @@ def test_a_field_inside_may_be_null_and_tables_beside_documents_are_not_read(tmp
 
 
 def test_what_is_broken_is_skipped_and_named_where_the_domain_says_so(tmp_path) -> None:
-    """Oracle: the lines that were broken, by hand; what is odd in another field than the text is no error."""
-    odd = ['{"text": "a", "id": ' + "9" * 5000 + "}", '{"text": "b", "x": "\\ud800"}', '{"x": 1, "text": "c", "x": 2}']
+    """Oracle: the lines that were broken, by hand; what is odd in another field than the text is no
+    error.
+    """
+    odd = [
+        '{"text": "a", "id": ' + "9" * 5000 + "}",
+        '{"text": "b", "x": "\\ud800"}',
+        '{"x": 1, "text": "c", "x": 2}',
+    ]
     bad = ['{"text": "d"', '{"text": "\\ud800"}', '["e"]', '{"text": 7}']
-    path = write(tmp_path / "a.jsonl", "\n".join([*odd, *bad, *['{"text": "f"'] * 20, '{"text": "g"}']).encode())
+    path = write(
+        tmp_path / "a.jsonl",
+        "\n".join([*odd, *bad, *['{"text": "f"'] * 20, '{"text": "g"}']).encode(),
+    )
     write(tmp_path / "b.txt", b"\xe9")
     files = [tmp_path / name for name in ("a.jsonl", "b.txt")]
     docs, skipped = read(domain(*files, on_error="skip"))
@@ -186,12 +244,18 @@ def test_what_is_broken_is_skipped_and_named_where_the_domain_says_so(tmp_path) 
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("a.csv", b'text\nh\n"i"x\nj\n'), ("a.csv", b"text\nh\n\xe9\nj\n"), ("a.json", b'[{"text": "h"}, {"text": "i"]')],
+    [
+        ("a.csv", b'text\nh\n"i"x\nj\n'),
+        ("a.csv", b"text\nh\n\xe9\nj\n"),
+        ("a.json", b'[{"text": "h"}, {"text": "i"]'),
+    ],
 )
 def test_a_file_that_cannot_be_read_on_is_an_error_where_documents_are_skipped(
     tmp_path, name: str, content: bytes
 ) -> None:
-    """Oracle: the row "j" is good, so that to go on without it is to lose text; nothing offers what does not help."""
+    """Oracle: the row "j" is good, so that to go on without it is to lose text; nothing offers what
+    does not help.
+    """
     path = write(tmp_path / name, content)
     with pytest.raises(DataError) as error:
         read(domain(path, on_error="skip"))
@@ -200,7 +264,9 @@ def test_a_file_that_cannot_be_read_on_is_an_error_where_documents_are_skipped(
 
 @pytest.mark.parametrize("size", [1, 8, 19])
 def test_of_a_book_pages_are_held_out(tmp_path, size: int) -> None:
-    """Oracle: all text in its order, in pieces of lines, one held out; none is cut where documents are enough."""
+    """Oracle: all text in its order, in pieces of lines, one held out; none is cut where documents
+    are enough.
+    """
     book = "".join(f"This is line {i} of the book.\n" for i in range(8000))[: 12_000 * size]
     for part in range(size):
         write(tmp_path / f"{part:02}.txt", book[part * 12_000 :][:12_000].encode())
@@ -211,7 +277,9 @@ def test_of_a_book_pages_are_held_out(tmp_path, size: int) -> None:
     write(tmp_path / "more.txt", b"x" * 100)
     for part in range(size, 20):
         write(tmp_path / f"{part:02}.txt", b"%d" % part)
-    assert len(texts(read(domain(tmp_path), valid_share=1e-9)[0])) == 21, "there are enough documents"
+    assert len(texts(read(domain(tmp_path), valid_share=1e-9)[0])) == 21, (
+        "there are enough documents"
+    )
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.txt.gz", "a.txt.zst"])
@@ -229,7 +297,9 @@ def test_truncated_and_damaged_archives_are_errors(tmp_path, name: str) -> None:
 
 
 def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) -> None:
-    """The rule of docs/data.md: `.zst` needs the extra `zstd`, which this test makes impossible to import."""
+    """The rule of docs/data.md: `.zst` needs the extra `zstd`, which this test makes impossible to
+    import.
+    """
     path = write(tmp_path / "a.txt.zst", b"x")
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(DataError, match=r"pip install -e \.\[zstd\]"):
@@ -237,14 +307,19 @@ def test_zstd_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch) 
 
 
 def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypatch) -> None:
-    """Oracle: the pieces join to the text, and each but the last ends with a line, else a word, else at the limit."""
+    """Oracle: the pieces join to the text, and each but the last ends with a line, else a word,
+    else at the limit.
+    """
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
     monkeypatch.setattr("benchmark.data.documents.CHUNK", 64)
     lines = "".join(f"{i} is a line\n" for i in range(100))
     words = " ".join(map(str, range(1000)))
     letters = "".join(chr(ord("a") + i % 25) * (i // 25) for i in range(400))
     for text, end in ((lines, "\n"), (words, " "), (letters, "")):
-        for path in (write(tmp_path / "a.txt", text.encode()), write(tmp_path / "a.jsonl", json_lines({"text": text}))):
+        for path in (
+            write(tmp_path / "a.txt", text.encode()),
+            write(tmp_path / "a.jsonl", json_lines({"text": text})),
+        ):
             pieces = texts(read(domain(path))[0])
             assert "".join(pieces) == text
             assert max(map(len, pieces)) <= 50 < len(text)
@@ -252,14 +327,20 @@ def test_long_documents_are_cut_at_lines_and_nothing_is_lost(tmp_path, monkeypat
 
 
 def test_the_split_is_by_document_and_stays(tmp_path) -> None:
-    """Oracles: disjoint, complete, a share within five standard errors; a document stays put in other company."""
+    """Oracles: disjoint, complete, a share within five standard errors; a document stays put in
+    other company.
+    """
     many = [f"document {i}" for i in range(5000)]
     docs, _ = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))))
     train, valid = texts(docs, "train"), texts(docs, "valid")
     assert set(train).isdisjoint(valid)
     assert sorted(train + valid) == sorted(many)
     assert abs(len(valid) - 500) < 5 * (5000 * 0.1 * 0.9) ** 0.5
-    fewer, _ = read(domain(write(tmp_path / "b.jsonl", json_lines(*({"text": t} for t in ["new", *many[::-7]])))))
+    fewer, _ = read(
+        domain(
+            write(tmp_path / "b.jsonl", json_lines(*({"text": t} for t in ["new", *many[::-7]])))
+        )
+    )
     assert set(texts(fewer, "valid")) - {"new"} == set(valid) & set(many[::-7])
     more, _ = read(domain(tmp_path / "a.jsonl"), valid_share=0.2)
     assert set(valid) < set(texts(more, "valid"))
@@ -269,7 +350,9 @@ def test_what_is_held_out_is_neither_trained_on_nor_validated_on(tmp_path) -> No
     """Oracle: the share of largest sha256, computed here; validation text does not change."""
     many = [f"document {i}" for i in range(1000)]
     path = write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in many)))
-    expected = [t for t in many if int(hashlib.sha256(t.encode()).hexdigest()[:16], 16) / 16**16 >= 0.8]
+    expected = [
+        t for t in many if int(hashlib.sha256(t.encode()).hexdigest()[:16], 16) / 16**16 >= 0.8
+    ]
     assert len(expected) > 100
     everything, _ = read(domain(path))
     docs, skipped = read(domain(path).model_copy(update={"hold_out": 0.2}))
@@ -293,14 +376,20 @@ def test_text_of_validation_files_is_not_trained_on(tmp_path) -> None:
 
 
 def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) -> None:
-    """Oracle: forms of one text, by hand; the first to come stays, in the split that any of them alone would have."""
+    """Oracle: forms of one text, by hand; the first to come stays, in the split that any of them
+    alone would have.
+    """
     forms = ["One  text, ﬁne\n", "one text, fine", "ONE TEXT, FINE", "One\ttext,\u00a0fine "]
     others = ["onetext, fine", "one text fine"]
-    docs, skipped = read(domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in [*forms, *others])))))
+    docs, skipped = read(
+        domain(write(tmp_path / "a.jsonl", json_lines(*({"text": t} for t in [*forms, *others]))))
+    )
     assert texts(docs) == [forms[0], *others] and skipped == {"duplicate": 3}
     splits = set()
     for number, form in enumerate(forms):
-        [alone], _ = read(domain(write(tmp_path / f"{number}.jsonl", json_lines({"text": form}))), valid_share=0.5)
+        [alone], _ = read(
+            domain(write(tmp_path / f"{number}.jsonl", json_lines({"text": form}))), valid_share=0.5
+        )
         splits.add(alone.split)
     assert len(splits) == 1
     held = write(tmp_path / "held.jsonl", json_lines({"text": " \n".join(forms[0].split())}))
@@ -311,7 +400,9 @@ def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) 
 def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> None:
     """Oracle: of each book, all pieces; of many, the share asked for within five standard errors."""
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
-    books = [" ".join(f"{name}{i}" for i in range(60)) for name in (f"word{n}x" for n in range(300))]
+    books = [
+        " ".join(f"{name}{i}" for i in range(60)) for name in (f"word{n}x" for n in range(300))
+    ]
     path = write(tmp_path / "a.jsonl", json_lines(*({"text": book} for book in books)))
     splits: dict[str, set[str]] = {}
     for document in (docs := read(domain(path), valid_share=0.3)[0]):
@@ -320,14 +411,21 @@ def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> Non
     assert abs(sum(of == {"valid"} for of in splits.values()) - 90) < 5 * (300 * 0.3 * 0.7) ** 0.5
     left, _ = read(domain(path).model_copy(update={"hold_out": 0.3}))
     pieces = Counter(document.source for document in docs)
-    assert 0 < len(left) < len(docs) and all(pieces[of] == n for of, n in Counter(d.source for d in left).items())
+    assert 0 < len(left) < len(docs) and all(
+        pieces[of] == n for of, n in Counter(d.source for d in left).items()
+    )
 
 
 def test_identity_follows_the_settings_and_a_folder_that_is_a_dataset(tmp_path) -> None:
     """Oracle: by hand; that it follows the content of files shows tests/test_identity.py."""
     path = write(tmp_path / "a.txt", b"one")
-    identity = lambda share=0.1, **more: corpus.identify(domain(path, **more), share, tmp_path / "notes")  # noqa: E731
-    assert len({identity(), identity(0.2), identity(text_field="body"), identity(valid=(path,))}) == 4
+
+    def identity(share: float = 0.1, **more: Any) -> Any:
+        return corpus.identify(domain(path, **more), share, tmp_path / "notes")
+
+    assert (
+        len({identity(), identity(0.2), identity(text_field="body"), identity(valid=(path,))}) == 4
+    )
     dataset = Domain(name="own", datasets=(HubDataset(path=str(tmp_path / "set")),))
     known = set()
     for content in (b"one", b"two"):
@@ -367,7 +465,10 @@ def none():
     return {doc("no docstring")}
 """.encode(),
     )
-    write(folder / name / "sub/module.py", f"# -*- coding: latin-1 -*-\n{doc('of a modulé')}".encode("latin-1"))
+    write(
+        folder / name / "sub/module.py",
+        f"# -*- coding: latin-1 -*-\n{doc('of a modulé')}".encode("latin-1"),
+    )
     write(folder / name / "tests/test_a.py", doc("of a test").encode())
     write(folder / name / "not-importable/a.py", doc("of data").encode())
     write(folder / name / "python2.py", b"print 'no'")
@@ -398,7 +499,9 @@ def test_docstrings_of_a_package_are_found_without_importing_it(tmp_path, monkey
 
 
 def test_docstrings_of_the_standard_library() -> None:
-    """Oracle: `inspect.cleandoc` of the docstrings of imported objects. Enough for a domain; nothing of its tests."""
+    """Oracle: `inspect.cleandoc` of the docstrings of imported objects. Enough for a domain;
+    nothing of its tests.
+    """
     docs, _ = docstrings.read_package("stdlib")
     by_source = {document.source: document.text for document in docs}
     for source, imported in {
@@ -408,6 +511,14 @@ def test_docstrings_of_the_standard_library() -> None:
         "inspect": inspect,
     }.items():
         assert by_source[source] == inspect.cleandoc(str(imported.__doc__))
-    assert not [source for source in by_source if source.startswith(("test", "pytest", "numpy", "idlelib.idle_test"))]
+    assert not [
+        source
+        for source in by_source
+        if source.startswith(("test", "pytest", "numpy", "idlelib.idle_test"))
+    ]
     assert 1e6 < sum(len(document.text.encode()) for document in docs) < 5e6
-    assert docstrings.read_versions(["stdlib", "sklearn", "numpy"]).keys() == {"python", "scikit-learn", "numpy"}
+    assert docstrings.read_versions(["stdlib", "sklearn", "numpy"]).keys() == {
+        "python",
+        "scikit-learn",
+        "numpy",
+    }

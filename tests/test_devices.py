@@ -48,7 +48,9 @@ CLIP = {"naive": 0.5}
 TRIED = these_of(OWN_STEP, methods.list_names())
 
 
-def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch.Tensor]], list[Waited]]:
+def trained(
+    name: str, folder: Path, world: World
+) -> tuple[list[dict[str, torch.Tensor]], list[Waited]]:
     """The weights of each stage of a tiny run, and what each of its steps waited for."""
     tiny = TinyRuns(name, methods.build, folder)
     budget = Budget(unit="steps", amount=4, reference=None)
@@ -68,7 +70,9 @@ def trained(name: str, folder: Path, world: World) -> tuple[list[dict[str, torch
 
     with patch.object(Stepper, "step", step):
         run.train(last_stage=1)
-    return [load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys[:2]], waited
+    return [
+        load(run.store.stage_folder(key) / "model").state_dict() for key in run.keys[:2]
+    ], waited
 
 
 def counted(*what: str) -> Counter[str]:
@@ -78,9 +82,13 @@ def counted(*what: str) -> Counter[str]:
 
 
 def elsewhere(folder: Path) -> dict[str, list[Waited]]:
-    """Return what each method's steps waited for. Raises AssertionError if a weight differs from the CPU's."""
+    """Return what each method's steps waited for. Raises AssertionError if a weight differs from
+    the CPU's.
+    """
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)  # Adam amplifies rounding where gradients are tiny, as right after growth
+    torch.set_default_dtype(
+        torch.float64
+    )  # Adam amplifies rounding where gradients are tiny, as right after growth
     cpu = {name: trained(name, folder / name, World(0, 1, devices.CPU))[0] for name in TRIED}
     waited = {}
     world = World(0, 1, register())
@@ -101,9 +109,10 @@ def called_apart(act: Callable[[Path], Any], folder: Path) -> Any:
 
 
 def test_methods_on_another_device(tmp_path: Path) -> None:
-    """Oracle: the weights of the CPU. Tensors in main memory meet none of the device's. No step of any method waits for
-    the device, but A-GEM's, which must know whether it projects, and one of experts, which must know how many tokens
-    each gets."""
+    """Oracle: the weights of the CPU. Tensors in main memory meet none of the device's. No step of
+    any method waits for the device, but A-GEM's, which must know whether it projects, and one of
+    experts, which must know how many tokens each gets.
+    """
     steps_of = called_apart(elsewhere, tmp_path)
     assert list(steps_of) == TRIED
     for name, steps in steps_of.items():
@@ -112,7 +121,9 @@ def test_methods_on_another_device(tmp_path: Path) -> None:
 
 
 def used(run: Run, folder: Path) -> dict[str, Any]:
-    """What comes out, on this process's device, of all that is done with the models of a run but training."""
+    """What comes out, on this process's device, of all that is done with the models of a run but
+    training.
+    """
     store = Store(folder / "store")
     shutil.copytree(run.store.root, store.root, symlinks=True)
     stage = store.stage_folder(run.keys[1])
@@ -123,7 +134,9 @@ def used(run: Run, folder: Path) -> dict[str, Any]:
     export_model(stage, folder / "exported")
     for name in ("saved", "exported"):
         results[name] = {path.name: path.read_bytes() for path in (folder / name).iterdir()}
-    (folder / "text.txt").write_text("the model grows, and the text with it. " * 50, encoding="utf-8")
+    (folder / "text.txt").write_text(
+        "the model grows, and the text with it. " * 50, encoding="utf-8"
+    )
     results["evaluate"] = evaluate_text(model, folder / "text.txt")
     task = TASK.model_copy(update={"domain": run.config.domains[0].name, "max_epochs": 1})
     for prompt in ("right", "picked"):
@@ -163,7 +176,8 @@ def used_on_both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
     """Oracle: what the CPU makes of the same models. Saved and exported files are the same bytes;
-    perplexity, scores of fine-tuned models and what is measured for figures are the same numbers."""
+    perplexity, scores of fine-tuned models and what is measured for figures are the same numbers.
+    """
     cpu, elsewhere = called_apart(used_on_both, tmp_path)
     assert {line["kind"] for line in cpu["measures"]} == {"similarity", "attention"}
     assert cpu["measures"] and all(line["reason"] is None for line in cpu["measures"])
@@ -172,7 +186,9 @@ def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
     for place, value in expected.items():
         close = 1 if "maps" in place else 1e-5  # in thousandths, rounded
         is_number = isinstance(value, float | int)
-        assert actual[place] == (pytest.approx(value, rel=1e-4, abs=close) if is_number else value), place
+        assert actual[place] == (
+            pytest.approx(value, rel=1e-4, abs=close) if is_number else value
+        ), place
 
 
 @pytest.mark.parametrize(
@@ -187,9 +203,12 @@ def test_what_is_done_with_models_on_another_device(tmp_path: Path) -> None:
 def test_auto_is_what_the_machine_computes_in(
     able: dict[str, bool], allowed: bool, precision: str, monkeypatch
 ) -> None:
-    """Oracle: the instructions that the CPU says it has, where oneDNN is not told to leave them (ONEDNN_MAX_CPU_ISA);
-    what a suite asks for is done everywhere."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able})
+    """Oracle: the instructions that the CPU says it has, where oneDNN is not told to leave them
+    (ONEDNN_MAX_CPU_ISA); what a suite asks for is done everywhere.
+    """
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: {"avx2": True, "amx_bf16": False, **able}
+    )
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: allowed)
     assert devices.choose_precision("auto", devices.CPU) == precision
     assert devices.choose_precision("fp32", devices.CPU) == "fp32"
@@ -199,19 +218,25 @@ def test_auto_is_what_the_machine_computes_in(
 def test_processes_share_the_devices_in_turns(monkeypatch) -> None:
     """Oracle: the remainder of the process's number by two devices."""
     chosen: list[int] = []
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu")
+    )
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
     assert [devices.choose_device(number).index for number in range(3)] == [0, 1, 0] == chosen
 
 
 def test_one_file_asks_torch_for_devices() -> None:
-    """Oracle: the parts of torch that belong to devices. A node that is only probed has nothing of the project."""
+    """Oracle: the parts of torch that belong to devices. A node that is only probed has nothing of
+    the project.
+    """
     of_devices = {"accelerator", "cuda", "mps", "xpu", "get_device_module"}
     asking = {
         module
         for module, tree in TREES.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch" and node.attr in of_devices
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node.value) == "torch"
+        and node.attr in of_devices
     }
     assert asking == {"benchmark.models.devices"}

@@ -32,18 +32,34 @@ def test_commands_are_understood(page: str, line: str) -> None:
 
 def test_the_studys_table_is_that_of_its_report() -> None:
     """Oracle: the committed report, which is rendered from the records."""
-    report = ROOT / "results" / "small_models_begun_well" / "report" / "main_full" / "main_pretraining.csv"
+    report = (
+        ROOT
+        / "results"
+        / "small_models_begun_well"
+        / "report"
+        / "main_full"
+        / "main_pretraining.csv"
+    )
     expected: dict[str, list[str]] = {}
     for cell in csv.DictReader(report.read_text(encoding="utf-8").splitlines()):
         if cell["group"] == "CS" and cell["sd"] and cell["table"] == "main_pretraining":
-            expected.setdefault(cell["Method"], []).append(tables.format_number(float(cell["mean"]), 1))
-            assert cell["n"] == "6" and float(cell["sd"]) < {"AP": 1.0, "AP⁺": 1.4}[cell["column"]]  # as the page says
+            expected.setdefault(cell["Method"], []).append(
+                tables.format_number(float(cell["mean"]), 1)
+            )
+            assert (
+                cell["n"] == "6" and float(cell["sd"]) < {"AP": 1.0, "AP⁺": 1.4}[cell["column"]]
+            )  # as the page says
     [table] = re.findall(
-        r"^\| Method \| final AP .*\n\|.*\n((?:\|.*\n)+)", (ROOT / "docs/study.md").read_text("utf-8"), re.M
+        r"^\| Method \| final AP .*\n\|.*\n((?:\|.*\n)+)",
+        (ROOT / "docs/study.md").read_text("utf-8"),
+        re.M,
     )
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     shown = {name: [*filter(None, numbers)] for name, *numbers in rows}
-    assert shown.items() <= expected.items() and {"ER", "ELLE", "ELLE (exact)", "ER (final size)"} <= shown.keys()
+    assert (
+        shown.items() <= expected.items()
+        and {"ER", "ELLE", "ELLE (exact)", "ER (final size)"} <= shown.keys()
+    )
 
 
 def test_a_mixture_has_the_shares_that_its_page_says(tmp_path: Path) -> None:
@@ -54,7 +70,10 @@ def test_a_mixture_has_the_shares_that_its_page_says(tmp_path: Path) -> None:
     (tmp_path / "mixed.toml").write_text(mixture)
     sources = load_suite(str(tmp_path / "mixed.toml")).domains[2].sources
     shares = [weigh(sources, over)[0] for over in (0.0, 1.0)]
-    assert shares == pytest.approx([0.75, 0.625]) and "75% of its rows are recipes at first" in OWN_TEXT
+    assert (
+        shares == pytest.approx([0.75, 0.625])
+        and "75% of its rows are recipes at first" in OWN_TEXT
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -66,5 +85,7 @@ def test_pages_can_be_looked_through(page: Path) -> None:
 def test_a_first_submission_is_a_page_of_five_commands() -> None:
     """Oracle: what somebody reads before a first job: 800 words, and what is typed in this order."""
     text = (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^python run_all\.py (\w+)", text.partition("## What you will see")[0], re.M)
+    commands = re.findall(
+        r"^python run_all\.py (\w+)", text.partition("## What you will see")[0], re.M
+    )
     assert len(text.split()) <= 800 and commands == ["doctor", "prepare", "run", "run", "status"]

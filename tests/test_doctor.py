@@ -20,8 +20,12 @@ GPUS = ("--set", "slurm.gpus_per_node=1")
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., list[str]]:
-    """Slurm with a node that gives an answer, and sbatch, which may refuse jobs; returns the lines of `doctor`."""
+def cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Callable[..., list[str]]:
+    """Slurm with a node that gives an answer, and sbatch, which may refuse jobs; returns the lines
+    of `doctor`.
+    """
 
     def look(answer: str, *words: str, refusal: str = "", silence: str = "") -> list[str]:
         scripts: list[str] = []
@@ -49,9 +53,12 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Cal
 
 
 def test_a_cluster_that_is_well(cluster: Any) -> None:
-    """Oracle: each kind of job is tried with what it would ask for, the node with the Python of its kind of job; the
-    node's own words."""
-    told = cluster(ANSWER, "--set", "slurm.partition=long", "--set", 'slurm.score.python="own-python"')
+    """Oracle: each kind of job is tried with what it would ask for, the node with the Python of its
+    kind of job; the node's own words.
+    """
+    told = cluster(
+        ANSWER, "--set", "slurm.partition=long", "--set", 'slurm.score.python="own-python"'
+    )
     assert cluster.code == 0 and all(line.startswith("ok ") for line in told)
     for kind in ("prepare", "train", "score", "measure", "report"):
         assert any(f" job to {kind} " in line for line in told), kind
@@ -68,16 +75,22 @@ def test_a_cluster_that_is_well(cluster: Any) -> None:
         ("", (), " 10 minutes"),
     ],
 )
-def test_what_is_wrong_with_a_node(answer: str, words: tuple[str, ...], line: str, cluster: Any) -> None:
+def test_what_is_wrong_with_a_node(
+    answer: str, words: tuple[str, ...], line: str, cluster: Any
+) -> None:
     """Oracle: the answer put in."""
     told = cluster(answer, *words)
-    assert cluster.code == 1 and [text for text in told if text.startswith("wrong ") and line in text]
+    assert cluster.code == 1 and [
+        text for text in told if text.startswith("wrong ") and line in text
+    ]
 
 
 def test_what_slurm_refuses(cluster: Any) -> None:
     """Oracle: sbatch's own words, for each kind of job."""
     told = cluster(ANSWER, refusal="invalid account")
-    assert cluster.code == 1 and any(" train " in line and "(invalid account)" in line for line in told)
+    assert cluster.code == 1 and any(
+        " train " in line and "(invalid account)" in line for line in told
+    )
 
 
 def test_a_machine_that_has_slurms_commands_and_no_cluster(cluster: Any) -> None:
@@ -88,7 +101,9 @@ def test_a_machine_that_has_slurms_commands_and_no_cluster(cluster: Any) -> None
     assert cluster.code == 0 and not cluster.scripts
 
 
-def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_machine_without_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """Oracle: a PATH with nothing in it."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
@@ -106,4 +121,8 @@ def test_the_folder_of_the_runs(tmp_path: Path) -> None:
     assert written.startswith("ok ") and "GB free" in written
     (tmp_path / "file").write_text("")
     [wrong] = folder_of(tmp_path / "file")
-    assert wrong.startswith("wrong") and str(tmp_path / "file") in wrong and "name another --runs" in wrong
+    assert (
+        wrong.startswith("wrong")
+        and str(tmp_path / "file") in wrong
+        and "name another --runs" in wrong
+    )

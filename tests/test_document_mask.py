@@ -28,7 +28,9 @@ def documents() -> list[torch.Tensor]:
 def large(architecture: str, prompts: bool) -> Any:
     """A model with weights so large that what it sees matters."""
     torch.manual_seed(0)
-    model = build(architecture, 3, 32, Vocabulary(40, ("a", "b")), 20, head_size=16, prompts=prompts)
+    model = build(
+        architecture, 3, 32, Vocabulary(40, ("a", "b")), 20, head_size=16, prompts=prompts
+    )
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.normal_(std=0.3)
@@ -39,10 +41,14 @@ def large(architecture: str, prompts: bool) -> Any:
 @pytest.mark.parametrize("prompts", [False, True])
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_each_document_is_read_as_if_alone(architecture: str, prompts: bool) -> None:
-    """Oracle: each document by itself, after `<s>` and the prompt, gives the same logits; a decoder's are those of the
-    same network without the setting, to which a row of one document is nothing special."""
+    """Oracle: each document by itself, after `<s>` and the prompt, gives the same logits; a
+    decoder's are those of the same network without the setting, to which a row of one document is
+    nothing special.
+    """
     model, end = large(architecture, prompts), torch.tensor([EOS])
-    packed = torch.cat([torch.tensor([BOS]), *(part for text in documents() for part in (text, end))])
+    packed = torch.cat(
+        [torch.tensor([BOS]), *(part for text in documents() for part in (text, end))]
+    )
     together, apart = logits(model, packed), model.network.config.document_mask
     begin = 1
     for number, text in enumerate(documents()):
@@ -51,10 +57,14 @@ def test_each_document_is_read_as_if_alone(architecture: str, prompts: bool) -> 
         begin -= not model.masked and number > 0
         model.network.config.document_mask = apart if model.masked else None
         by_itself = logits(model, torch.cat([packed[:1], alone]))[1:]
-        torch.testing.assert_close(together[begin : begin + len(alone)], by_itself, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            together[begin : begin + len(alone)], by_itself, rtol=1e-4, atol=1e-4
+        )
         begin += len(alone) + (not model.masked)
     model.network.config.document_mask = None
-    assert (logits(model, packed) - together)[-1].abs().max() > 0.01, "else the test would prove nothing"
+    assert (logits(model, packed) - together)[-1].abs().max() > 0.01, (
+        "else the test would prove nothing"
+    )
 
 
 @torch.no_grad()
@@ -65,7 +75,9 @@ def logits(model: Any, row: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("method", ["elle", "pnn", "lora"])
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: Path) -> None:
-    """Oracle: in the models that it leaves, another first document changes no logits of the last one."""
+    """Oracle: in the models that it leaves, another first document changes no logits of the last
+    one.
+    """
     tiny = TinyRuns(method, methods.build, tmp_path)
     config = tiny.make_config(architecture)
     data = config.data.model_copy(update={"document_mask": True})
@@ -73,7 +85,9 @@ def test_a_run_keeps_documents_apart(architecture: str, method: str, tmp_path: P
     run = tiny.make_run(config, "run")
     run.train()
     model = load(run.store.stage_folder(run.keys[-1]) / "model")
-    first, second = (torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6))
+    first, second = (
+        torch.cat([torch.tensor([BOS, token]), *([torch.tensor([EOS])] * 2)]) for token in (5, 6)
+    )
     assert torch.equal(logits(model, first)[-1], logits(model, second)[-1])
     assert not torch.equal(logits(model, first)[1], logits(model, second)[1])
     assert make_stage_keys(config, methods.build(method), ["a", "b"]) != make_stage_keys(

@@ -19,7 +19,9 @@ ARCHITECTURES = ("bert", "bert_preln", "gpt")
 
 def model(architecture: str, p: float = 0.1) -> LanguageModel:
     torch.manual_seed(1)
-    return build(architecture, 2, 32, Vocabulary(60, ("a", "b")), 18, head_size=16, dropout=p).train()
+    return build(
+        architecture, 2, 32, Vocabulary(60, ("a", "b")), 18, head_size=16, dropout=p
+    ).train()
 
 
 TOKENS, DOMAINS = torch.arange(4, 4 + 3 * 17).view(3, 17), torch.zeros(3, dtype=torch.long)
@@ -33,14 +35,18 @@ def logits(network: LanguageModel) -> torch.Tensor:
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_drops_a_share_and_scales_the_rest(p, dtype):
-    """Oracle: a binomial number of zeros (six standard deviations), all others 1 / (1 - p); the mean stays."""
+    """Oracle: a binomial number of zeros (six standard deviations), all others 1 / (1 - p); the
+    mean stays.
+    """
     torch.manual_seed(0)
     ones = torch.ones(1000, 1000, dtype=dtype)
     dropped = drop(ones, p).double()
     zeros = (dropped == 0).double().mean().item()
     assert abs(zeros - p) < 6 * math.sqrt(p * (1 - p) / ones.numel()) + 1 / dropout.LEVELS
     rest = dropped[dropped != 0]
-    assert rest.min() == rest.max() and abs(rest[0] * (1 - p) - 1) < (1e-4 if dtype == torch.float32 else 4e-3)
+    assert rest.min() == rest.max() and abs(rest[0] * (1 - p) - 1) < (
+        1e-4 if dtype == torch.float32 else 4e-3
+    )
     neighbours = ((dropped[:, 1:] == 0) & (dropped[:, :-1] == 0)).double().mean().item()
     assert abs(neighbours - p * p) < 6 * math.sqrt(p * p / ones.numel())  # each apart from the next
 
@@ -64,7 +70,9 @@ def test_a_network_drops_where_transformers_does(architecture, monkeypatch):
                 setattr(module, name, torch.nn.Dropout(child.p))
     plain.network.set_attn_implementation("eager")
 
-    def every_other(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    def every_other(
+        x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
         if not training:
             return x
         kept = torch.arange(x.numel()).view(x.shape) % 7 > 0
@@ -82,15 +90,24 @@ def test_a_network_drops_where_transformers_does(architecture, monkeypatch):
 def test_attention_is_that_of_the_formula(causal, groups, monkeypatch):
     """Oracle: torch's scaled_dot_product_attention; here the mask drops nothing."""
     monkeypatch.setattr(dropout, "drop", lambda shares, p: shares)
-    query, key, value = (torch.randn(2, heads, 9, 8, dtype=torch.float64) for heads in (4, 4 // groups, 4 // groups))
+    query, key, value = (
+        torch.randn(2, heads, 9, 8, dtype=torch.float64) for heads in (4, 4 // groups, 4 // groups)
+    )
     module = torch.nn.Identity()
     output, _ = attention(module, query, key, value, None, dropout=0.1, is_causal=causal)
-    expected = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=groups > 1)
+    expected = F.scaled_dot_product_attention(
+        query, key, value, is_causal=causal, enable_gqa=groups > 1
+    )
     torch.testing.assert_close(output.transpose(1, 2), expected)
     if not causal:
         padding = torch.ones(2, 1, 9, 9, dtype=torch.bool)
         padding[0, :, :, 6:] = False
-        for mask in (padding, torch.zeros(2, 1, 9, 9, dtype=torch.float64).masked_fill(~padding, -1e300)):
+        for mask in (
+            padding,
+            torch.zeros(2, 1, 9, 9, dtype=torch.float64).masked_fill(~padding, -1e300),
+        ):
             output, _ = attention(module, query, key, value, mask, dropout=0.1, is_causal=False)
-            expected = F.scaled_dot_product_attention(query, key, value, padding, enable_gqa=groups > 1)
+            expected = F.scaled_dot_product_attention(
+                query, key, value, padding, enable_gqa=groups > 1
+            )
             torch.testing.assert_close(output.transpose(1, 2), expected)

@@ -1,4 +1,6 @@
-"""Budgets in reference seconds of rows that nobody has measured: by FLOPs over Naive's, on the machine of the table."""
+"""Budgets in reference seconds of rows that nobody has measured: by FLOPs over Naive's, on the
+machine of the table.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,15 @@ def set_budget(config: RunConfig, table: Path) -> RunConfig:
 
 def write_table_of_naive(config: RunConfig, table: Path, stages: int = 3) -> None:
     times = (StageTimes(0.0, {"adapt": SECONDS}),) * stages
-    step_times.write(table, [RowTimes("naive", {}, list_settings(config), times)], ALONE.describe_hardware())
+    step_times.write(
+        table, [RowTimes("naive", {}, list_settings(config), times)], ALONE.describe_hardware()
+    )
 
 
 def train(name: str, folder: Path) -> tuple[list[str], list[dict[str, dict]]]:
-    """The keys of two stages of a method under a table of Naive alone, and of each stage its lines by kind."""
+    """The keys of two stages of a method under a table of Naive alone, and of each stage its lines
+    by kind.
+    """
     tiny = TinyRuns(name, methods.build, folder / name)
     config = tiny.make_config()
     write_table_of_naive(config, folder / "times.json")
@@ -53,7 +59,9 @@ def count_step_flops(name: str, folder: Path) -> list[float]:
     config = tiny.make_config()
     run = tiny.make_run(config, "flops")
     flops = []
-    for _, (_, prepared) in zip(range(2), speed.prepare_stages(config, methods.build, run.stream, ALONE), strict=False):
+    for _, (_, prepared) in zip(
+        range(2), speed.prepare_stages(config, methods.build, run.stream, ALONE), strict=False
+    ):
         [phase, *_] = prepared.inputs.method.phases(prepared.inputs.stage)
         flops.append(Stepper(prepared.inputs, phase, 0).count_step_flops())
     return flops
@@ -61,8 +69,9 @@ def count_step_flops(name: str, folder: Path) -> list[float]:
 
 @pytest.mark.parametrize("name", ["agem", "pnn"])
 def test_a_row_that_was_not_measured_is_charged_by_its_flops(name: str, tmp_path: Path) -> None:
-    """Oracle: FLOPs of a step as `speed` counts them, over Naive's, times Naive's seconds; the budget over that, up to
-    the next whole step. The first stage is Naive's, and no estimate."""
+    """Oracle: FLOPs of a step as `speed` counts them, over Naive's, times Naive's seconds; the
+    budget over that, up to the next whole step. The first stage is Naive's, and no estimate.
+    """
     flops, naive = count_step_flops(name, tmp_path), count_step_flops("naive", tmp_path)
     keys, stages = train(name, tmp_path)
     charged, steps = (stages[1]["done"]["charged"][unit] for unit in ("reference", "steps"))
@@ -75,7 +84,9 @@ def test_a_row_that_was_not_measured_is_charged_by_its_flops(name: str, tmp_path
 
 
 def test_an_estimate_changes_no_other_row_s_key(tmp_path: Path) -> None:
-    """Oracle: keys of two rows before a third is asked for; the estimated row's key follows Naive's seconds."""
+    """Oracle: keys of two rows before a third is asked for; the estimated row's key follows Naive's
+    seconds.
+    """
     table = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
     texts = ["0", "1", "2"]
@@ -95,15 +106,20 @@ def test_an_estimate_changes_no_other_row_s_key(tmp_path: Path) -> None:
 
 
 def test_naive_s_times_are_found_for_what_does_not_change_its_step(tmp_path: Path) -> None:
-    """Oracle: the rule: Naive has no memory and stays on the first rung; of another batch nothing is known. Stages
-    beyond the table's are as its last."""
+    """Oracle: the rule: Naive has no memory and stays on the first rung; of another batch nothing
+    is known. Stages beyond the table's are as its last.
+    """
     table = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
     write_table_of_naive(config, table, stages=2)
     asked = set_budget(config, table)
     size = asked.model.ladder[-1].model_copy(update={"layers": 9})
     grown = asked.model.model_copy(update={"ladder": (*asked.model.ladder[:-1], size)})
-    for update in ({}, {"data": asked.data.model_copy(update={"memory_tokens": 7})}, {"model": grown}):
+    for update in (
+        {},
+        {"data": asked.data.model_copy(update={"memory_tokens": 7})},
+        {"model": grown},
+    ):
         times = find_times(asked.model_copy(update=update))
         assert [*times] == [StageTimes(0.0, {"adapt": SECONDS}, estimated=True)] * 3
     batch = asked.training.model_copy(update={"batch_size": 5})
@@ -125,14 +141,24 @@ def test_one_note_names_the_rows_that_are_estimated(tmp_path: Path) -> None:
 
 
 def test_whatever_changes_a_step_s_time_is_asked_of_the_table() -> None:
-    """Oracle: the settings' own fields: each is asked for, or is in the list of those that change no step's time.
-    `deterministic` chooses other kernels; at its default it is left out, so tables without it hold."""
+    """Oracle: the settings' own fields: each is asked for, or is in the list of those that change
+    no step's time. `deterministic` chooses other kernels; at its default it is left out, so tables
+    without it hold.
+    """
     config = methods.list_runs(load_suite("demo"), ("naive",))[0]
     asked = list_settings(config)
-    kinds: dict[str, type[Settings]] = {"model": Model, "tokenizer": Tokenizer, "data": Data, "training": Training}
+    kinds: dict[str, type[Settings]] = {
+        "model": Model,
+        "tokenizer": Tokenizer,
+        "data": Data,
+        "training": Training,
+    }
     for room, kind in kinds.items():
         fields = {key.partition(".")[2] for key in asked if key.startswith(f"{room}.")}
-        assert fields | step_times.NO_TIME[room] == {*kind.model_fields} and not fields & step_times.NO_TIME[room]
+        assert (
+            fields | step_times.NO_TIME[room] == {*kind.model_fields}
+            and not fields & step_times.NO_TIME[room]
+        )
     assert find_times(config)[0].phases and asked["training.deterministic"] is None
     strict = methods.list_runs(load_suite("demo", {"training.deterministic": True}), ("naive",))[0]
     with pytest.raises(ConfigError, match="no.* of naive"):

@@ -1,4 +1,6 @@
-"""The time of evaluation, which no budget counts: what `new-suite` allows, and what is said of it beforehand."""
+"""The time of evaluation, which no budget counts: what `new-suite` allows, and what is said of it
+beforehand.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,10 @@ def read_book(**settings: object) -> list[str]:
 
 
 def test_a_big_file_is_cut_into_documents_at_blank_lines(book: str) -> None:
-    """Oracle: the file: its pages make it up, and each but the last ends the first paragraph after 2,000 characters;
-    without the setting it is cut as before, to the last line before 100,000 characters."""
+    """Oracle: the file: its pages make it up, and each but the last ends the first paragraph after
+    2,000 characters; without the setting it is cut as before, to the last line before 100,000
+    characters.
+    """
     pages = read_book(cut_at_blank_lines=True)
     assert "".join(pages) == book
     assert all(page.endswith("\n\n") and "\n\n" not in page[2000:-2] for page in pages[:-1])
@@ -75,7 +79,9 @@ def test_a_file_without_blank_lines_has_pages_too(tmp_path: Path) -> None:
 
 
 def test_shares_are_set_by_domain(book: str) -> None:
-    """Oracle: by hand: 30 documents of 900 are 5%, as of 1,000 pages; 30 of 100 are 30%. No domain changes another."""
+    """Oracle: by hand: 30 documents of 900 are 5%, as of 1,000 pages; 30 of 100 are 30%. No domain
+    changes another.
+    """
     lines = Path("texts/letters/all.jsonl").read_text().splitlines(keepends=True)
     Path("texts/letters/all.jsonl").write_text("".join(lines[:100]))
     write_suite("mine", [Path("texts")], 5e10)
@@ -89,7 +95,9 @@ def test_shares_are_set_by_domain(book: str) -> None:
 
 
 def measure_share(suite: Suite, speed: float) -> float:
-    """The time of a stage's evaluations over that of its training, on a machine of so many FLOPs per second."""
+    """The time of a stage's evaluations over that of its training, on a machine of so many FLOPs
+    per second.
+    """
     size = suite.model.ladder[-1]
     parameters = 12 * size.layers * size.hidden_size**2 + 1024 * size.hidden_size
     held = 0.0
@@ -105,7 +113,9 @@ def measure_share(suite: Suite, speed: float) -> float:
 
 @pytest.mark.parametrize("speed", [3e9, 2e10, 1e11])
 def test_evaluation_takes_a_fifth_of_training_at_most(book: str, speed: float) -> None:
-    """Oracle: two FLOPs per parameter and token at a tenth of the machine's speed; the text is what `prepare` reads."""
+    """Oracle: two FLOPs per parameter and token at a tenth of the machine's speed; the text is what
+    `prepare` reads.
+    """
     write_suite("mine", [Path("texts")], speed)
     suite = load_suite("mine")
     assert 0.01 < measure_share(suite, speed) <= 0.2
@@ -115,7 +125,10 @@ def test_evaluation_takes_a_fifth_of_training_at_most(book: str, speed: float) -
 def test_a_setting_that_is_not_used_changes_no_key() -> None:
     """Oracle: the settings of domains before there were these two."""
     [first, *_] = load_suite("demo").domains
-    assert not {"valid_share", "cut_at_blank_lines"} & {*first.model_dump(), *first.model_dump(mode="json")}
+    assert not {"valid_share", "cut_at_blank_lines"} & {
+        *first.model_dump(),
+        *first.model_dump(mode="json"),
+    }
 
 
 def call(*words: object) -> int:
@@ -125,12 +138,15 @@ def call(*words: object) -> int:
 def test_a_dry_run_counts_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Oracle: by hand: Naive and ER share the first of two stages, of five evaluations; later ones begin with one more.
-    A token costs two FLOPs per parameter."""
+    """Oracle: by hand: Naive and ER share the first of two stages, of five evaluations; later ones
+    begin with one more. A token costs two FLOPs per parameter.
+    """
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", tmp_path / "runs", "--methods", "naive,er"]
     speed = 1e6
-    monkeypatch.setattr(local, "EXECUTOR", dataclasses.replace(local.EXECUTOR, guess_flops_per_second=lambda: speed))
+    monkeypatch.setattr(
+        local, "EXECUTOR", dataclasses.replace(local.EXECUTOR, guess_flops_per_second=lambda: speed)
+    )
     assert call("run", suite, *places, "--dry-run") == 0
     assert "Evaluation, which" not in capsys.readouterr().out
     assert call("prepare", suite, *places) == 0
@@ -143,14 +159,18 @@ def test_a_dry_run_counts_evaluation(
     told = capsys.readouterr().out
     stages = [5, 6, 6]
     parameters = [12 * 16**2 + 300 * 16, *[12 * 2 * 32**2 + 300 * 32] * 2]
-    seconds = sum(2 * size * held * count for size, count in zip(parameters, stages, strict=True)) / speed
+    seconds = (
+        sum(2 * size * held * count for size, count in zip(parameters, stages, strict=True)) / speed
+    )
     minutes = f"{round(seconds) // 60}:{round(seconds) % 60:02}"
     assert f"takes about {minutes}, and reads {held * sum(stages):,} tokens" in told
 
 
 def test_what_is_left_counts_evaluation() -> None:
-    """Oracle: by hand: of five evaluations all are to come at 10%, each of 6,000 tokens at three times the 100 tokens
-    per second of training; then two have taken 3 s on average, and at 45% three are to come."""
+    """Oracle: by hand: of five evaluations all are to come at 10%, each of 6,000 tokens at three
+    times the 100 tokens per second of training; then two have taken 3 s on average, and at 45%
+    three are to come.
+    """
     times = EvaluationTimes(5, 6000)
     assert times.estimate_rest(0.1, 100.0) == pytest.approx(5 * 20.0)
     times._seconds = [2.0, 4.0]
@@ -159,7 +179,9 @@ def test_what_is_left_counts_evaluation() -> None:
 
 
 def test_a_stage_takes_as_long_as_its_evaluations_too(tmp_path: Path) -> None:
-    """Oracle: the times of the lines, and not the seconds that they charge; a break before a resume is none of it."""
+    """Oracle: the times of the lines, and not the seconds that they charge; a break before a resume
+    is none of it.
+    """
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", tmp_path / "runs", "--out", tmp_path / "report", "--methods", "naive"]
     assert call("run", suite, *places) == 0
@@ -176,6 +198,9 @@ def test_time_off_the_clock_is_known_from_stages_that_ended() -> None:
     """Oracle: by hand: 3 and 5 s beside the clock; a stage that two runs share counts once."""
     stages = [StageState(done=True, charged={"seconds": 10.0}, wall=wall) for wall in (13.0, 15.0)]
     config: Any = None
-    both = [RunState(config, "done", keys=("a", key), stages=(stages[0], stages[1])) for key in ("b", "b")]
+    both = [
+        RunState(config, "done", keys=("a", key), stages=(stages[0], stages[1]))
+        for key in ("b", "b")
+    ]
     assert _measure_time_off_clock(both) == pytest.approx(4.0)
     assert _measure_time_off_clock([RunState(config, "todo")]) == 0.0

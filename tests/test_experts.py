@@ -1,4 +1,6 @@
-"""Experts: the mixture, what a new one computes and what stays frozen, Lifelong-MoE's loss, folders."""
+"""Experts: the mixture, what a new one computes and what stays frozen, Lifelong-MoE's loss,
+folders.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,9 @@ def plain(architecture: str, layers: int = 2) -> LanguageModel:
 @pytest.mark.parametrize("architecture", FEED_FORWARD)
 @torch.no_grad()
 def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
-    """Oracle: token by token, transformers' own feed-forward network with the weights of each expert, the two of the
-    largest logits weighed by e^logit over the sum of both."""
+    """Oracle: token by token, transformers' own feed-forward network with the weights of each
+    expert, the two of the largest logits weighed by e^logit over the sum of both.
+    """
     model = mixture(plain(architecture), 3)
     alone = [plain(architecture) for _ in range(3)]
     for number, part in enumerate(alone[1:]):
@@ -65,10 +68,14 @@ def test_each_token_is_the_sum_of_its_two_experts(architecture: str) -> None:
         first, second = sorted(range(3), key=lambda e: -logits[e])[:2]
         share = 1 / (1 + torch.tensor(logits[second] - logits[first]).exp().item())
         computed = [
-            FEED_FORWARD[architecture](alone[e].architecture.layers(alone[e].network)[-1], x.view(1, 1, -1)).flatten()
+            FEED_FORWARD[architecture](
+                alone[e].architecture.layers(alone[e].network)[-1], x.view(1, 1, -1)
+            ).flatten()
             for e in (first, second)
         ]
-        torch.testing.assert_close(y, share * computed[0] + (1 - share) * computed[1], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            y, share * computed[0] + (1 - share) * computed[1], rtol=0, atol=1e-6
+        )
         chosen.add((first, second))
     assert len(chosen) > 2
 
@@ -86,7 +93,9 @@ def test_a_second_expert_changes_nothing_at_first(architecture: str) -> None:
 
 
 def test_only_the_newest_and_what_is_shared_learn() -> None:
-    """Oracle: the names of all parameters; those that learn have a gradient, of an expert without a token too."""
+    """Oracle: the names of all parameters; those that learn have a gradient, of an expert without a
+    token too.
+    """
     model = mixture(plain("llama"), 2)
     model.add()
     assert torch.equal(model.routers[0][2], model.routers[0][1])
@@ -98,24 +107,36 @@ def test_only_the_newest_and_what_is_shared_learn() -> None:
     named = dict(model.named_parameters())
     frozen = {name for name, p in named.items() if not p.requires_grad}
     first = {f"network.model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")}
-    assert frozen == {"routers.0.0", "routers.0.1", *first, *(name for name in named if name.startswith("experts.0."))}
+    assert frozen == {
+        "routers.0.0",
+        "routers.0.1",
+        *first,
+        *(name for name in named if name.startswith("experts.0.")),
+    }
     assert all((p.grad is None) == (name in frozen) for name, p in named.items())
 
 
 def test_a_step_costs_the_same_whatever_the_router_chooses() -> None:
-    """Oracle: torch's count of a step in which no token goes to the expert that learns, and of one in which all do."""
+    """Oracle: torch's count of a step in which no token goes to the expert that learns, and of one
+    in which all do.
+    """
     model, costs = mixture(plain("gpt"), 3).train(), []
     tokens, positions = rows()
     for logit in (-1e3, 1e3):
         model.routers[0][2].data.fill_(0.0)[0] = logit
-        step = lambda: model.compute_mean_loss(tokens, of(2), positions, torch.ones_like(positions)).backward()  # noqa: E731
+
+        def step() -> None:
+            targets = torch.ones_like(positions)
+            model.compute_mean_loss(tokens, of(2), positions, targets).backward()
+
         costs.append(count_flops(step))
     assert costs[0] == costs[1] > 0
 
 
 def test_the_loss_of_lifelong_moe() -> None:
-    """Oracle: -log p + lambda sum p_old (log p_old - log p) by hand; the cross-entropy alone at first, when both models
-    are one; the next stage adds an expert."""
+    """Oracle: -log p + lambda sum p_old (log p_old - log p) by hand; the cross-entropy alone at
+    first, when both models are one; the next stage adds an expert.
+    """
     method: Any = methods.build("lifelong_moe", {"distillation": 0.7})
     before = plain("llama")
     assert method.start_stage(before, toy.stage(0)) is before
@@ -123,7 +144,9 @@ def test_the_loss_of_lifelong_moe() -> None:
     model: Any = method.start_stage(copy.deepcopy(before).train(), stage)
     learner = Learner(model, method.loss, Training(precision="fp32"), ALONE)
     tokens, positions = rows()
-    batch = replace(toy.batch({"tokens": [0] * 4, "targets": [0] * 4}), tokens=tokens, positions=positions)
+    batch = replace(
+        toy.batch({"tokens": [0] * 4, "targets": [0] * 4}), tokens=tokens, positions=positions
+    )
     batch = replace(batch, domains=of(1), targets=tokens.gather(1, positions))
     arguments = tokens, batch.domains, positions
     assert method.loss(learner, batch).item() == pytest.approx(
@@ -132,8 +155,14 @@ def test_the_loss_of_lifelong_moe() -> None:
     for parameter in model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     new, old = (network(*arguments).flatten(0, 1).softmax(-1) for network in (model, before))
-    cross_entropy = -sum(row[target].log() for row, target in zip(new, batch.targets.flatten(), strict=True)) / len(new)
+    cross_entropy = -sum(
+        row[target].log() for row, target in zip(new, batch.targets.flatten(), strict=True)
+    ) / len(new)
     divergence = (old * (old.log() - new.log())).sum() / len(new)
-    assert method.loss(learner, batch).item() == pytest.approx((cross_entropy + 0.7 * divergence).item(), abs=1e-6)
-    again: Any = methods.build("lifelong_moe").start_stage(model, replace(stage, previous=lambda: copy.deepcopy(model)))
+    assert method.loss(learner, batch).item() == pytest.approx(
+        (cross_entropy + 0.7 * divergence).item(), abs=1e-6
+    )
+    again: Any = methods.build("lifelong_moe").start_stage(
+        model, replace(stage, previous=lambda: copy.deepcopy(model))
+    )
     assert again is model and len(again.experts) == 2

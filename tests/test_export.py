@@ -36,7 +36,15 @@ def stage(folder: Path, architecture: str = "gpt", prompts: bool = False, kind: 
 
     def new() -> LanguageModel:
         bpe = tokenizer()
-        model = build(architecture, 2, 32, Vocabulary(bpe.get_vocab_size(), DOMAINS), LENGTH, 16, prompts=prompts)
+        model = build(
+            architecture,
+            2,
+            32,
+            Vocabulary(bpe.get_vocab_size(), DOMAINS),
+            LENGTH,
+            16,
+            prompts=prompts,
+        )
         for parameter in model.parameters():
             parameter.data += 0.2 * torch.randn(parameter.shape)
         return model.eval()
@@ -67,9 +75,18 @@ def write_text(folder: Path) -> tuple[Path, list[str]]:
 
 
 def perplexity_in_transformers(folder: Path, documents: list[str]) -> float:
-    """transformers' own loss, on documents that `</s>` joins, in rows that begin as its tokenizer begins them."""
-    bpe, network = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-    ids = [i for text in documents for i in (*bpe(text, add_special_tokens=False).input_ids, bpe.eos_token_id)]
+    """transformers' own loss, on documents that `</s>` joins, in rows that begin as its tokenizer
+    begins them.
+    """
+    bpe, network = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModelForCausalLM.from_pretrained(folder),
+    )
+    ids = [
+        i
+        for text in documents
+        for i in (*bpe(text, add_special_tokens=False).input_ids, bpe.eos_token_id)
+    ]
     length, begin = bpe.model_max_length - 2, bpe("").input_ids
     rows = torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
     rows = torch.cat([torch.tensor(begin).expand(len(rows), -1), rows], dim=1)
@@ -101,28 +118,41 @@ def test_the_perplexity_is_the_one_of_evaluate(
     export_model(trained, tmp_path / "out", prompt)
     measured = evaluate_text(trained / "model", where, prompt)
     expected = measured["perplexity"]
-    assert perplexity_in_transformers(tmp_path / "out", documents) == pytest.approx(expected, rel=1e-5)
+    assert perplexity_in_transformers(tmp_path / "out", documents) == pytest.approx(
+        expected, rel=1e-5
+    )
     assert measured["documents"] == len(documents)
     if prompts:
         with pytest.raises(ConfigError, match=r"out: .*prompt"):
             evaluate_text(tmp_path / "out", where)
     else:
-        assert evaluate_text(tmp_path / "out", where)["perplexity"] == pytest.approx(expected, rel=1e-6)
+        assert evaluate_text(tmp_path / "out", where)["perplexity"] == pytest.approx(
+            expected, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("prompt", ["two", "none"])
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_predictions_are_the_models_own(architecture: str, prompt: str, tmp_path: Path) -> None:
-    """Oracle: the model's probabilities of the text's tokens, with the prompt and without; all others have none."""
+    """Oracle: the model's probabilities of the text's tokens, with the prompt and without; all
+    others have none.
+    """
     trained = stage(tmp_path / "stage", architecture, prompts=True)
     assert export_model(trained, tmp_path / "out", prompt) == (None if prompt == "none" else prompt)
     model = load(trained / "model")
     kind = AutoModelForMaskedLM if model.masked else AutoModelForCausalLM
-    network, bpe = kind.from_pretrained(tmp_path / "out"), AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert network.config.architectures == [type(model.network).__name__] and not hasattr(network.config, "domains")
+    network, bpe = (
+        kind.from_pretrained(tmp_path / "out"),
+        AutoTokenizer.from_pretrained(tmp_path / "out"),
+    )
+    assert network.config.architectures == [type(model.network).__name__] and not hasattr(
+        network.config, "domains"
+    )
     assert network.config.tie_word_embeddings == (model.masked or prompt == "none")
     begin = bpe("", add_special_tokens=True).input_ids[: -1 if model.masked else None]
-    tokens = torch.randint(4, model.vocabulary.text, (3, LENGTH - 1), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(
+        4, model.vocabulary.text, (3, LENGTH - 1), generator=torch.Generator().manual_seed(1)
+    )
     tokens[:, 0] = begin[0]
     tokens[:, 3] = model.vocabulary.special.mask if model.masked else 7
     model.prompts = prompt != "none"
@@ -141,7 +171,10 @@ def test_an_exported_model_can_begin_a_stream(tmp_path: Path) -> None:
     export_model(stage(tmp_path / "stage", prompts=True), tmp_path / "out", "none")
     model = set_start_model(
         make_tiny_config("er").model_copy(
-            update={"model": Model(start=str(tmp_path / "out")), "data": Data(sequence_length=LENGTH)}
+            update={
+                "model": Model(start=str(tmp_path / "out")),
+                "data": Data(sequence_length=LENGTH),
+            }
         )
     ).model
     assert (model.architecture, str(model.ladder[0])) == ("gpt", "L2_D32")
@@ -168,10 +201,14 @@ def test_what_cannot_be_exported_is_said_and_nothing_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("architecture", "spare"), [("gpt", 2), ("gpt", 0), ("llama", 2)])
-def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spare: int, tmp_path: Path) -> None:
+def test_a_published_vocabulary_has_a_place_for_a_prompt(
+    architecture: str, spare: int, tmp_path: Path
+) -> None:
     """Oracles: the vocabulary, whose first row without a token becomes the prompt; `evaluate`."""
     bpe, where = tokenizer(), write_text(tmp_path)
-    vocabulary = Vocabulary(bpe.get_vocab_size() + spare, DOMAINS, Special(bos=EOS, pad=EOS, eos=EOS, mask=-1))
+    vocabulary = Vocabulary(
+        bpe.get_vocab_size() + spare, DOMAINS, Special(bos=EOS, pad=EOS, eos=EOS, mask=-1)
+    )
     torch.manual_seed(0)
     model = build(architecture, 1, 16, vocabulary, LENGTH, head_size=16, prompts=True)
     model.save(tmp_path / "model", bpe)
@@ -184,33 +221,52 @@ def test_a_published_vocabulary_has_a_place_for_a_prompt(architecture: str, spar
     assert published("and").input_ids[:2] == [EOS, bpe.get_vocab_size()]
     assert len(published) == bpe.get_vocab_size() + 1
     expected = evaluate_text(tmp_path / "model", where[0], "one")["perplexity"]
-    assert perplexity_in_transformers(tmp_path / "out", where[1]) == pytest.approx(expected, rel=1e-5)
+    assert perplexity_in_transformers(tmp_path / "out", where[1]) == pytest.approx(
+        expected, rel=1e-5
+    )
     with pytest.raises(ConfigError, match=r"out: .*prompt"):
         evaluate_text(tmp_path / "out", where[0])
 
 
 @pytest.mark.parametrize("prompts", [True, False])
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
-def test_evaluate_says_of_a_domains_text_what_records_say(architecture: str, prompts: bool, tmp_path: Path) -> None:
-    """Oracle: what a run records of each domain of such a stream; for a masked model with the domain's own masks."""
+def test_evaluate_says_of_a_domains_text_what_records_say(
+    architecture: str, prompts: bool, tmp_path: Path
+) -> None:
+    """Oracle: what a run records of each domain of such a stream; for a masked model with the
+    domain's own masks.
+    """
     domains, texts = [], {}
     for number, name in enumerate(DOMAINS):
         files = {part: tmp_path / f"{name}.{part}.jsonl" for part in ("train", "valid")}
         for part, path in files.items():
             lines = [f"{' '.join(WORDS[(i * (number + 2)) % 7 :])} {part} {i}" for i in range(60)]
             path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-        domains.append(Domain(name=name, train=(str(files["train"]),), valid=(str(files["valid"]),)))
+        domains.append(
+            Domain(name=name, train=(str(files["train"]),), valid=(str(files["valid"]),))
+        )
         texts[name] = files["valid"]
     data = Data(sequence_length=LENGTH, max_valid_tokens=10**6)
     corpus = prepare(domains, TokenizerSettings(vocabulary=320), data, tmp_path / "data")
     torch.manual_seed(0)
-    model = build(architecture, 1, 32, corpus.vocabulary, LENGTH, head_size=16, prompts=prompts).eval()
+    model = build(
+        architecture, 1, 32, corpus.vocabulary, LENGTH, head_size=16, prompts=prompts
+    ).eval()
     for parameter in model.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)  # a new model finds everything equally likely
+        parameter.data += 0.3 * torch.randn_like(
+            parameter
+        )  # a new model finds everything equally likely
     model.save(tmp_path / "model", corpus.tokenizer)
-    recorded = measure_perplexities(model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu")))
+    recorded = measure_perplexities(
+        model, Stream(corpus, data, model.masked, seed=7), World(0, 1, torch.device("cpu"))
+    )
     said = {name: evaluate_text(tmp_path / "model", text, name) for name, text in texts.items()}
     answers = {name: measures["perplexity"] for name, measures in said.items()}
     for text in corpus.domains:
-        assert said[text.name]["bits_per_byte"] == pytest.approx(to_bits_per_byte(recorded[text.name], text), rel=1e-5)
-    assert answers == pytest.approx(recorded, rel=1e-5) and len({round(value, 6) for value in answers.values()}) == 3
+        assert said[text.name]["bits_per_byte"] == pytest.approx(
+            to_bits_per_byte(recorded[text.name], text), rel=1e-5
+        )
+    assert (
+        answers == pytest.approx(recorded, rel=1e-5)
+        and len({round(value, 6) for value in answers.values()}) == 3
+    )

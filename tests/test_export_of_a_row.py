@@ -1,4 +1,6 @@
-"""`export SUITE --row NAME`: the model with which a row of a suite ended, whatever else lies in the folder of runs."""
+"""`export SUITE --row NAME`: the model with which a row of a suite ended, whatever else lies in the
+folder of runs.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ def call(*words: str | Path) -> int:
     return run_all.main([*map(str, words)])
 
 
-def test_a_row_is_exported_where_a_domain_was_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Oracle: the bytes of the model that the longer stream ended with, exported by the folder of its stage."""
+def test_a_row_is_exported_where_a_domain_was_added(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Oracle: the bytes of the model that the longer stream ended with, exported by the folder of
+    its stage.
+    """
     suite = tiny_suite.write(tmp_path)
     text = suite.read_text()
     shorter = 'domains = [{ name = "a", train = ["a.jsonl"] }]\ntokenizer = { domains = ["a"] }\n'
@@ -24,13 +30,31 @@ def test_a_row_is_exported_where_a_domain_was_added(tmp_path: Path, capsys: pyte
     )
     suite.write_text(text.replace("vocabulary = 300", 'vocabulary = 300\ndomains = ["a"]'))
     runs = tmp_path / "runs"
-    assert call("run", tmp_path / "short.toml", "--runs", runs, "--out", tmp_path / "report", "--methods", "er") == 0
+    assert (
+        call(
+            "run",
+            tmp_path / "short.toml",
+            "--runs",
+            runs,
+            "--out",
+            tmp_path / "report",
+            "--methods",
+            "er",
+        )
+        == 0
+    )
     assert call("export", suite, tmp_path / "early", "--row", "er", "--runs", runs) == 2
     assert " of 2 stages are done" in capsys.readouterr().err
     assert call("run", suite, "--runs", runs, "--out", tmp_path / "report", "--methods", "er") == 0
-    assert len(list((runs / "suites" / "tiny").glob("er-s0-*.jsonl"))) == 2, "which no glob tells apart"
+    assert len(list((runs / "suites" / "tiny").glob("er-s0-*.jsonl"))) == 2, (
+        "which no glob tells apart"
+    )
     assert call("export", suite, tmp_path / "row", "--row", "er", "--runs", runs) == 0
-    [last] = (path.parent for path in runs.glob("stages/*/model") if '"index":1' in read_start(path.parent))
+    [last] = (
+        path.parent
+        for path in runs.glob("stages/*/model")
+        if '"index":1' in read_start(path.parent)
+    )
     assert call("export", last, tmp_path / "stage") == 0
     both = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("row", "stage")]
     assert both[0] == both[1]

@@ -1,4 +1,6 @@
-"""A disk that is full, read-only, broken or cut off at any operation: see tests/support/faulty_disk.py."""
+"""A disk that is full, read-only, broken or cut off at any operation: see
+tests/support/faulty_disk.py.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from tests.support.thorough import THOROUGH
 
 
 def test_a_disk_that_fails_anywhere_costs_nothing_but_the_work(tmp_path: Path) -> None:
-    """Oracle: what was there or what was to come is read back, an error names its file, and the same work done again
-    comes to what it would have been. Of all faults eight in each scenario."""
+    """Oracle: what was there or what was to come is read back, an error names its file, and the
+    same work done again comes to what it would have been. Of all faults eight in each scenario.
+    """
     scenarios = list(find_failures(tmp_path, 1000 if THOROUGH else 8))
     assert [line["wrong"] for line in scenarios] == [[]] * len(scenarios)
     assert sum(line["faults"] for line in scenarios) > 40

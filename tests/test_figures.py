@@ -37,7 +37,9 @@ def study(tmp_path) -> Study:
 
 
 def faults(figure: Figure) -> tuple[int, list[str], list[tuple[str, str]]]:
-    """How many texts are drawn, which of them reach beyond the figure, and which pairs overlap by more than a pixel."""
+    """How many texts are drawn, which of them reach beyond the figure, and which pairs overlap by
+    more than a pixel.
+    """
     seen: dict[Text, None] = {}
     draw = Text.draw
 
@@ -48,7 +50,9 @@ def faults(figure: Figure) -> tuple[int, list[str], list[tuple[str, str]]]:
     with patch.object(Text, "draw", drawn):
         figure.draw_without_rendering()
     texts = [text for text in seen if text.get_visible() and text.get_text().strip()]
-    boxes = np.array([Text.get_window_extent(text).extents for text in texts])  # without the arrows of annotations
+    boxes = np.array(
+        [Text.get_window_extent(text).extents for text in texts]
+    )  # without the arrows of annotations
     edge = np.array(figure.bbox.extents)
     outside = (boxes[:, :2] < edge[:2] - 1).any(1) | (boxes[:, 2:] > edge[2:] + 1).any(1)
     overlap = np.ones((len(boxes), len(boxes)), bool)
@@ -71,7 +75,9 @@ def test_a_trend_curve_is_the_mean_over_seeds_and_its_band_spans_them(study):
     for axis, metric in zip(figure.axes, ["ap", "ap_plus"], strict=True):
         line = next(line for line in axis.lines if line.get_label() == "_ER")
         of_er = study.evaluations[study.evaluations["row"] == "ER"].dropna(subset=[metric])
-        seeds = np.array([of_er[of_er["seed"] == seed][[metric, "charged"]].to_numpy() for seed in (0, 1)])
+        seeds = np.array(
+            [of_er[of_er["seed"] == seed][[metric, "charged"]].to_numpy() for seed in (0, 1)]
+        )
         np.testing.assert_allclose(line.get_ydata(), seeds.mean(0)[:, 0])
         np.testing.assert_allclose(line.get_xdata(), seeds.mean(0)[:, 1])
         bands = [band.get_paths()[0].vertices for band in axis.collections]
@@ -92,7 +98,9 @@ def test_a_stage_that_has_not_ended_is_drawn(tmp_path):
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("name", ["trend_main", "f1_by_stage", "representational_similarity"])
 def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
-    """Oracle: the text below the panels, inside the figure and apart from the legend, by what the renderer reports."""
+    """Oracle: the text below the panels, inside the figure and apart from the legend, by what the
+    renderer reports.
+    """
     synthetic.write(tmp_path, "demo", seeds=seeds)
     figure = synthetic.load(name).draw(Study("demo", load_runs(tmp_path, "demo")))
     spread = "band" if name == "trend_main" else "bar"
@@ -103,14 +111,21 @@ def test_a_figure_says_what_its_bands_are(tmp_path, name, seeds):
 
 def named(axis: Any) -> list[str]:
     """The names at the ends of a panel's lines, from the top, each with its value, in one line."""
-    return [" ".join(text.get_text().split()) for text in sorted(axis.texts, key=lambda text: -text.xyann[1])]
+    return [
+        " ".join(text.get_text().split())
+        for text in sorted(axis.texts, key=lambda text: -text.xyann[1])
+    ]
 
 
 def test_a_row_of_fewer_seeds_says_so_at_its_line(study):
-    """By hand: one of ER's two runs is taken away, so ER's name says n = 1 and no other name says an n."""
+    """By hand: one of ER's two runs is taken away, so ER's name says n = 1 and no other name says
+    an n.
+    """
     kept = [run for run in study.runs if (run.row, run.seed) != ("ER", 1)]
     figure = synthetic.load("trend_main").draw(Study("demo", kept))
-    assert [name.rpartition(" ")[0] for name in named(figure.axes[0]) if "(n =" in name] == ["ER (n = 1)"]
+    assert [name.rpartition(" ")[0] for name in named(figure.axes[0]) if "(n =" in name] == [
+        "ER (n = 1)"
+    ]
     assert re.search(r"\b2 seeds\b.*\bn\b", said(figure))
 
 
@@ -120,44 +135,74 @@ def crowded(tmp_path_factory) -> Study:
     folder = tmp_path_factory.mktemp("crowded")
     rows: list[Any] = [(f"Method {i} (option = {10**i:,})", f"unknown_{i}", {}) for i in range(12)]
     rows += [(name, method, {}) for name, (method, _, _) in list(synthetic.METHODS.items())[:7]]
-    rows += [("A row whose name says everything that its author knew of it, and somewhat more than that", "elle", {})]
+    rows += [
+        (
+            "A row whose name says everything that its author knew of it, and somewhat more than "
+            "that",
+            "elle",
+            {},
+        )
+    ]
     domains = [*synthetic.DOMAINS, *((f"d{i}", f"Domain no. {i} of Biomedicine") for i in range(7))]
     synthetic.write(folder, "demo", rows=rows, seeds=2, stages=12, evaluations=2, domains=domains)
     return Study("demo", load_runs(folder, "demo"))
 
 
 def test_no_two_rows_share_a_colour_and_each_keeps_its_own(tmp_path):
-    """Oracle: the palette, whose colours are given once, first to ER and ELLE, though they end last here, then to rows
-    of the lowest final AP; in any figure a row has that colour, or is grey where ten rows or more are shown."""
-    rows: list[Any] = [(name, "naive", {}) for name in ("ER", "ELLE", *(f"row {i}" for i in range(18)))]
+    """Oracle: the palette, whose colours are given once, first to ER and ELLE, though they end last
+    here, then to rows of the lowest final AP; in any figure a row has that colour, or is grey where
+    ten rows or more are shown.
+    """
+    rows: list[Any] = [
+        (name, "naive", {}) for name in ("ER", "ELLE", *(f"row {i}" for i in range(18)))
+    ]
     study = synthetic.study(tmp_path, rows=rows, seeds=1, stages=2, evaluations=1, scores=False)
     ends = study.ends.query("stage == 1").set_index("row")["ap"]
     ends[["ER", "ELLE"]] = 1e6, 1e5
     study.ends["ap"] = study.ends["row"].map(ends)
     own = figures.assign_colours(study)
-    assert list(own.items()) == list(zip(["ER", "ELLE", *ends.nsmallest(11).index], figures.COLOURS, strict=True))
-    for shown in ([*ends.index], [*own][:10], [*own][2:11], [*own][5:8], [ends.idxmax(), [*own][-1]]):
-        colours = {row: style["color"] for row, style in figures.choose_styles(study, shown).items()}
+    assert list(own.items()) == list(
+        zip(["ER", "ELLE", *ends.nsmallest(11).index], figures.COLOURS, strict=True)
+    )
+    for shown in (
+        [*ends.index],
+        [*own][:10],
+        [*own][2:11],
+        [*own][5:8],
+        [ends.idxmax(), [*own][-1]],
+    ):
+        colours = {
+            row: style["color"] for row, style in figures.choose_styles(study, shown).items()
+        }
         kept = [row for row in own if row in shown][: 8 if len(shown) > 9 else 9]
         assert colours == {row: own[row] if row in kept else figures.GREY for row in shown}
 
 
 def test_names_stand_at_the_ends_of_lines_in_their_order(crowded):
-    """Oracle: the last evaluations' means of the records, in order; grey rows are named below instead."""
+    """Oracle: the last evaluations' means of the records, in order; grey rows are named below
+    instead.
+    """
     figure = synthetic.load("trend_main").draw(crowded)
     last = crowded.ends[crowded.ends["stage"] == 11].groupby("row")[["ap", "ap_plus"]].mean()
-    grey = [row for row, style in figures.choose_styles(crowded).items() if style["color"] == figures.GREY]
+    grey = [
+        row
+        for row, style in figures.choose_styles(crowded).items()
+        if style["color"] == figures.GREY
+    ]
     assert len(grey) == 12 and f"Grey: {', '.join(grey)}" in said(figure)
     for axis, metric in zip(figure.axes, last.columns, strict=True):
         ends = last[metric].drop(grey).sort_values(ascending=False)
-        assert sorted(named(axis)) == sorted(f"{row} {figures.shorten_number(end)}" for row, end in ends.items())
+        assert sorted(named(axis)) == sorted(
+            f"{row} {figures.shorten_number(end)}" for row, end in ends.items()
+        )
         values = [float(name.rpartition(" ")[2].replace("−", "-")) for name in named(axis)]
         assert values == sorted(values, reverse=True)
 
 
 def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
-    """Oracle: a perplexity of a million before the first step of each stage, and on the way through the first; limits
-    are what they are without it, and AP⁺ begins where the second stage does."""
+    """Oracle: a perplexity of a million before the first step of each stage, and on the way through
+    the first; limits are what they are without it, and AP⁺ begins where the second stage does.
+    """
     study = synthetic.study(tmp_path, evaluations=4)
     calm = [axis.get_ylim() for axis in synthetic.load("trend_main").draw(study).axes]
     for stage in (stage for run in study.runs for stage in run.stages):
@@ -170,15 +215,23 @@ def test_what_growth_breaks_does_not_set_the_scale(tmp_path):
         )
         stage.insert(stage.index(first), spike)
     for first_stage in (run.stages[0] for run in study.runs):
-        early = next(place for place, line in enumerate(first_stage) if getattr(line, "phase", "") not in ("", "start"))
+        early = next(
+            place
+            for place, line in enumerate(first_stage)
+            if getattr(line, "phase", "") not in ("", "start")
+        )
         first_stage[early] = structs.replace(first_stage[early], perplexity=spike.perplexity)
     figure = synthetic.load("trend_main").draw(Study("demo", study.runs))
     assert [axis.get_ylim() for axis in figure.axes] == [pytest.approx(limits) for limits in calm]
-    assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(figure)
+    assert figure.axes[1].get_xlim()[0] == pytest.approx(60, rel=0.003) and "Cut off: " in said(
+        figure
+    )
 
 
 def test_what_forgets_nothing_stands_at_the_bottom_edge(study):
-    """Oracle: the limits' own margin of a twentieth: the lowest AP⁺, PNN's 0, is no higher than that."""
+    """Oracle: the limits' own margin of a twentieth: the lowest AP⁺, PNN's 0, is no higher than
+    that.
+    """
     study.evaluations.loc[study.evaluations["row"] == "ER", "ap_plus"] = 0.0
     study.evaluations["ap_plus"] = study.evaluations["ap_plus"].clip(lower=0.0)
     axis = synthetic.load("trend_main").draw(study).axes[1]
@@ -193,24 +246,40 @@ def test_names_can_be_read_on_white_and_on_the_dark_page():
     for colour, dark in {**figures.COLOURS, soft: dark_soft}.items():
         for pair in ((colour, white), (dark, black)):
             c = np.array([to_rgb(part) for part in pair], float)
-            light = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722] + 0.05
+            light = (
+                np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+                @ [0.2126, 0.7152, 0.0722]
+                + 0.05
+            )
             assert max(light) / min(light) >= 4.5, colour
 
 
-@pytest.mark.parametrize(("name", "column"), [("stage_domain_matrix", "perplexity"), ("f1_by_stage", "average")])
+@pytest.mark.parametrize(
+    ("name", "column"), [("stage_domain_matrix", "perplexity"), ("f1_by_stage", "average")]
+)
 def test_who_cannot_see_a_figure_is_told_its_numbers(study, name, column):
     """Oracle: ER's last perplexities, and the mean of its last scores, averaged over seeds here."""
     ends = study.ends[(study.ends["row"] == "ER") & (study.ends["stage"] == 4)]
-    scores = study.scores[(study.scores["row"] == "ER") & (study.scores["stage"] == 4) & study.scores["headline"]]
-    numbers = np.mean([*ends["perplexity"]], axis=0) if column == "perplexity" else [100 * scores["test"].mean()]
+    scores = study.scores[
+        (study.scores["row"] == "ER") & (study.scores["stage"] == 4) & study.scores["headline"]
+    ]
+    numbers = (
+        np.mean([*ends["perplexity"]], axis=0)
+        if column == "perplexity"
+        else [100 * scores["test"].mean()]
+    )
     told = figures.describe(synthetic.load(name).draw(study))
     assert f"ER {', '.join(map(figures.shorten_number, numbers))}" in told
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
-    """Oracle: the boxes of all texts that matplotlib's renderer draws; what hangs out of the figure its files keep."""
-    few = [run for run in crowded.runs if run.line.row_index > 16]  # as a panel each is the same for any number
+    """Oracle: the boxes of all texts that matplotlib's renderer draws; what hangs out of the figure
+    its files keep.
+    """
+    few = [
+        run for run in crowded.runs if run.line.row_index > 16
+    ]  # as a panel each is the same for any number
     study = Study("demo", few) if "matrix" in name else crowded
     count, _, overlapping = faults(synthetic.load(name).draw(study))
     assert not overlapping
@@ -219,13 +288,19 @@ def test_no_texts_overlap_in_a_crowded_figure(crowded, name):
 
 @pytest.mark.parametrize("name", one_in(3, KINDS))
 def test_a_figure_is_the_same_bytes_on_another_day_and_embeds_its_fonts(study, monkeypatch, name):
-    """Oracle: byte equality under another clock, and another matplotlibrc; PDF font dictionaries of TrueType (Type 42)
-    with an embedded file."""
+    """Oracle: byte equality under another clock, and another matplotlibrc; PDF font dictionaries of
+    TrueType (Type 42) with an embedded file.
+    """
     exhibit = paper_tables.load(name)
     assert isinstance(exhibit, figures.FigureExhibit)
     first = exhibit.render(study)
     monkeypatch.setattr("time.time", lambda: 2e9)
-    of_user: Any = {"text.usetex": True, "lines.linewidth": 9, "axes.facecolor": "red", "axes.grid": True}
+    of_user: Any = {
+        "text.usetex": True,
+        "lines.linewidth": 9,
+        "axes.facecolor": "red",
+        "axes.grid": True,
+    }
     with matplotlib.rc_context(of_user):
         assert exhibit.render(study) == first
     assert b"/FontFile2" in first.pdf and b"/Type3" not in first.pdf
@@ -239,9 +314,14 @@ def test_a_figure_of_some_rows_draws_these_and_no_others(tmp_path):
     for name in ("trend_expansion", "trend_frw_noise", "trend_prompt"):
         exhibit: Any = paper_tables.load(name)
         assert set(exhibit.rows) < set(ablation)
-    synthetic.write(tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False)
+    synthetic.write(
+        tmp_path, "ablation", rows=[(row, "elle", {}) for row in ablation], seeds=1, scores=False
+    )
     runs = load_runs(tmp_path, "ablation")
     figure = exhibit.draw(Study("ablation", runs))
     assert sorted(name.rpartition(" ")[0] for name in named(figure.axes[0])) == sorted(exhibit.rows)
-    colours = [style["color"] for style in figures.choose_styles(Study("ablation", runs), exhibit.rows).values()]
+    colours = [
+        style["color"]
+        for style in figures.choose_styles(Study("ablation", runs), exhibit.rows).values()
+    ]
     assert figures.GREY not in colours

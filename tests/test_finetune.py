@@ -35,10 +35,15 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_batches_hold_every_row_once_and_rows_of_like_length_together():
-    """Oracle: a permutation; padding far below that of random batches; another order for another generator state."""
+    """Oracle: a permutation; padding far below that of random batches; another order for another
+    generator state.
+    """
     lengths = np.random.default_rng(0).integers(1, 100, 1000)
     generator = np.random.default_rng(1)
-    batches, again = bucket_by_length(lengths, 16, generator), bucket_by_length(lengths, 16, generator)
+    batches, again = (
+        bucket_by_length(lengths, 16, generator),
+        bucket_by_length(lengths, 16, generator),
+    )
     assert sorted(np.concatenate(batches)) == list(range(1000))
     assert not np.array_equal(np.concatenate(batches), np.concatenate(again))
 
@@ -60,14 +65,20 @@ def test_forward_passes_of_any_size_give_the_same_weights(folders):
         torch.manual_seed(0)
         model = checkpoint.load_classifier(data.labels, "two")
         task = TASK.model_copy(update={"max_epochs": 1})
-        Trainer(model, task, Finetuning(forward_tokens=columns, precision="fp32"), 0).fit(rows["train"], lambda: 1.0)
-        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+        Trainer(model, task, Finetuning(forward_tokens=columns, precision="fp32"), 0).fit(
+            rows["train"], lambda: 1.0
+        )
+        weights.append(
+            torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        )
     # in relation to how far Adam moves a weight in these three steps
     torch.testing.assert_close(*weights, atol=1e-3 * TASK.learning_rate, rtol=0)
 
 
 def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training():
-    """Oracle: a script of dev scores; the weights must be those of the first best epoch, 2, the last epoch 5."""
+    """Oracle: a script of dev scores; the weights must be those of the first best epoch, 2, the
+    last epoch 5.
+    """
     torch.manual_seed(0)
 
     class Bag(nn.Module):
@@ -86,7 +97,10 @@ def test_the_epoch_with_the_best_dev_score_counts_and_patience_ends_the_training
         weights.append(model.table.weight.detach().clone())
         return next(script)
 
-    assert Trainer(model, TASK, Finetuning(patience=3, precision="fp32"), 0).fit(rows, dev_score) == 0.6
+    assert (
+        Trainer(model, TASK, Finetuning(patience=3, precision="fp32"), 0).fit(rows, dev_score)
+        == 0.6
+    )
     assert list(script) == [0.9]
     assert torch.equal(model.table.weight, weights[1])
     assert not torch.equal(weights[1], weights[3])
@@ -122,9 +136,14 @@ def test_a_small_model_solves_what_one_word_decides(folders, kind, pair):
 
 
 def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
-    """Oracle: the same weights twice, with dropout, whatever ran before; torch's random numbers go on undisturbed."""
+    """Oracle: the same weights twice, with dropout, whatever ran before; torch's random numbers go
+    on undisturbed.
+    """
     task = TASK.model_copy(update={"max_epochs": 2})
-    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True, task=task)
+    checkpoint, data = (
+        SavedModel(save(tmp_path / "model", "bert", dropout=0.1)),
+        data_of(32, 40, coin=True, task=task),
+    )
 
     rows = encode_rows(checkpoint, data, "right", 0)
 
@@ -143,17 +162,26 @@ def test_a_score_is_a_function_of_the_seed_and_leaves_no_trace(tmp_path):
 
 
 def test_a_diverging_training_says_so(folders):
-    """By hand: no loss stays finite at a rate of 1e30. The message must name the task, the epoch and the rate."""
+    """By hand: no loss stays finite at a rate of 1e30. The message must name the task, the epoch
+    and the rate.
+    """
     task = TASK.model_copy(update={"learning_rate": 1e30})
     with pytest.raises(NotScored, match=r"'toy': .*epoch \d+.*learning_rate 1e"):
         score(SavedModel(folders["gpt"]), data_of(task=task), "right", 0, SETTINGS)
 
 
 def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeypatch, caplog):
-    """Oracle: a run that was asked for as few columns, bit for bit, with dropout; its score says how many."""
+    """Oracle: a run that was asked for as few columns, bit for bit, with dropout; its score says
+    how many.
+    """
     task = TASK.model_copy(update={"max_epochs": 2})
-    checkpoint, data = SavedModel(save(tmp_path / "model", "bert", dropout=0.1)), data_of(32, 40, coin=True, task=task)
-    asked = {columns: SETTINGS.model_copy(update={"forward_tokens": columns}) for columns in (40, 160)}
+    checkpoint, data = (
+        SavedModel(save(tmp_path / "model", "bert", dropout=0.1)),
+        data_of(32, 40, coin=True, task=task),
+    )
+    asked = {
+        columns: SETTINGS.model_copy(update={"forward_tokens": columns}) for columns in (40, 160)
+    }
     few = score(checkpoint, data, "right", 0, asked[40])
     plain = Trainer._compute_logits
 
@@ -164,17 +192,26 @@ def test_a_lack_of_memory_halves_the_columns_of_a_forward_pass(tmp_path, monkeyp
 
     monkeypatch.setattr(Trainer, "_compute_logits", short)
     line = score(checkpoint, data, "right", 0, asked[160])
-    assert line == structs.replace(few, forward_tokens=40, seconds=line.seconds) and few.forward_tokens is None
+    assert (
+        line == structs.replace(few, forward_tokens=40, seconds=line.seconds)
+        and few.forward_tokens is None
+    )
     assert [record.args[1] for record in caplog.records] == [80, 40]
 
 
 def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, monkeypatch):
-    """Oracle: the grid but for one task, whose rate cannot work or whose rows are too long for the memory; called again
-    without the trouble, the rest is there. Why each could not is recorded, of an error that nobody expects too."""
+    """Oracle: the grid but for one task, whose rate cannot work or whose rows are too long for the
+    memory; called again without the trouble, the rest is there. Why each could not is recorded, of
+    an error that nobody expects too.
+    """
     tasks = [
-        data_of(16, 8, task=TASK.model_copy(update={"name": name, "max_epochs": 3})) for name in ("first", "second")
+        data_of(16, 8, task=TASK.model_copy(update={"name": name, "max_epochs": 3}))
+        for name in ("first", "second")
     ]
-    hot = [replace(tasks[0], task=tasks[0].task.model_copy(update={"learning_rate": 1e30})), tasks[1]]
+    hot = [
+        replace(tasks[0], task=tasks[0].task.model_copy(update={"learning_rate": 1e30})),
+        tasks[1],
+    ]
     path, plain = tmp_path / "a.jsonl", Trainer._compute_logits
     with pytest.raises(NotScored, match="'first': .*learning_rate 1e"):
         score_all("a", SavedModel(folders["gpt"]), hot, SETTINGS, path)
@@ -185,30 +222,41 @@ def test_what_cannot_be_scored_takes_nothing_else_with_it(folders, tmp_path, mon
         return plain(self, rows, part)
 
     def not_scored(*words: str) -> list[dict[str, Any]]:
-        return [line for line in read_lines(path) if all(word in line.get("error", "") for word in words)]
+        return [
+            line
+            for line in read_lines(path)
+            if all(word in line.get("error", "") for word in words)
+        ]
 
     def scored() -> set[tuple[str, int]]:
-        return {(line["task"], line["seed"]) for line in read_lines(path) if line["kind"] == "score"}
+        return {
+            (line["task"], line["seed"]) for line in read_lines(path) if line["kind"] == "score"
+        }
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "_compute_logits", without_memory)
         with pytest.raises(NotScored, match=r"'first': .*\d+ columns"):
             score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test")))
+        patched.setattr(
+            Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(ValueError("of this test"))
+        )
         with pytest.raises(NotScored, match="'first': ValueError"):
             score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     assert scored() == {("second", 0), ("second", 1)} and len(read_lines(path)) == 2 + 3 * 2
     for words in (("learning_rate 1e",), (" columns",), ("ValueError", "of this test")):
-        assert [(line["kind"], line["task"], line["seed"]) for line in not_scored("task 'first'", *words)] == [
-            ("unscored", "first", seed) for seed in (0, 1)
-        ]
+        assert [
+            (line["kind"], line["task"], line["seed"])
+            for line in not_scored("task 'first'", *words)
+        ] == [("unscored", "first", seed) for seed in (0, 1)]
     score_all("a", SavedModel(folders["gpt"]), tasks, SETTINGS, path)
     assert len(scored()) == 4
 
 
 def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
-    """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not failed."""
+    """Oracle: Stopped itself, which a signal raises in the middle of a score: that score has not
+    failed.
+    """
     monkeypatch.setattr(Trainer, "_compute_logits", lambda *_: (_ for _ in ()).throw(Stopped))
     with pytest.raises(Stopped):
         score_all("a", SavedModel(folders["gpt"]), [data_of(16, 8)], SETTINGS, tmp_path / "a.jsonl")
@@ -216,10 +264,14 @@ def test_who_is_asked_to_stop_scores_no_more(folders, tmp_path, monkeypatch):
 
 
 def test_word_counts_of_a_models_window_miss_what_lies_beyond_it(folders, tmp_path):
-    """Oracles: the part of each text by the tokenizer's offsets; a class that one word decides, behind the window:
-    whole texts tell it, windows are as good as a coin."""
+    """Oracles: the part of each text by the tokenizer's offsets; a class that one word decides,
+    behind the window: whole texts tell it, windows are as good as a coin.
+    """
     whole = data_of(200, 80)
-    splits = [tuple(replace(e, text="cat dog elk " * 6 + e.text) for e in getattr(whole, name)) for name in SPLITS]
+    splits = [
+        tuple(replace(e, text="cat dog elk " * 6 + e.text) for e in getattr(whole, name))
+        for name in SPLITS
+    ]
     data = TaskData(TASK.model_copy(update={"max_epochs": 1}), ("l", "r"), *splits)
     checkpoint = SavedModel(folders["gpt"])
     window, ends = checkpoint.cut_to_window(data), []
@@ -255,7 +307,9 @@ def grid_and_die(model: Path, path: Path) -> None:
 
 
 def values(path: Path) -> list[tuple]:
-    return [(r["key"], r["task"], r["prompt"], r["seed"], r["dev"], r["test"]) for r in read_lines(path)]
+    return [
+        (r["key"], r["task"], r["prompt"], r["seed"], r["dev"], r["test"]) for r in read_lines(path)
+    ]
 
 
 def test_a_grid_that_is_killed_goes_on_where_it_was(folders, tmp_path):

@@ -73,7 +73,10 @@ def variables() -> Iterator[tuple[str, str]]:
             if isinstance(node, ast.arg):
                 yield node.arg, path.relative_to(ROOT).as_posix()
             elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-                yield node.id if isinstance(node, ast.Name) else node.attr, path.relative_to(ROOT).as_posix()
+                yield (
+                    node.id if isinstance(node, ast.Name) else node.attr,
+                    path.relative_to(ROOT).as_posix(),
+                )
 
 
 def test_words_with_several_meanings_are_in_no_name() -> None:
@@ -92,7 +95,9 @@ def test_files_are_called_what_they_hold() -> None:
 def test_every_word_is_defined_once() -> None:
     """One that has several uses is defined with what it is of. Oracle: the first column."""
     assert len(WORDS) == len(set(WORDS)) > 50
-    assert {"row of a suite", "row of a table", "row of a batch", "row of the vocabulary"} <= {*WORDS} - {"row"}
+    assert {"row of a suite", "row of a table", "row of a batch", "row of the vocabulary"} <= {
+        *WORDS
+    } - {"row"}
 
 
 def test_the_page_is_what_the_test_reads() -> None:

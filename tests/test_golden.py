@@ -1,7 +1,9 @@
-"""What is measured stays: keys, weights, perplexities and scores as they were, and the reports of the studies.
+"""What is measured stays: keys, weights, perplexities and scores as they were, and the reports of
+the studies.
 
-`golden.json` holds, of each method and architecture, the keys of two stages on toy text, and of the last the hash of
-its weights, its perplexities and its last loss. Of two methods it has scores downstream. When a method is to change,
+`golden.json` holds, of each method and architecture, the keys of two stages on toy text, and of the
+last the hash of its weights, its perplexities and its last loss. Of two methods it has scores
+downstream. When a method is to change,
 
     .venv/bin/python -m tests.test_golden
 
@@ -41,7 +43,13 @@ METHODS = [
     "gstack",
 ]
 ARCHITECTURES = ("bert", "gpt", "llama")
-FORCED = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE")
+FORCED = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+)
 SUITE = """
 extends = "tiny.toml"
 title = "{architecture}"
@@ -86,14 +94,22 @@ def score(folder: Path) -> dict[str, list[float]]:
     tiny_suite.write(folder)
     for split, count in (("train", 60), ("dev", 20), ("test", 40)):
         words = tiny_suite.words("a")
-        lines = [json.dumps({"text": " ".join(words[i * 9 : i * 9 + 6]), "label": words[i * 9]}) for i in range(count)]
+        lines = [
+            json.dumps({"text": " ".join(words[i * 9 : i * 9 + 6]), "label": words[i * 9]})
+            for i in range(count)
+        ]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
     suite = folder / "scored.toml"
     suite.write_text(SUITE.format(architecture="gpt", methods='["naive", "elle"]') + TASK)
     run(folder, suite)
     keys = {method: known["keys"][-1] for method, known in results(folder, "scored").items()}
-    scored = {method: read(folder / "runs" / "scores" / f"{key}.jsonl") for method, key in keys.items()}
-    return {method: [line["test"] for line in lines if line["kind"] == "score"] for method, lines in scored.items()}
+    scored = {
+        method: read(folder / "runs" / "scores" / f"{key}.jsonl") for method, key in keys.items()
+    }
+    return {
+        method: [line["test"] for line in lines if line["kind"] == "score"]
+        for method, lines in scored.items()
+    }
 
 
 def run(folder: Path, suite: Path) -> None:
@@ -122,8 +138,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def describe_arithmetic() -> dict[str, Any]:
-    """What decides the last bits of a weight: CPU, threads, torch, and what its libraries are told to use."""
-    vendor = re.search(r"^vendor_id\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    """What decides the last bits of a weight: CPU, threads, torch, and what its libraries are told
+    to use.
+    """
+    vendor = re.search(
+        r"^vendor_id\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
+    )
     return {
         "vendor": vendor[1] if vendor else platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -141,12 +161,15 @@ def golden() -> dict[str, Any]:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_what_is_trained_stays(architecture: str, golden: dict[str, Any], tmp_path: Path) -> None:
-    """Oracle: golden.json. Another CPU sums in another order, which twelve steps leave below 1e-4 of a perplexity; on
-    one of the kind that wrote the file, the weights are the same bit for bit."""
+    """Oracle: golden.json. Another CPU sums in another order, which twelve steps leave below 1e-4
+    of a perplexity; on one of the kind that wrote the file, the weights are the same bit for bit.
+    """
     trained, expected = train(tmp_path, architecture), golden[architecture]
     assert select(trained, "keys") == select(expected, "keys")
     for name in METHODS:
-        assert trained[name]["measured"] == pytest.approx(expected[name]["measured"], rel=1e-4), name
+        assert trained[name]["measured"] == pytest.approx(expected[name]["measured"], rel=1e-4), (
+            name
+        )
     if golden["arithmetic"] == describe_arithmetic():
         assert select(trained, "weights") == select(expected, "weights")
 
@@ -162,7 +185,9 @@ def test_scores_stay(golden: dict[str, Any], tmp_path: Path) -> None:
         assert scores == pytest.approx(golden["scores"][name], abs=tolerance), name
 
 
-@pytest.mark.parametrize("study", sorted(path.parent.name for path in (ROOT / "results").glob("*/records")))
+@pytest.mark.parametrize(
+    "study", sorted(path.parent.name for path in (ROOT / "results").glob("*/records"))
+)
 def test_reports_of_studies_stay(study: str) -> None:
     """Oracle: `verify`: the committed report is, byte for byte, what the committed records give."""
     assert run_all.main(["verify", str(ROOT / "results" / study)]) == 0

@@ -1,4 +1,6 @@
-"""`make gpu-check`, as far as it goes without a GPU: on the device of tests, and with figures by hand."""
+"""`make gpu-check`, as far as it goes without a GPU: on the device of tests, and with figures by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,15 @@ from tests.tools.gpu_check import BEGIN, END, PARTS, TINY, do_in_a_process, writ
 
 
 def test_a_part_is_a_process_on_the_device_and_has_a_limit(tmp_path: Path) -> None:
-    """By hand: the stand-in is the device; no interpreter starts within a millisecond; no part is called `nothing`."""
+    """By hand: the stand-in is the device; no interpreter starts within a millisecond; no part is
+    called `nothing`.
+    """
     here = do_in_a_process("machine", tmp_path, True, 300)
     assert here["device"] == other_device.NAME and "a stand-in that is no GPU" in here["said"]
-    late, unknown = do_in_a_process("kills", tmp_path, True, 0.001), do_in_a_process("nothing", tmp_path, True, 300)
+    late, unknown = (
+        do_in_a_process("kills", tmp_path, True, 0.001),
+        do_in_a_process("nothing", tmp_path, True, 300),
+    )
     assert not late["ok"] and late["error"].endswith(" 0 s")
     assert not unknown["ok"] and unknown["error"] == "KeyError: 'nothing'"
 
@@ -32,8 +39,14 @@ def test_the_table_has_a_column_for_each_machine(tmp_path: Path) -> None:
         write_table(page, tmp_path)
         lines = page.read_text().splitlines()
         assert (lines[0], lines[-1]) == ("before", "after")
-        assert lines[2:5] == ["|  | h100 | t4 |", "| :-- | :-- | :-- |", "| machine | 8 H100 | 1 T4 |"]
-        assert "| kills |  | weights / differ by 0 |" in lines and "| compile | no gcc |  |" in lines
+        assert lines[2:5] == [
+            "|  | h100 | t4 |",
+            "| :-- | :-- | :-- |",
+            "| machine | 8 H100 | 1 T4 |",
+        ]
+        assert (
+            "| kills |  | weights / differ by 0 |" in lines and "| compile | no gcc |  |" in lines
+        )
 
 
 def test_all_parts_together_take_eight_minutes_at_most() -> None:
@@ -45,7 +58,9 @@ def test_all_parts_together_take_eight_minutes_at_most() -> None:
 def test_all_parts_run_on_the_device_of_tests(tmp_path: Path, monkeypatch) -> None:
     """Oracle: the tolerances of each part; the file of results has all of them."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setattr(gpu_check, "PARTS", {name: (part, 3600.0) for name, (part, _) in PARTS.items()})
+    monkeypatch.setattr(
+        gpu_check, "PARTS", {name: (part, 3600.0) for name, (part, _) in PARTS.items()}
+    )
     assert TINY.layers == 1
     parts = gpu_check.check("here", True, tmp_path)
     assert all(parts[name]["ok"] for name in PARTS), parts

@@ -29,14 +29,18 @@ KEEP_MOST = {"ewc", "er", "elle_exact", "pnn", "infinite_lr", "ema"}
 
 
 def config_of(method: str, *domains: int, architecture: str = "gpt") -> RunConfig:
-    """The conformance suite's stream with these of its domains, in this order; its tokenizer knows the first only."""
+    """The conformance suite's stream with these of its domains, in this order; its tokenizer knows
+    the first only.
+    """
     whole = make_tiny_config(method, architecture, batch_size=20)  # of which Rewarm's 5% are a row
     ladder = whole.model.ladder[: len(domains)]
     return whole.model_copy(
         update={
             "domains": tuple(whole.domains[i] for i in domains),
             "model": whole.model.model_copy(update={"ladder": ladder}),
-            "tokenizer": Tokenizer(vocabulary=400, sample_bytes=100_000, domains=(whole.domains[0].name,)),
+            "tokenizer": Tokenizer(
+                vocabulary=400, sample_bytes=100_000, domains=(whole.domains[0].name,)
+            ),
         }
     )
 
@@ -50,21 +54,32 @@ def trained(tiny: TinyRuns, config: RunConfig, store: str) -> Run:
 def model_of(run: Run, stage: int) -> dict[str, bytes]:
     """The files of a stage's model."""
     folder = run.store.stage_folder(run.keys[stage]) / "model"
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("method", these_of(FORESEES | KEEP_MOST, methods.list_names()))
 def test_a_later_domain_leaves_earlier_stages_as_they_are(tmp_path: Path, method: str) -> None:
-    """Oracle: the same stages trained apart, without the later domain: keys and all files of the models."""
+    """Oracle: the same stages trained apart, without the later domain: keys and all files of the
+    models.
+    """
     tiny = TinyRuns(method, methods.build, tmp_path)
-    short, long = trained(tiny, config_of(method, 0, 1), "short"), trained(tiny, config_of(method, 0, 1, 2), "long")
+    short, long = (
+        trained(tiny, config_of(method, 0, 1), "short"),
+        trained(tiny, config_of(method, 0, 1, 2), "long"),
+    )
     shared = [stage for stage in range(2) if short.keys[stage] == long.keys[stage]]
     assert shared == ([0, 1] if method not in FORESEES else [] if method == "er_large" else [0])
     for stage in shared:
         assert model_of(short, stage) == model_of(long, stage)
 
 
-@pytest.mark.parametrize(("method", "matters"), [("mas", False), ("pnn", False), ("er", True), ("elle_exact", True)])
+@pytest.mark.parametrize(
+    ("method", "matters"), [("mas", False), ("pnn", False), ("er", True), ("elle_exact", True)]
+)
 def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matters: bool) -> None:
     """Oracle: the methods that draw from memory; how often a model is evaluated changes no weight."""
     config, new, texts = config_of(method, 0, 1), methods.build(method), ["one", "two"]
@@ -78,8 +93,12 @@ def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matt
 
 @pytest.mark.parametrize("architecture", ["bert", "bert_preln", "gpt"])
 def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> None:
-    """Oracle: all other weights, bit for bit, and the rows of domains met before; the seed decides the new ones."""
-    model, again = (build(architecture, 1, 16, Vocabulary(40, ("a",)), 18, head_size=16) for _ in range(2))
+    """Oracle: all other weights, bit for bit, and the rows of domains met before; the seed decides
+    the new ones.
+    """
+    model, again = (
+        build(architecture, 1, 16, Vocabulary(40, ("a",)), 18, head_size=16) for _ in range(2)
+    )
     again.load_state_dict(model.state_dict())
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.add_domains(("a", "b", "c"), seed=7)
@@ -96,12 +115,18 @@ def test_meeting_domains_changes_nothing_but_their_rows(architecture: str) -> No
 
 
 def records_of(run: Run) -> RunRecords:
-    return next(records for records in load_runs(run.store.root, run.config.suite) if records.id == run.config.id)
+    return next(
+        records
+        for records in load_runs(run.store.root, run.config.suite)
+        if records.id == run.config.id
+    )
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, architecture: str) -> None:
-    """Oracle: the saved models' perplexities on the longer stream; the shorter run's numbers stay as they were."""
+    """Oracle: the saved models' perplexities on the longer stream; the shorter run's numbers stay
+    as they were.
+    """
     tiny = TinyRuns("elle", methods.build, tmp_path)
     short = trained(tiny, config_of("elle", 0, 1, architecture=architecture), "store")
     files = [short.store.stage_file(key) for key in short.keys]
@@ -110,7 +135,8 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
     long = trained(tiny, longer, "store")
     after = [file.read_bytes() for file in files]
     assert all(
-        new.startswith(old) and new.count(b"\n") == old.count(b"\n") + 1 for old, new in zip(before, after, strict=True)
+        new.startswith(old) and new.count(b"\n") == old.count(b"\n") + 1
+        for old, new in zip(before, after, strict=True)
     )
     for key, measures in zip(long.keys, records_of(long).matrix, strict=True):
         model = load(long.store.stage_folder(key) / "model")
@@ -129,8 +155,12 @@ def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture:
     without = config_of("elle", 0, 1, architecture=architecture)
     probe = make_tiny_config("elle").domains[2]
     probed = without.model_copy(update={"probes": (probe,)})
-    plain, run, later = (trained(tiny, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain")))
-    assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [model_of(run, i) for i in (0, 1)]
+    plain, run, later = (
+        trained(tiny, c, s) for c, s in ((without, "plain"), (probed, "probed"), (probed, "plain"))
+    )
+    assert plain.keys == run.keys and [model_of(plain, i) for i in (0, 1)] == [
+        model_of(run, i) for i in (0, 1)
+    ]
     assert records_of(run).line.probes == [Titled(probe.name, probe.name)]
     matrices = [records_of(each).matrix for each in (run, later, plain)]
     for of_run, again, bare in zip(*matrices, strict=True):
@@ -150,21 +180,32 @@ def test_bits_per_byte_are_the_cross_entropy_over_the_bytes_of_the_text(tmp_path
     [measure] = records_of(run).matrix
     assert measure
     bits = math.log2(measure.perplexity[text.name] or math.nan) * len(text.valid)
-    assert measure.bits_per_byte[text.name] == pytest.approx(bits / sum(len(piece.encode()) for piece in decoded))
+    assert measure.bits_per_byte[text.name] == pytest.approx(
+        bits / sum(len(piece.encode()) for piece in decoded)
+    )
     assert 1 < (measure.bits_per_byte[text.name] or 0) < 8
 
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
-def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, architecture: str) -> None:
-    """Oracle: the definition, from all logits at once: cross-entropy at predicted tokens of each document.
+def test_losses_are_recorded_by_document_and_without_copies(
+    tmp_path: Path, architecture: str
+) -> None:
+    """Oracle: the definition, from all logits at once: cross-entropy at predicted tokens of each
+    document.
 
     Half of the second domain's validation text, in another case, is training text of the first.
     """
     words = [f"word{number}" for number in range(300)]
     first, held = (sentences(seed, 90, words) for seed in (1, 2))
     near = [" ".join(words[(7 * i) % 200 :][:40]) for i in range(40)]
-    train = [write(tmp_path / f"{name}.jsonl", texts) for name, texts in (("a", [*first, *near]), ("b", sentences(3)))]
-    valid = [write(tmp_path / f"{name}_valid.jsonl", texts) for name, texts in (("a", held), ("b", held[:40]))]
+    train = [
+        write(tmp_path / f"{name}.jsonl", texts)
+        for name, texts in (("a", [*first, *near]), ("b", sentences(3)))
+    ]
+    valid = [
+        write(tmp_path / f"{name}_valid.jsonl", texts)
+        for name, texts in (("a", held), ("b", held[:40]))
+    ]
     valid[1] = write(valid[1], [*held[:40], *(text.upper() for text in near)])
     config = config_of("naive", 0, 1, architecture=architecture)
     domains = [
@@ -172,10 +213,18 @@ def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, arch
         for name, of, other in zip("ab", train, valid, strict=True)
     ]
     data = config.data.model_copy(update={"max_valid_bytes": 10**6})
-    changed = {"domains": tuple(domains), "data": data, "tokenizer": Tokenizer(vocabulary=400, domains=("a",))}
-    run = trained(TinyRuns("naive", methods.build, tmp_path), config.model_copy(update=changed), "store")
+    changed = {
+        "domains": tuple(domains),
+        "data": data,
+        "tokenizer": Tokenizer(vocabulary=400, domains=("a",)),
+    }
+    run = trained(
+        TinyRuns("naive", methods.build, tmp_path), config.model_copy(update=changed), "store"
+    )
     lines = run.store.read_stage(run.keys[1])
-    assert lines[0].data["b"]["near_copies_in"] == {"a": 40} and lines[0].data["b"]["near_copies"] == 0
+    assert (
+        lines[0].data["b"]["near_copies_in"] == {"a": 40} and lines[0].data["b"]["near_copies"] == 0
+    )
     *_, end = (line for line in lines if isinstance(line, EvaluationLine))
     [batch] = run.stream.read_validation(1, 10**6)
     model = load(run.store.stage_folder(run.keys[1]) / "model").eval()
@@ -184,17 +233,29 @@ def test_losses_are_recorded_by_document_and_without_copies(tmp_path: Path, arch
     losses = -logits.gather(-1, batch.targets[..., None])[..., 0].numpy()
     text, length = run.corpus.domains[1].valid, run.stream.length
     numbers = np.cumsum(text == EOS) - (text == EOS)
-    columns = batch.positions.numpy() - (architecture == "bert") + length * np.arange(len(losses))[:, None]
+    columns = (
+        batch.positions.numpy()
+        - (architecture == "bert")
+        + length * np.arange(len(losses))[:, None]
+    )
     assert math.log(end.perplexity["b"] or 0) == pytest.approx(losses.mean(), rel=1e-5)
-    assert math.log(end.without_copies["b"] or 0) == pytest.approx(losses[numbers[columns] < 40].mean(), rel=1e-5)
+    assert math.log(end.without_copies["b"] or 0) == pytest.approx(
+        losses[numbers[columns] < 40].mean(), rel=1e-5
+    )
     assert [*end.without_copies] == ["b"]
     by_document = np.bincount(numbers[columns].ravel(), losses.ravel())
-    assert [nats for _, nats in end.documents["b"]] == pytest.approx(by_document[by_document > 0], abs=2e-3)
-    assert [tokens for tokens, _ in end.documents["b"]] == np.unique(numbers[columns], return_counts=True)[1].tolist()
+    assert [nats for _, nats in end.documents["b"]] == pytest.approx(
+        by_document[by_document > 0], abs=2e-3
+    )
+    assert [tokens for tokens, _ in end.documents["b"]] == np.unique(
+        numbers[columns], return_counts=True
+    )[1].tolist()
 
 
 def test_the_suite_says_when_another_domain_would_change_the_tokenizer() -> None:
-    """By hand: the note names the two later domains and a cure; once the cure is followed it is gone."""
+    """By hand: the note names the two later domains and a cure; once the cure is followed it is
+    gone.
+    """
     config = make_tiny_config("naive")
     note = config.tokenizer_note
     assert " email, logging " in note and note.endswith('tokenizer.domains = ["json"].')

@@ -34,7 +34,9 @@ BERTS = FAMILIES[len(CAUSAL) :]
 @pytest.mark.parametrize("family", BERTS)
 @pytest.mark.parametrize("width", [16, 32, 48])
 def test_bert_keeps_its_function_at_whole_multiples(family: str, width: int) -> None:
-    """Oracle: the old network, in float64. New layers of a post-LN network differ by the LayerNorms' epsilon alone."""
+    """Oracle: the old network, in float64. New layers of a post-LN network differ by the
+    LayerNorms' epsilon alone.
+    """
     old = network(family)
     new, _ = grow(old, 2 if family not in PRE_NORM else 4, width)
     assert difference(old, new) < 1e-9
@@ -42,12 +44,19 @@ def test_bert_keeps_its_function_at_whole_multiples(family: str, width: int) -> 
 
 @pytest.mark.parametrize("family", ["roberta", "bert"])
 def test_new_post_norm_layers_read_what_their_source_would(family: str) -> None:
-    """Oracle: W (g u + b) + c, the source's maps behind the LayerNorms before them, for a normalised vector u."""
+    """Oracle: W (g u + b) + c, the source's maps behind the LayerNorms before them, for a
+    normalised vector u.
+    """
     old = network(family)
     new, record = grow(old, 3, 16)
     index = record.layer_is_copy.index(True)
-    source, made = find_places(old).layers[record.layer_sources[index]], find_places(new).layers[index]
-    u = F.layer_norm(torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), (16,))
+    source, made = (
+        find_places(old).layers[record.layer_sources[index]],
+        find_places(new).layers[index],
+    )
+    u = F.layer_norm(
+        torch.randn(7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)), (16,)
+    )
     for name, norm in (
         ("attention.query", source.ffn.norm),
         ("attention.value", source.ffn.norm),
@@ -57,7 +66,11 @@ def test_new_post_norm_layers_read_what_their_source_would(family: str) -> None:
         wanted = part(source).module(u * norm.module.weight + norm.module.bias)
         torch.testing.assert_close(part(made).module(u), wanted)
     with torch.no_grad():
-        assert made.attention.output.module(u).abs().max() == made.ffn.down.module(u.repeat(1, 3)).abs().max() == 0
+        assert (
+            made.attention.output.module(u).abs().max()
+            == made.ffn.down.module(u.repeat(1, 3)).abs().max()
+            == 0
+        )
 
 
 def hidden_error(old: Any, new: Any) -> float:
@@ -68,7 +81,9 @@ def hidden_error(old: Any, new: Any) -> float:
 
 
 def test_pre_norm_bert_body_is_kept_to_second_order_at_any_width() -> None:
-    """Oracle: the error of the embedding's LayerNorm is quadratic in the spread of its gain, and zero without one."""
+    """Oracle: the error of the embedding's LayerNorm is quadratic in the spread of its gain, and
+    zero without one.
+    """
     errors = []
     for spread in (0.02, 0.01, 0.0):
         old = network("roberta-prelayernorm")
@@ -81,7 +96,9 @@ def test_pre_norm_bert_body_is_kept_to_second_order_at_any_width() -> None:
 
 
 def test_post_norm_body_is_kept_where_the_residual_mean_is_constant() -> None:
-    """Oracle: all that the extra units miss is how the residual's mean varies; equal gains make it constant."""
+    """Oracle: all that the extra units miss is how the residual's mean varies; equal gains make it
+    constant.
+    """
     old = network("roberta")
     equal_gains(old)
     new, _ = grow(old, 2, 28)
@@ -90,7 +107,8 @@ def test_post_norm_body_is_kept_where_the_residual_mean_is_constant() -> None:
 
 @pytest.mark.parametrize("family", BERTS)
 def test_calibration_fits_the_head(family: str) -> None:
-    """Oracle: the old network on other tokens than the calibration's: a fit that generalises beats plain copies.
+    """Oracle: the old network on other tokens than the calibration's: a fit that generalises beats
+    plain copies.
 
     Equal gains leave the head as the only source of error.
     """
@@ -102,13 +120,17 @@ def test_calibration_fits_the_head(family: str) -> None:
     fitted, _ = grow(old, 2, 24, calibration=calibration)
     copies, _ = grow(old, 2, 24)
     assert difference(old, fitted) < 0.2 * difference(old, copies)
-    with torch.no_grad():  # without a fit the logits are at least not smaller or larger on the whole
+    with (
+        torch.no_grad()
+    ):  # without a fit the logits are at least not smaller or larger on the whole
         before, after = old(TOKENS).logits, copies(TOKENS).logits
     assert (before * after).sum() / before.square().sum() == pytest.approx(1, abs=0.1)
 
 
 def gradients_of_twins(new: Any) -> Tensor:
-    """Cosine between the gradients of the feed-forward units of the first layer and their copies, doubled in width."""
+    """Cosine between the gradients of the feed-forward units of the first layer and their copies,
+    doubled in width.
+    """
     F.cross_entropy(new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
     linear = new.transformer.h[0].mlp.c_fc
     twin = (linear.bias[64:].unsqueeze(1) == linear.bias[:64]).nonzero()[:, 1]
@@ -116,7 +138,8 @@ def gradients_of_twins(new: Any) -> Tensor:
 
 
 def test_exact_growth_breaks_the_symmetry_of_copies() -> None:
-    """Oracle: equal shares give copies equal gradients, for ever (why FPI adds noise); unequal ones do not.
+    """Oracle: equal shares give copies equal gradients, for ever (why FPI adds noise); unequal ones
+    do not.
 
     The cosine is what counts: under Adam proportional gradients would still be equal steps.
     """
@@ -136,7 +159,8 @@ def test_a_grown_model_survives_saving(family: str, tmp_path: Path) -> None:
     again = load_network(tmp_path).double()
     assert difference(new, again) < 1e-12
     epsilons: set[Any] = {
-        getattr(module, "variance_epsilon", getattr(module, "eps", None)) for module in again.modules()
+        getattr(module, "variance_epsilon", getattr(module, "eps", None))
+        for module in again.modules()
     }
     assert sorted(epsilons - {None}) == pytest.approx([1e-5 * (16 / 24)], rel=1e-12)
 
@@ -144,7 +168,9 @@ def test_a_grown_model_survives_saving(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["fpi", "exact"])
 @pytest.mark.parametrize("family", FAMILIES + RMS_FAMILIES)
 def test_growth_touches_nothing_else(family: str, mode: Any) -> None:
-    """Oracle: the state before: old weights, configuration, dtype, training mode, torch's random numbers."""
+    """Oracle: the state before: old weights, configuration, dtype, training mode, torch's random
+    numbers.
+    """
     old = network(family, tie_word_embeddings=False).float().train()
     weights, random = copy.deepcopy(old.state_dict()), torch.random.get_rng_state()
     new, _ = grow(old, 3, 24, mode=mode, calibration=TOKENS)
@@ -152,7 +178,15 @@ def test_growth_touches_nothing_else(family: str, mode: Any) -> None:
     assert all(torch.equal(weight, old.state_dict()[name]) for name, weight in weights.items())
     assert old.training and new.training and new.dtype == torch.float32
     sizes = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
-    sizes |= {"n_embd", "n_layer", "n_head", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rms_norm_eps"}
+    sizes |= {
+        "n_embd",
+        "n_layer",
+        "n_head",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "norm_eps",
+        "rms_norm_eps",
+    }
     sizes |= {"num_key_value_heads", "layer_types"}
     before, after = old.config.to_dict(), new.config.to_dict()
     assert {key for key in before if before[key] != after[key]} <= sizes

@@ -11,9 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmark.models.growth import find_architecture, find_places, grow, read_heads
-from tests.support.small_networks import CAUSAL, PRE_NORM, RMS_FAMILIES, TOKENS, exact_norms, network
+from tests.support.small_networks import (
+    CAUSAL,
+    PRE_NORM,
+    RMS_FAMILIES,
+    TOKENS,
+    exact_norms,
+    network,
+)
 
-LADDER: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys((*RMS_FAMILIES, *CAUSAL), ((3, 24), (3, 40), (5, 48)))
+LADDER: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys(
+    (*RMS_FAMILIES, *CAUSAL), ((3, 24), (3, 40), (5, 48))
+)
 LADDER.update(dict.fromkeys(PRE_NORM[2:], ((3, 32), (5, 64))))  # exact at whole multiples
 EVERY = [(family, tied) for family in LADDER for tied in (True, False)]
 
@@ -24,17 +33,23 @@ def logits(model: Any) -> Tensor:
 
 
 def perplexity(model: Any) -> float:
-    return F.cross_entropy(logits(model)[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).exp().item()
+    return (
+        F.cross_entropy(logits(model)[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).exp().item()
+    )
 
 
 def sentence(model: Any) -> list[int]:
     """What it says after four tokens, the likeliest token each time."""
-    return model.generate(TOKENS[:1, :4], max_new_tokens=8, min_new_tokens=8, do_sample=False)[0].tolist()
+    return model.generate(TOKENS[:1, :4], max_new_tokens=8, min_new_tokens=8, do_sample=False)[
+        0
+    ].tolist()
 
 
 @pytest.mark.parametrize(("family", "tied"), EVERY)
 def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None:
-    """Oracle: the first rung: logits in fp32 and fp64, perplexity, and where it is causal every token it generates."""
+    """Oracle: the first rung: logits in fp32 and fp64, perplexity, and where it is causal every
+    token it generates.
+    """
     first = network(family, tie_word_embeddings=tied)
     spread = logits(first).std()
     assert spread > 0.3
@@ -47,7 +62,9 @@ def test_every_rung_computes_what_the_first_did(family: str, tied: bool) -> None
             torch.testing.assert_close(logits(model), logits(first), rtol=0, atol=1e-10)
         assert perplexity(model) / perplexity(first) == pytest.approx(1, abs=5e-5)
         single, grown = copy.deepcopy(first).float(), copy.deepcopy(model).float()
-        torch.testing.assert_close(logits(grown), logits(single), rtol=0, atol=1e-5 * max(1, float(spread)))
+        torch.testing.assert_close(
+            logits(grown), logits(single), rtol=0, atol=1e-5 * max(1, float(spread))
+        )
         if family in (*RMS_FAMILIES, *CAUSAL):
             assert sentence(grown) == sentence(single)
 
@@ -58,24 +75,33 @@ def moved(tensor: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("family", "tied"), EVERY)
 def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> None:
-    """Oracle: autograd. In the first step each new residual unit, head, feed-forward unit and layer has a gradient;
-    within ten there is no weight whose gradient was always zero, but of tokens that were never seen."""
+    """Oracle: autograd. In the first step each new residual unit, head, feed-forward unit and layer
+    has a gradient; within ten there is no weight whose gradient was always zero, but of tokens that
+    were never seen.
+    """
     layers, width = LADDER[family][0]
     old = network(family, tie_word_embeddings=tied)
     new, record = grow(old, layers, width)
     grown, before = find_places(new), find_places(old)
     optimizer = torch.optim.Adam(new.parameters(), lr=1e-3)
-    ever = {name: torch.zeros_like(parameter, dtype=torch.bool) for name, parameter in new.named_parameters()}
+    ever = {
+        name: torch.zeros_like(parameter, dtype=torch.bool)
+        for name, parameter in new.named_parameters()
+    }
     for step in range(10):
         optimizer.zero_grad()
-        F.cross_entropy(new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
+        F.cross_entropy(
+            new(TOKENS).logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()
+        ).backward()
         for name, parameter in new.named_parameters():
             if name not in find_architecture(new).unused:
                 ever[name] |= moved(parameter.grad)  # type: ignore[arg-type]
         if step == 0:
             written = moved(grown.tables[0].module.weight.grad).any(0)  # type: ignore[arg-type]
             for is_copy, layer in zip(record.layer_is_copy, grown.layers, strict=True):
-                output, down = (gradient(place) for place in (layer.attention.output, layer.ffn.down))
+                output, down = (
+                    gradient(place) for place in (layer.attention.output, layer.ffn.down)
+                )
                 assert output.any() and down.any()
                 written |= output.any(1) | down.any(1)
                 small = before.layers[0]
@@ -86,8 +112,12 @@ def test_everything_new_learns_from_the_first_step(family: str, tied: bool) -> N
         optimizer.step()
     for name, parameter in new.named_parameters():
         whole = any(parameter is table.module.weight for table in (*grown.tables, grown.decoder))
-        rows = ever[name][ever[name].any(1)] if whole else ever[name]  # of a table those that were read
-        assert rows.all() or name in find_architecture(new).unused, f"{name}: {int((~rows).sum())} of {rows.numel()}"
+        rows = (
+            ever[name][ever[name].any(1)] if whole else ever[name]
+        )  # of a table those that were read
+        assert rows.all() or name in find_architecture(new).unused, (
+            f"{name}: {int((~rows).sum())} of {rows.numel()}"
+        )
     assert read_heads(new.config).ratio == read_heads(old.config).ratio
 
 

@@ -1,4 +1,6 @@
-"""Where the units and layers of a grown network come from: FPI, average expansion, the history of copied layers."""
+"""Where the units and layers of a grown network come from: FPI, average expansion, the history of
+copied layers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from tests.support.small_networks import FAMILIES, difference, network
 
 # ---- width
 
-LAYER_NORM_ROW = [0.005615234375, 0.00244140625, 0.00439453125, -0.00732421875, -0.00341796875, 0.009521484375]
+LAYER_NORM_ROW = [
+    0.005615234375,
+    0.00244140625,
+    0.00439453125,
+    -0.00732421875,
+    -0.00341796875,
+    0.009521484375,
+]
 GAIN = [1.15576171875, 1.01123046875, 0.693603515625, 0.56884765625, 0.751953125, 0.59521484375]
 BIAS = [0.98046875, 0.345458984375, -0.7861328125, 0.419677734375, 0.38427734375, 0.406982421875]
 NORMALISED = [1.6483823487574303, 0.43438776453321226, -0.5160063519456125, -0.38787067315261614]
@@ -37,7 +46,9 @@ def average_expansion(old: int, new: int) -> Exact:
 
 
 def test_average_expansion_of_a_layer_norm() -> None:
-    """Oracle: numbers for LEMON's formulas, 6 -> 8 units, on a row whose variance is as small as epsilon."""
+    """Oracle: numbers for LEMON's formulas, 6 -> 8 units, on a row whose variance is as small as
+    epsilon.
+    """
     wide = average_expansion(6, 8)
     norm = wide.widen_norm(Affine(tensor(GAIN), tensor(BIAS)))
     eps = 1e-5 * wide.eta**2
@@ -45,20 +56,48 @@ def test_average_expansion_of_a_layer_norm() -> None:
     row = tensor(LAYER_NORM_ROW)
     row = torch.cat([row, row.mean().expand(2)])
     torch.testing.assert_close(norm.weight[:6], tensor(GAIN) * 0.75**0.5)
-    torch.testing.assert_close(F.layer_norm(row, (8,), norm.weight, norm.bias, eps), tensor([*NORMALISED, 0, 0]))
+    torch.testing.assert_close(
+        F.layer_norm(row, (8,), norm.weight, norm.bias, eps), tensor([*NORMALISED, 0, 0])
+    )
 
 
 def test_fpi_divides_by_the_number_of_copies() -> None:
     """Oracle: numbers for bert2BERT's formula with given index maps."""
-    weight = [[0.150390625, -0.6884765625, 1.218017578125], [-0.786376953125, 0.189208984375, 0.307373046875]]
+    weight = [
+        [0.150390625, -0.6884765625, 1.218017578125],
+        [-0.786376953125, 0.189208984375, 0.307373046875],
+    ]
     expected = [
-        [0.150390625, -0.34423828125, 1.218017578125 / 3, 1.218017578125 / 3, -0.34423828125, 1.218017578125 / 3],
-        [-0.786376953125, 0.0946044921875, 0.102457682291666, 0.102457682291666, 0.0946044921875, 0.102457682291666],
-        [0.150390625, -0.34423828125, 1.218017578125 / 3, 1.218017578125 / 3, -0.34423828125, 1.218017578125 / 3],
+        [
+            0.150390625,
+            -0.34423828125,
+            1.218017578125 / 3,
+            1.218017578125 / 3,
+            -0.34423828125,
+            1.218017578125 / 3,
+        ],
+        [
+            -0.786376953125,
+            0.0946044921875,
+            0.102457682291666,
+            0.102457682291666,
+            0.0946044921875,
+            0.102457682291666,
+        ],
+        [
+            0.150390625,
+            -0.34423828125,
+            1.218017578125 / 3,
+            1.218017578125 / 3,
+            -0.34423828125,
+            1.218017578125 / 3,
+        ],
     ]
     fpi = Fpi(3, 6, Heads(1, 3), torch.Generator())
     wide = fpi.widen_linear(
-        Affine(tensor(weight), tensor([1, 2])), torch.tensor([0, 1, 2, 2, 1, 2]), torch.tensor([0, 1, 0])
+        Affine(tensor(weight), tensor([1, 2])),
+        torch.tensor([0, 1, 2, 2, 1, 2]),
+        torch.tensor([0, 1, 0]),
     )
     torch.testing.assert_close(wide.weight, tensor(expected))
     assert wide.bias.tolist() == [1, 2, 1]
@@ -66,7 +105,9 @@ def test_fpi_divides_by_the_number_of_copies() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fpi_keeps_the_function_where_all_units_have_equally_many_copies(family: str) -> None:
-    """Oracle: the old network. The tied head divided twice, or a division on the wrong side, would show here."""
+    """Oracle: the old network. The tied head divided twice, or a division on the wrong side, would
+    show here.
+    """
     old = network(family)
     for width in (32, 48):
         new, _ = grow(old, 2, width, mode="fpi")
@@ -90,7 +131,9 @@ def test_hidden_units_are_drawn_evenly_and_differently_by_seed() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_noise_only_where_a_unit_was_split(family: str) -> None:
-    """Oracle: growth without noise, the indicator C > 1 of the paper's equation, the standard deviation."""
+    """Oracle: growth without noise, the indicator C > 1 of the paper's equation, the standard
+    deviation.
+    """
     old = network(family)
     plain, _ = grow(old, 2, 20, mode="fpi")
     noisy, _ = grow(old, 2, 20, mode="fpi", noise=0.5)
@@ -111,17 +154,25 @@ def test_noise_only_where_a_unit_was_split(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_half_of_transformers_standard_deviation_is_the_noise_of_the_released_code(family: str) -> None:
-    """Oracle: the released code's standard deviation of 0.01, added here to growth without noise, bit for bit.
+def test_half_of_transformers_standard_deviation_is_the_noise_of_the_released_code(
+    family: str,
+) -> None:
+    """Oracle: the released code's standard deviation of 0.01, added here to growth without noise,
+    bit for bit.
 
-    Matrices draw their noise one after the other from a generator of the growth's seed, layers first.
+    Matrices draw their noise one after the other from a generator of the growth's seed, layers
+    first.
     """
     old = network(family)
     assert old.config.initializer_range == 0.02
-    quiet, loud = (find_places(grow(old, 3, 20, mode="fpi", noise=noise, seed=7)[0]) for noise in (0.0, 0.5))
+    quiet, loud = (
+        find_places(grow(old, 3, 20, mode="fpi", noise=noise, seed=7)[0]) for noise in (0.0, 0.5)
+    )
     generator = torch.Generator().manual_seed(7)
     for part in ("layers", "head"):
-        for plain, noisy in zip(*(list_parts(getattr(grown, part)) for grown in (quiet, loud)), strict=True):
+        for plain, noisy in zip(
+            *(list_parts(getattr(grown, part)) for grown in (quiet, loud)), strict=True
+        ):
             before, after = plain.read().weight, noisy.read().weight
             if before.dim() == 2:
                 drawn = torch.randn(before.shape, generator=generator, dtype=torch.float64)
@@ -131,14 +182,22 @@ def test_half_of_transformers_standard_deviation_is_the_noise_of_the_released_co
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_noise_is_a_share_of_what_new_weights_have(architecture: str) -> None:
-    """Oracle: 0.5 of 1/sqrt(inputs), over sqrt(2 layers) for what writes to the residual stream; after growth at the
-    size that grows."""
+    """Oracle: 0.5 of 1/sqrt(inputs), over sqrt(2 layers) for what writes to the residual stream;
+    after growth at the size that grows.
+    """
     torch.manual_seed(0)
-    model = build(architecture, 2, 64, Vocabulary(50), sequence_length=16, head_size=16, scaled=True).network
+    model = build(
+        architecture, 2, 64, Vocabulary(50), sequence_length=16, head_size=16, scaled=True
+    ).network
     for width in (96, 128):
         size, layers = model.config.hidden_size, model.config.num_hidden_layers
-        quiet, loud = (grow(model, layers + 1, width, mode="fpi", noise=noise, seed=1)[0] for noise in (0.0, 0.5))
-        for without, with_noise in zip(find_places(quiet).layers, find_places(loud).layers, strict=True):
+        quiet, loud = (
+            grow(model, layers + 1, width, mode="fpi", noise=noise, seed=1)[0]
+            for noise in (0.0, 0.5)
+        )
+        for without, with_noise in zip(
+            find_places(quiet).layers, find_places(loud).layers, strict=True
+        ):
             for part, name, inputs in (
                 ("attention", "query", size),
                 ("ffn", "up", size),
@@ -156,15 +215,19 @@ def test_noise_is_a_share_of_what_new_weights_have(architecture: str) -> None:
 
 
 def test_no_layer_is_copied_again_before_all_were() -> None:
-    """Oracle: own bookkeeping over the paper's ladder: 6, 8, 10, 11, 12 layers, and on to 16, across restarts."""
+    """Oracle: own bookkeeping over the paper's ladder: 6, 8, 10, 11, 12 layers, and on to 16,
+    across restarts.
+    """
     model = network("gpt2", layers=6, width=4)
     used = [False] * 6
     copied: list[int] = []
     for layers in (8, 10, 11, 12, 13, 16):
         model, record = grow(model, layers, 4, copied=copied, seed=layers)
-        assert [s for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True) if not is_copy] == [
-            *range(len(used))
-        ]
+        assert [
+            s
+            for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True)
+            if not is_copy
+        ] == [*range(len(used))]
         for position, is_copy in enumerate(record.layer_is_copy):
             if is_copy:
                 source = record.layer_sources[position]
@@ -172,7 +235,11 @@ def test_no_layer_is_copied_again_before_all_were() -> None:
                 if all(used):
                     used = [False] * len(used)
                 assert not used[source]
-        copies = [s for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True) if is_copy]
+        copies = [
+            s
+            for s, is_copy in zip(record.layer_sources, record.layer_is_copy, strict=True)
+            if is_copy
+        ]
         assert len(copies) == len(set(copies))
         used = [used[source] or source in copies for source in record.layer_sources]
         copied = list(record.copied)
@@ -188,8 +255,9 @@ def test_first_and_last_layers(choice: Any, source: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fpi_depth_is_a_plain_copy(family: str) -> None:
-    """Oracle: the old network run by hand with its layers in the recorded order. The second layer is copied:
-    ModernBERT's first has no norm, which its copy must have."""
+    """Oracle: the old network run by hand with its layers in the recorded order. The second layer
+    is copied: ModernBERT's first has no norm, which its copy must have.
+    """
     old = network(family)
     new, record = grow(old, 3, 16, mode="fpi", copied=[0])
     by_hand = copy.deepcopy(old)

@@ -1,5 +1,6 @@
-"""Files that people hand each other: none runs code, and no name leaves its place. Oracle: a file that code would make,
-which the same code makes where it is let."""
+"""Files that people hand each other: none runs code, and no name leaves its place. Oracle: a file
+that code would make, which the same code makes where it is let.
+"""
 
 from __future__ import annotations
 
@@ -109,8 +110,15 @@ def test_code_in_a_checkpoint_is_not_run(models: Models, tmp_path: Path) -> None
     models.first(tmp_path)
     folder = tmp_path / "model"
     (folder / CHECKSUMS).unlink()
-    (folder / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'made')!r})\nclass Evil: pass\n")
-    names = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification")
+    (folder / "evil.py").write_text(
+        f"import os\nos.mkdir({str(tmp_path / 'made')!r})\nclass Evil: pass\n"
+    )
+    names = (
+        "AutoConfig",
+        "AutoModel",
+        "AutoModelForCausalLM",
+        "AutoModelForSequenceClassification",
+    )
     for name, auto in (
         ("config", dict.fromkeys(names, "evil.Evil")),
         ("tokenizer_config", {"AutoTokenizer": ["evil.Evil"] * 2}),

@@ -1,4 +1,6 @@
-"""Texts that a suite may hold, one hostile to every format in each place: none is taken for markup or code."""
+"""Texts that a suite may hold, one hostile to every format in each place: none is taken for markup
+or code.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,21 @@ SUITE: dict[str, Any] = {
     "tables": ["main_pretraining", "main_downstream"],
     "methods": [],
     "rows": [{"method": "er", "name": HOSTILE}],
-    "domains": [{"name": name, "title": f"{HOSTILE}{name}", "train": [HOSTILE]} for name, _ in synthetic.DOMAINS],
+    "domains": [
+        {"name": name, "title": f"{HOSTILE}{name}", "train": [HOSTILE]}
+        for name, _ in synthetic.DOMAINS
+    ],
     "probes": [{"name": "p", "title": HOSTILE, "train": [HOSTILE]}],
-    "tasks": [{"name": "mnli", "title": HOSTILE, "domain": "wb", "train": HOSTILE, "dev": HOSTILE, "test": HOSTILE}],
+    "tasks": [
+        {
+            "name": "mnli",
+            "title": HOSTILE,
+            "domain": "wb",
+            "train": HOSTILE,
+            "dev": HOSTILE,
+            "test": HOSTILE,
+        }
+    ],
     "tokenizer": {"folder": HOSTILE},
     "model": {"ladder": [{"layers": 1, "hidden_size": 64}] * 5},
     "budget": {"unit": "steps", "amount": 9},
@@ -49,8 +63,9 @@ def test_no_text_of_a_suite_breaks_a_line(end: str, file: str) -> None:
 
 
 def test_no_text_is_markup_in_a_report(file: str, tmp_path: Path) -> None:
-    """Oracle: LaTeX's command and HTML's element stand nowhere as such; each row of a Markdown table has as
-    many cells; no name leaves its folder."""
+    """Oracle: LaTeX's command and HTML's element stand nowhere as such; each row of a Markdown
+    table has as many cells; no name leaves its folder.
+    """
     suite, folder = load_suite(file, SUITE), tmp_path / "all"
     [config] = methods.list_runs(suite)
     synthetic.write_as(folder / "runs", config, [f"stage{index}" for index in range(5)], finished=3)
@@ -61,7 +76,11 @@ def test_no_text_is_markup_in_a_report(file: str, tmp_path: Path) -> None:
 
 def check_report(out: Path) -> None:
     for path in out.rglob("*.*"):
-        text = path.read_text(encoding="utf-8") if path.suffix in (".tex", ".md", ".html", ".csv") else ""
+        text = (
+            path.read_text(encoding="utf-8")
+            if path.suffix in (".tex", ".md", ".html", ".csv")
+            else ""
+        )
         assert not (path.suffix in (".html", ".md") and re.search(r"(?<!\\)<script>x", text)), path
         assert not (path.suffix == ".tex" and "\\input" in text), path
         if path.suffix == ".md":
@@ -71,15 +90,26 @@ def check_report(out: Path) -> None:
 
 
 def test_no_text_is_code_in_a_batch_script(tmp_path: Path) -> None:
-    """Oracle: the shell's own rules: the text is one word, or a part of one, of a line; the lines are as many."""
-    names = [name for name, field in JobKind.model_fields.items() if field.annotation == (str | None)]
-    hostile: dict[str, Any] = dict.fromkeys(set(names) - {"mem_per_cpu", "mail_type", "python"}, HOSTILE)
+    """Oracle: the shell's own rules: the text is one word, or a part of one, of a line; the lines
+    are as many.
+    """
+    names = [
+        name for name, field in JobKind.model_fields.items() if field.annotation == (str | None)
+    ]
+    hostile: dict[str, Any] = dict.fromkeys(
+        set(names) - {"mem_per_cpu", "mail_type", "python"}, HOSTILE
+    )
     assert len(hostile) > 7
     for kind in ("train", "score", "report"):
         scripts = []
-        for settings in (dict.fromkeys(hostile, "x") | {"srun_args": ["x"]}, hostile | {"srun_args": [HOSTILE]}):
+        for settings in (
+            dict.fromkeys(hostile, "x") | {"srun_args": ["x"]},
+            hostile | {"srun_args": [HOSTILE]},
+        ):
             parameters = Slurm(**settings).list_parameters(kind, ["steps"])
-            scripts.append(_make_sbatch_string(command="true", folder=tmp_path, **parameters).splitlines())
+            scripts.append(
+                _make_sbatch_string(command="true", folder=tmp_path, **parameters).splitlines()
+            )
         assert len(scripts[0]) == len(scripts[1])
         lines = [line for line in scripts[1] if HOSTILE[:4] in line]
         assert len(lines) >= len(hostile)

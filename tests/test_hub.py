@@ -1,4 +1,6 @@
-"""Data sets of the Hub, read by the real library from local files in the shape of those that the suites name."""
+"""Data sets of the Hub, read by the real library from local files in the shape of those that the
+suites name.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def read(*sets: HubDataset) -> list[str]:
 
 
 def repository(folder: Path, configurations: dict[str, dict[str, str]]) -> Path:
-    """A data set with a card that names its configurations: of each its split and the pattern of its files."""
+    """A data set with a card that names its configurations: of each its split and the pattern of
+    its files.
+    """
     (folder / "data").mkdir(parents=True)
     lines = ["---", "configs:"]
     for name, files in configurations.items():
@@ -54,55 +58,94 @@ def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_a_configuration_of_parquet_or_json_lines_is_read(tmp_path: Path) -> None:
-    """Wikipedia, PG-19 and C4. Oracle: the texts that were written, in the order of the files, as many as asked for."""
+    """Wikipedia, PG-19 and C4. Oracle: the texts that were written, in the order of the files, as
+    many as asked for.
+    """
     wiki = repository(tmp_path / "wiki", {"20231101.en": {"train": "20231101.en/train-*"}})
     for part in range(2):
-        rows = [{"id": f"{i}", "url": "u", "title": "t", "text": f"article {part} {i}"} for i in range(5)]
+        rows = [
+            {"id": f"{i}", "url": "u", "title": "t", "text": f"article {part} {i}"}
+            for i in range(5)
+        ]
         parquet(wiki / f"20231101.en/train-0000{part}-of-00002.parquet", rows)
-    books = repository(tmp_path / "books", {"default": {"train": "data/train-*", "test": "data/test-*"}})
+    books = repository(
+        tmp_path / "books", {"default": {"train": "data/train-*", "test": "data/test-*"}}
+    )
     for split in ("train", "test"):
-        rows = [{"short_book_title": "b", "text": f"{split} " + f"a line {i}\n" * 30_000} for i in range(2)]
+        rows = [
+            {"short_book_title": "b", "text": f"{split} " + f"a line {i}\n" * 30_000}
+            for i in range(2)
+        ]
         parquet(books / f"data/{split}-00000-of-00001.parquet", rows)
     news = repository(
-        tmp_path / "news", {"realnewslike": {"train": "realnewslike/c4-train.*"}, "en": {"train": "en/*"}}
+        tmp_path / "news",
+        {"realnewslike": {"train": "realnewslike/c4-train.*"}, "en": {"train": "en/*"}},
     )
-    json_lines(news / "realnewslike/c4-train.00000-of-00512.json.gz", [{"text": "news", "timestamp": "", "url": ""}])
+    json_lines(
+        news / "realnewslike/c4-train.00000-of-00512.json.gz",
+        [{"text": "news", "timestamp": "", "url": ""}],
+    )
     json_lines(news / "en/c4-train.00000.json.gz", [{"text": "web", "timestamp": "", "url": ""}])
-    texts = read(HubDataset(path=str(wiki), name="20231101.en", documents=7), HubDataset(path=str(books)))
+    texts = read(
+        HubDataset(path=str(wiki), name="20231101.en", documents=7), HubDataset(path=str(books))
+    )
     assert texts[:7] == [f"article {number // 5} {number % 5}" for number in range(7)]
-    assert "".join(texts[7:]) == "".join("train " + f"a line {i}\n" * 30_000 for i in range(2)) and len(texts) > 9
+    assert (
+        "".join(texts[7:]) == "".join("train " + f"a line {i}\n" * 30_000 for i in range(2))
+        and len(texts) > 9
+    )
     assert read(HubDataset(path=str(news), name="realnewslike")) == ["news"]
 
 
 def test_files_are_read_whatever_their_other_columns_are(tmp_path: Path) -> None:
-    """Reviews, papers by field and articles. Oracle: the texts that were written; the library itself refuses them."""
+    """Reviews, papers by field and articles. Oracle: the texts that were written; the library
+    itself refuses them.
+    """
     papers = repository(
-        tmp_path / "papers", {"ComputerScience,2022-2022": {"train": "ComputerScience,2022-2022/train/*"}}
+        tmp_path / "papers",
+        {"ComputerScience,2022-2022": {"train": "ComputerScience,2022-2022/train/*"}},
     )
     for part, metadata in enumerate([{"year": 2022}, {"year": 2022, "fields": ["a"]}, None]):
-        rows = [{"text": f"paper {part} \u2028 {i}" if i else "", "metadata": metadata} for i in range(3)]
-        json_lines(papers / f"ComputerScience,2022-2022/train/Computer Science-2022.gz-000{part}.json.gz", rows)
+        rows = [
+            {"text": f"paper {part} \u2028 {i}" if i else "", "metadata": metadata}
+            for i in range(3)
+        ]
+        json_lines(
+            papers / f"ComputerScience,2022-2022/train/Computer Science-2022.gz-000{part}.json.gz",
+            rows,
+        )
     files = HubDataset(path=str(papers), files=("ComputerScience,2022-2022/train/*.json.gz",))
     assert read(files) == [f"paper {part} \u2028 {i}" for part in range(3) for i in (1, 2)]
     parquet(papers / "tables/1.parquet", [{"meta": {"body": "of a table"}, "text": "no"}])
     (papers / "tables/2.csv").write_text("title,text\nA,of a second\n")
     tables = [HubDataset(path=str(papers), files=("tables/*.parquet",), text_field="meta.body")]
-    tables.append(HubDataset(path=str(papers), files=("tables/2.csv",), text_field=("title", "text")))
+    tables.append(
+        HubDataset(path=str(papers), files=("tables/2.csv",), text_field=("title", "text"))
+    )
     assert read(*tables) == ["of a table", "A\n\nof a second"]
     with pytest.raises(DataError, match="Couldn't cast"):
         read(HubDataset(path=str(papers), name="ComputerScience,2022-2022"))
-    json_lines(tmp_path / "papers/raw/Books.jsonl", [{"text": "good", "images": []}, {"title": "no text"}])
+    json_lines(
+        tmp_path / "papers/raw/Books.jsonl", [{"text": "good", "images": []}, {"title": "no text"}]
+    )
     with pytest.raises(DataError, match=r"papers:1: .*'text'.* title"):
         read(HubDataset(path=str(papers), files=("raw/Books.jsonl",)))
 
 
 def test_the_suites_name_a_commit_of_each_data_set() -> None:
-    """Oracle: forty hexadecimal digits, which no push to the Hub moves; the four tasks that lack them are counted."""
+    """Oracle: forty hexadecimal digits, which no push to the Hub moves; the four tasks that lack
+    them are counted.
+    """
     for name, lacking in (("bert_base", 4), ("expand_size", 0)):
         suite = load_suite(name)
         tasks = [task.dataset.revision for task in suite.tasks if task.dataset]
-        named = [*filter(None, tasks), *(dataset.revision for domain in suite.domains for dataset in domain.datasets)]
+        named = [
+            *filter(None, tasks),
+            *(dataset.revision for domain in suite.domains for dataset in domain.datasets),
+        ]
         assert tasks.count(None) == lacking and len(named) > 4
         said = name_moving_sets(methods.list_runs(suite)[0])
-        assert said.count("zapsdcn/") == lacking and "wikimedia" not in said and "nyu-mll" not in said
+        assert (
+            said.count("zapsdcn/") == lacking and "wikimedia" not in said and "nyu-mll" not in said
+        )
         assert all(len(revision or "") == 40 and int(revision or "", 16) for revision in named)

@@ -1,4 +1,6 @@
-"""What identifies a result, docs/how_it_works.md: what has changed must not pass as what was trained."""
+"""What identifies a result, docs/how_it_works.md: what has changed must not pass as what was
+trained.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ import pytest
 
 import methods
 from benchmark.downstream.passages import Example
-from benchmark.downstream.tasks import find_example_keys, load_examples, make_score_key, select_scores
+from benchmark.downstream.tasks import (
+    find_example_keys,
+    load_examples,
+    make_score_key,
+    select_scores,
+)
 from benchmark.records import CURE, ScoreLine
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
@@ -51,8 +58,12 @@ class Mine(LifelongMethod):
         ("mine.py", METHOD.replace("    weight", '    """Mine."""\n\n    weight'), False),
     ],
 )
-def test_the_hash_of_a_methods_code(tmp_path: Path, monkeypatch, file: str, new: str, changes: bool) -> None:
-    """Oracle: by hand; what it takes from its package counts, comments, docstrings and other files do not."""
+def test_the_hash_of_a_methods_code(
+    tmp_path: Path, monkeypatch, file: str, new: str, changes: bool
+) -> None:
+    """Oracle: by hand; what it takes from its package counts, comments, docstrings and other files
+    do not.
+    """
 
     def hashed() -> str:
         hash_code.cache_clear()
@@ -75,7 +86,10 @@ def finished(tmp_path_factory) -> Path:
     """A folder with a suite that has been run."""
     folder = tmp_path_factory.mktemp("finished")
     suite = write(folder)
-    suite.write_text('tables = ["main_pretraining"]\n' + suite.read_text().replace('["naive", "er"]', '["naive"]'))
+    suite.write_text(
+        'tables = ["main_pretraining"]\n'
+        + suite.read_text().replace('["naive", "er"]', '["naive"]')
+    )
     monkey = pytest.MonkeyPatch()
     monkey.chdir(folder)
     assert main(["run", "tiny.toml", "--parallel", "1"]) == 0
@@ -106,17 +120,27 @@ def said(capsys, *arguments: str, status: int = 0) -> str:
     capsys.readouterr()
     assert main([*arguments]) == status
     captured = capsys.readouterr()
-    table = Path("report/tiny/main_pretraining.md").read_text() if arguments[0] == "report" and not status else ""
+    table = (
+        Path("report/tiny/main_pretraining.md").read_text()
+        if arguments[0] == "report" and not status
+        else ""
+    )
     return captured.out + captured.err + table
 
 
 def shown(capsys, *runs: str) -> str:
     """The row of the table."""
-    return next(line for line in said(capsys, "report", "tiny.toml", *runs).splitlines() if line.startswith("| Naive"))
+    return next(
+        line
+        for line in said(capsys, "report", "tiny.toml", *runs).splitlines()
+        if line.startswith("| Naive")
+    )
 
 
 def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, capsys) -> None:
-    """Oracle: a suite of that text in a folder of its own; and with the old text back, the old numbers."""
+    """Oracle: a suite of that text in a folder of its own; and with the old text back, the old
+    numbers.
+    """
     old, text = shown(capsys), (place / "b.jsonl").read_bytes()
     assert "1 done" in said(capsys, "status", "tiny.toml")
     edit(place)
@@ -134,7 +158,9 @@ def test_a_text_that_was_edited_is_not_the_one_that_was_trained_on(place: Path, 
 
 
 def test_records_of_another_text_are_neither_compared_nor_tracked(place: Path, capsys) -> None:
-    """Oracle: what is said before the text is edited, and why not after; of text that is not here all is believed."""
+    """Oracle: what is said before the text is edited, and why not after; of text that is not here
+    all is believed.
+    """
     said(capsys, "run", "tiny.toml", "--parallel", "1", "--runs", "own")
     commands = ["compare", "own", "own"], ["track", "tiny.toml", "--runs", "own", "--out", "events"]
     compared, tracked = (said(capsys, *command) for command in commands)
@@ -149,10 +175,16 @@ def test_records_of_another_text_are_neither_compared_nor_tracked(place: Path, c
 
 
 def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
-    """Oracle: the seed of the new text alone; where there is no text to tell, the newest run of the row tells."""
+    """Oracle: the seed of the new text alone; where there is no text to tell, the newest run of the
+    row tells.
+    """
     edit(place)
     said(capsys, "run", "tiny.toml", "--parallel", "1", "--seeds", "1")
-    new = next(line for line in said(capsys, "report", "tiny.toml", "--seeds", "1").splitlines() if "| Naive" in line)
+    new = next(
+        line
+        for line in said(capsys, "report", "tiny.toml", "--seeds", "1").splitlines()
+        if "| Naive" in line
+    )
     for _ in range(2):
         told = said(capsys, "report", "tiny.toml", "--seeds", "0,1")
         assert "Naive, seed 0: " in told and new in told
@@ -160,7 +192,9 @@ def test_seeds_of_a_row_have_one_text(place: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("change", ["touched", "moved", "gone"])
-def test_a_text_that_is_the_same_or_not_here_has_its_records(place: Path, capsys, change: str) -> None:
+def test_a_text_that_is_the_same_or_not_here_has_its_records(
+    place: Path, capsys, change: str
+) -> None:
     """Oracle: what was shown before; nothing is trained."""
     old, file = shown(capsys), place / "b.jsonl"
     if change == "moved":
@@ -177,20 +211,28 @@ def test_a_text_that_is_the_same_or_not_here_has_its_records(place: Path, capsys
 
 
 @pytest.mark.parametrize("edited", [True, False])
-def test_records_copied_without_prepared_text_are_of_what_prepare_finds(place: Path, capsys, edited: bool) -> None:
-    """Oracle: what was shown before, which is shown again after `prepare`, if and only if the text is the same."""
+def test_records_copied_without_prepared_text_are_of_what_prepare_finds(
+    place: Path, capsys, edited: bool
+) -> None:
+    """Oracle: what was shown before, which is shown again after `prepare`, if and only if the text
+    is the same.
+    """
     old = shown(capsys)
     shutil.rmtree(place / "runs" / "data")
     if edited:
         edit(place)
     assert "1 todo" in said(capsys, "status", "tiny.toml")
-    assert "| -- |" in shown(capsys) and "To train: 1" in said(capsys, "run", "tiny.toml", "--dry-run")
+    assert "| -- |" in shown(capsys) and "To train: 1" in said(
+        capsys, "run", "tiny.toml", "--dry-run"
+    )
     said(capsys, "prepare", "tiny.toml")
     assert (shown(capsys) == old) != edited
 
 
 def test_a_text_that_was_edited_is_seen_where_another_is_not_here(place: Path, capsys) -> None:
-    """Oracle: by hand. With one of two texts away nothing changes, until the other is edited, prepared or not."""
+    """Oracle: by hand. With one of two texts away nothing changes, until the other is edited,
+    prepared or not.
+    """
     old, text = shown(capsys), (place / "a.jsonl").read_bytes()
     (place / "a.jsonl").unlink()
     assert "1 done" in said(capsys, "status", "tiny.toml") and shown(capsys) == old
@@ -205,8 +247,13 @@ def test_a_text_that_was_edited_is_seen_where_another_is_not_here(place: Path, c
 
 
 def test_a_text_that_is_here_without_its_tokenizer_is_not_believed(place: Path, capsys) -> None:
-    """Oracle: by hand. What was trained is shown, with the tokenizer's folder away only where no text is here."""
-    made, suite = next((place / "runs/data/tokenizers").glob("*/tokenizer.json")), place / "tiny.toml"
+    """Oracle: by hand. What was trained is shown, with the tokenizer's folder away only where no
+    text is here.
+    """
+    made, suite = (
+        next((place / "runs/data/tokenizers").glob("*/tokenizer.json")),
+        place / "tiny.toml",
+    )
     model = json.loads(made.read_text())["model"]
     (place / "bpe").mkdir()
     (place / "bpe/vocab.json").write_text(json.dumps(model["vocab"]))
@@ -224,9 +271,13 @@ def test_a_text_that_is_here_without_its_tokenizer_is_not_believed(place: Path, 
 def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edited(
     place: Path, capsys, monkeypatch
 ) -> None:
-    """Oracle: by hand. Of the Hub, which is gone, all is believed; the other source tells, prepared or not."""
+    """Oracle: by hand. Of the Hub, which is gone, all is believed; the other source tells, prepared
+    or not.
+    """
     rows = [{"text": f"five six seven {number % 7} eight {number}"} for number in range(200)]
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: rows))
+    monkeypatch.setitem(
+        sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: rows)
+    )
     suite, runs = place / "tiny.toml", ("run", "tiny.toml", "--parallel", "1")
     mixed = 'sources = [{ train = ["./b.jsonl"] }, { datasets = [{ path = "toy/toy" }] }]'
     text = suite.read_text().replace('train = ["./b.jsonl"]', mixed)
@@ -244,8 +295,12 @@ def test_a_text_that_is_mixed_with_one_of_the_hub_is_not_believed_when_it_is_edi
         assert "error: dataset 'toy/toy'" in said(capsys, "prepare", "tiny.toml", status=2)
 
 
-def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place: Path, capsys, monkeypatch) -> None:
-    """Oracle: without the change, all is done. Naive says nothing of itself to keys, so the method says something."""
+def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(
+    place: Path, capsys, monkeypatch
+) -> None:
+    """Oracle: without the change, all is done. Naive says nothing of itself to keys, so the method
+    says something.
+    """
     for file in ("a.jsonl", "b.jsonl"):
         (place / file).unlink()
     assert "1 done" in said(capsys, "status", "tiny.toml")
@@ -254,7 +309,9 @@ def test_a_version_that_was_raised_is_another_method_where_no_text_is_too(place:
     assert "| -- |" in said(capsys, "report", "tiny.toml")
 
 
-def test_code_that_was_changed_without_its_version_is_said(place: Path, capsys, monkeypatch) -> None:
+def test_code_that_was_changed_without_its_version_is_said(
+    place: Path, capsys, monkeypatch
+) -> None:
     """Oracle: nothing is said before; the numbers stay."""
     old = shown(capsys)
     assert "! naive: " not in said(capsys, "status", "tiny.toml")
@@ -265,7 +322,9 @@ def test_code_that_was_changed_without_its_version_is_said(place: Path, capsys, 
 
 
 def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys) -> None:
-    """By hand: both suites are called tiny, which the error must say: their runs would pass for seeds of one row."""
+    """By hand: both suites are called tiny, which the error must say: their runs would pass for
+    seeds of one row.
+    """
     (place / "other").mkdir()
     shutil.copy("tiny.toml", "other")
     for other in ("tiny.toml", "other/tiny.toml"):
@@ -279,10 +338,15 @@ def test_two_suites_of_one_name_are_not_seeds_of_each_other(place: Path, capsys)
         (lambda lines: lines[0]["stages"].reverse(), "stage 0 "),
         (lambda lines: lines[0]["domains"].reverse(), "stage 0 "),
         (lambda lines: lines[0].update(seed=1), "seed 1 of run naive-s0-"),
-        (lambda lines: lines.append({"kind": "failed", "stage": 2, "error": ""}), "failed in stage 2, "),
+        (
+            lambda lines: lines.append({"kind": "failed", "stage": 2, "error": ""}),
+            "failed in stage 2, ",
+        ),
     ],
 )
-def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, change, message: str) -> None:
+def test_records_that_do_not_belong_together_are_refused(
+    place: Path, capsys, change, message: str
+) -> None:
     """Oracle: the message, with file and cure, where a run's lines were edited."""
     [file] = (place / "runs" / "suites" / "tiny").glob("*.jsonl")
     lines = read_lines(file)
@@ -293,8 +357,9 @@ def test_records_that_do_not_belong_together_are_refused(place: Path, capsys, ch
 
 
 def test_perplexities_that_were_edited_are_refused(place: Path, capsys) -> None:
-    """Oracle: bits per token over bits per byte are the bytes of a text's tokens, one number for all models, a start
-    model among them."""
+    """Oracle: bits per token over bits per byte are the bytes of a text's tokens, one number for
+    all models, a start model among them.
+    """
     [file] = (place / "runs/suites/tiny").glob("*.jsonl")
     run, *rest = read_lines(file)
     write_lines(file, [run | {"start": "m0"}, *rest])
@@ -304,7 +369,10 @@ def test_perplexities_that_were_edited_are_refused(place: Path, capsys) -> None:
     for of_stage, of_start, status in ((1, 1, 0), (2, 1, 2), (1, 2, 2)):
         bits = {name: value * of_stage for name, value in end["bits_per_byte"].items()}
         write_lines(stage, [*lines, end | {"bits_per_byte": bits}, done])
-        start = {"perplexity": end["perplexity"]["a"], "bits_per_byte": end["bits_per_byte"]["a"] * of_start}
+        start = {
+            "perplexity": end["perplexity"]["a"],
+            "bits_per_byte": end["bits_per_byte"]["a"] * of_start,
+        }
         line = {"kind": "later", "domain": "a", "text": run["texts"]["a"], **start}
         write_lines(place / "runs/starts/m0.jsonl", [line])
         told = said(capsys, "report", "tiny.toml", status=status)
@@ -312,19 +380,41 @@ def test_perplexities_that_were_edited_are_refused(place: Path, capsys) -> None:
 
 
 def test_scores_are_chosen_by_their_key() -> None:
-    """Oracle: by hand. A learning rate that was changed and changed back, fewer seeds, other examples, and a task
-    of another suite of the same name, each score telling itself by its number."""
-    task = {"name": "toy", "domain": "python", "train": "a", "dev": "b", "test": "c", "learning_rate": 1e-3}
+    """Oracle: by hand. A learning rate that was changed and changed back, fewer seeds, other
+    examples, and a task of another suite of the same name, each score telling itself by its number.
+    """
+    task = {
+        "name": "toy",
+        "domain": "python",
+        "train": "a",
+        "dev": "b",
+        "test": "c",
+        "learning_rate": 1e-3,
+    }
     trials = {"finetuning.seeds": 2, "finetuning.how": ["finetune"]}
-    suites = {rate: load_suite("demo", {"tasks": [task | {"learning_rate": rate}], **trials}) for rate in (1e-3, 2e-3)}
+    suites = {
+        rate: load_suite("demo", {"tasks": [task | {"learning_rate": rate}], **trials})
+        for rate in (1e-3, 2e-3)
+    }
 
     def score(number: float, rate: float, seed: int = 0, examples: str = "new") -> ScoreLine:
         suite = suites[rate]
         key = make_score_key("m1", suite.tasks[0], examples, suite.finetuning, "none", seed)
-        names: Any = {"task": "toy", "task_key": examples, "domain": "python", "prompt": "none", "metric": "accuracy"}
+        names: Any = {
+            "task": "toy",
+            "task_key": examples,
+            "domain": "python",
+            "prompt": "none",
+            "metric": "accuracy",
+        }
         return ScoreLine(key=key, seed=seed, dev=0.0, test=number, seconds=1.0, **names)
 
-    lines = [score(0.1, 1e-3, examples="old"), score(0.2, 1e-3), score(0.3, 1e-3, 1), score(0.4, 2e-3)]
+    lines = [
+        score(0.1, 1e-3, examples="old"),
+        score(0.2, 1e-3),
+        score(0.3, 1e-3, 1),
+        score(0.4, 2e-3),
+    ]
 
     def scores_in(suite: Suite, **examples: str) -> list[float]:
         return [line.test for line in select_scores(suite, "m1", lines, examples)]
@@ -332,21 +422,30 @@ def test_scores_are_chosen_by_their_key() -> None:
     assert scores_in(suites[1e-3]) == scores_in(suites[1e-3], toy="new") == [0.2, 0.3]
     assert scores_in(suites[2e-3]) == [0.4]
     assert scores_in(suites[1e-3], toy="old") == [0.1] and not scores_in(suites[2e-3], toy="old")
-    fewer = suites[1e-3].model_copy(update={"finetuning": suites[1e-3].finetuning.model_copy(update={"seeds": 1})})
+    fewer = suites[1e-3].model_copy(
+        update={"finetuning": suites[1e-3].finetuning.model_copy(update={"seeds": 1})}
+    )
     assert scores_in(fewer) == [0.2]
     assert not select_scores(suites[1e-3], "m2", lines, {})
 
 
-def test_examples_with_other_settings_are_not_those_that_were_scored(tmp_path: Path, monkeypatch) -> None:
+def test_examples_with_other_settings_are_not_those_that_were_scored(
+    tmp_path: Path, monkeypatch
+) -> None:
     """Oracle: by hand. A task of the Hub whose split is another, beside one that was read."""
     rows = [Example(f"text {number}", None, number % 2, "") for number in range(8)]
     monkeypatch.setattr("benchmark.downstream.tasks._read_hub", lambda *given: rows)
     task = {"name": "toy", "domain": "python", "dataset": {"path": "toy/toy"}}
-    first, other = (load_suite("demo", {"tasks": [task | {"dataset": {"path": "toy/toy", "test": of}}]}) for of in "ab")
+    first, other = (
+        load_suite("demo", {"tasks": [task | {"dataset": {"path": "toy/toy", "test": of}}]})
+        for of in "ab"
+    )
     store = Store(tmp_path)
     assert find_example_keys(first, store) == {}
     data = load_examples(first.tasks[0], (), store.data)
-    assert find_example_keys(first, store) == {"toy": data.key} and find_example_keys(other, store) == {"toy": ""}
+    assert find_example_keys(first, store) == {"toy": data.key} and find_example_keys(
+        other, store
+    ) == {"toy": ""}
 
 
 def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeypatch) -> None:
@@ -355,10 +454,16 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
     file.parent.mkdir()
     monkeypatch.setattr(
         "benchmark.downstream.tasks._read_hub",
-        lambda *given: [Example(line, None, line[-1], "") for line in file.read_text().splitlines()],
+        lambda *given: [
+            Example(line, None, line[-1], "") for line in file.read_text().splitlines()
+        ],
     )
     task = {"name": "toy", "domain": "python", "dataset": {"path": str(file.parent)}}
-    suite, store, keys = load_suite("demo", {"tasks": [task]}), Store(tmp_path / "runs"), list[str]()
+    suite, store, keys = (
+        load_suite("demo", {"tasks": [task]}),
+        Store(tmp_path / "runs"),
+        list[str](),
+    )
     for text in ("first 0\nsecond 1", "first 0\nother 1", "first 0\nsecond 1"):
         file.write_text(text)
         assert not keys or find_example_keys(suite, store)["toy"] not in keys[-1:]
@@ -368,7 +473,9 @@ def test_a_task_of_the_hub_in_a_folder_here_is_its_files(tmp_path: Path, monkeyp
 
 
 def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
-    """Oracle: settings recorded with a run may be of a method that is gone, and are believed; a suite's own are not."""
+    """Oracle: settings recorded with a run may be of a method that is gone, and are believed; a
+    suite's own are not.
+    """
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0]
     run = make_empty_run(config.describe())
     without_methods = Identities(Store(tmp_path), Mock(side_effect=ConfigError("gone")))
@@ -378,8 +485,12 @@ def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "told"), [("naive", False), ("pnn", True)])
-def test_who_is_told_domains_is_learned_from_the_method(method: str, told: bool, tmp_path: Path) -> None:
+def test_who_is_told_domains_is_learned_from_the_method(
+    method: str, told: bool, tmp_path: Path
+) -> None:
     """Oracle: how the models are made; no record says it, so that those of earlier years need not."""
-    config = methods.list_runs(load_suite(str(write(tmp_path))))[0].model_copy(update={"method": method})
+    config = methods.list_runs(load_suite(str(write(tmp_path))))[0].model_copy(
+        update={"method": method}
+    )
     identities = Identities(Store(tmp_path), methods.build)
     assert identities.leave_out(make_empty_run(config.describe()), config).reads_domain == told

@@ -1,4 +1,6 @@
-"""Intervals, tests and corrections: against scipy, by hand, and by how often they err in simulation."""
+"""Intervals, tests and corrections: against scipy, by hand, and by how often they err in
+simulation.
+"""
 
 import math
 
@@ -24,20 +26,30 @@ def test_an_interval_is_students():
 
 
 def test_an_interval_holds_what_all_values_share():
-    """Oracle: 20,000 draws: 95% of intervals hold the mean, and many fewer do without the shared error; without seeds'
-    own noise it is the normal one."""
+    """Oracle: 20,000 draws: 95% of intervals hold the mean, and many fewer do without the shared
+    error; without seeds' own noise it is the normal one.
+    """
     rng = np.random.default_rng(0)
     draws = rng.normal(0.0, 1.0, (6, 20_000)) + rng.normal(0.0, 0.5, 20_000)
     held = {
-        shared: np.mean([low <= 0 <= high for low, high in (inference.compute_interval(d, shared) for d in draws.T)])
+        shared: np.mean(
+            [
+                low <= 0 <= high
+                for low, high in (inference.compute_interval(d, shared) for d in draws.T)
+            ]
+        )
         for shared in (0.0, 0.25)
     }
     assert 0.94 < held[0.25] < 0.97 and held[0.0] < 0.9
-    assert inference.compute_interval([2.0, 2.0], 0.25) == pytest.approx((2 - 1.96 * 0.5, 2 + 1.96 * 0.5), abs=1e-3)
+    assert inference.compute_interval([2.0, 2.0], 0.25) == pytest.approx(
+        (2 - 1.96 * 0.5, 2 + 1.96 * 0.5), abs=1e-3
+    )
 
 
 def test_an_error_more_makes_no_interval_narrower():
-    """Oracle: the interval without it; Satterthwaite's alone is narrower by a tenth for three values."""
+    """Oracle: the interval without it; Satterthwaite's alone is narrower by a tenth for three
+    values.
+    """
     values = [1.0, 2.0, 3.0]
     assert inference.compute_interval(values, 0.03) == inference.compute_interval(values)
     assert inference.compute_interval(values, 3.0) < inference.compute_interval(values)
@@ -55,14 +67,18 @@ def test_the_variance_that_documents_bring_is_a_bootstraps():
 
 
 def test_p_values_are_students_but_not_below_those_of_equal_differences():
-    """Oracle: scipy's one-sided t tests, and a quarter to the power of the seeds; by hand, where there is no t."""
+    """Oracle: scipy's one-sided t tests, and a quarter to the power of the seeds; by hand, where
+    there is no t.
+    """
     rng = np.random.default_rng(3)
     excess = rng.normal(0.5, 1.0, (7, 5))
     above, below = inference.compute_one_sided_p(excess)
     floor = 0.25**7
     greater = scipy.stats.ttest_1samp(excess, 0.0, axis=0, alternative="greater").pvalue
     less = scipy.stats.ttest_1samp(excess, 0.0, axis=0, alternative="less").pvalue
-    assert above == pytest.approx(np.maximum(greater, floor)) and below == pytest.approx(np.maximum(less, floor))
+    assert above == pytest.approx(np.maximum(greater, floor)) and below == pytest.approx(
+        np.maximum(less, floor)
+    )
     odd = np.array([[1.0, 0.0, np.inf], [1.0, 0.0, 1.0], [1.0, 0.0, 2.0]])
     above, below = inference.compute_one_sided_p(odd)
     assert above.tolist() == [0.25**3, 1.0, 1.0] and below.tolist() == [1.0, 1.0, 1.0]
@@ -70,17 +86,25 @@ def test_p_values_are_students_but_not_below_those_of_equal_differences():
 
 
 def test_holms_correction():
-    """Oracle: by hand, Holm's steps 4 x 0.01, 3 x 0.02, 2 x 0.04, 0.5, never decreasing; columns are on their own."""
+    """Oracle: by hand, Holm's steps 4 x 0.01, 3 x 0.02, 2 x 0.04, 0.5, never decreasing; columns
+    are on their own.
+    """
     p = np.array([[0.04, 0.5], [0.01, 0.5], [0.5, 0.5], [0.02, 0.001]])
     expected = np.array([[0.08, 1.0], [0.04, 1.0], [0.5, 1.0], [0.06, 0.004]])
     np.testing.assert_allclose(inference.correct_by_holm(p), expected)
 
 
-@pytest.mark.parametrize(("tests", "seeds"), [(1, 3), (2, 3), (12, 4), (13, 5), (48, 5), (51, 5), (52, 6)])
+@pytest.mark.parametrize(
+    ("tests", "seeds"), [(1, 3), (2, 3), (12, 4), (13, 5), (48, 5), (51, 5), (52, 6)]
+)
 def test_the_fewest_seeds_that_decide(tests, seeds):
-    """Oracle: by hand, the least n with tests / 4**n of at most 0.05; and the p-values of equal differences."""
+    """Oracle: by hand, the least n with tests / 4**n of at most 0.05; and the p-values of equal
+    differences.
+    """
     assert inference.count_fewest_seeds(tests) == seeds
-    smallest = [float(inference.compute_one_sided_p(np.ones((n, 1)))[0][0]) for n in (seeds - 1, seeds)]
+    smallest = [
+        float(inference.compute_one_sided_p(np.ones((n, 1)))[0][0]) for n in (seeds - 1, seeds)
+    ]
     assert smallest[0] * tests > inference.ERRORS >= smallest[1] * tests
 
 
@@ -89,32 +113,40 @@ def test_the_detectable_effect_is_detected_in_four_of_five_cases(seeds, tests):
     """Oracle: drawing samples of that mean and testing them."""
     mean = inference.find_detectable_mean(2.0, seeds, tests)
     samples = np.random.default_rng(seeds).normal(mean, 2.0, (seeds, 20_000))
-    assert (inference.compute_one_sided_p(samples)[0] <= inference.ERRORS / tests).mean() == pytest.approx(
-        0.8, abs=0.01
-    )
+    assert (
+        inference.compute_one_sided_p(samples)[0] <= inference.ERRORS / tests
+    ).mean() == pytest.approx(0.8, abs=0.01)
     assert math.isnan(inference.find_detectable_mean(2.0, 4, 48))
 
 
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_card_is_wrong_in_at_most_five_percent(noise, difference):
-    """Oracle: simulation of all claims about the paper's methods, whose truth is known, with 2 to 20 seeds."""
+    """Oracle: simulation of all claims about the paper's methods, whose truth is known, with 2 to
+    20 seeds.
+    """
     wrong, _ = verdict_tables.simulate(CARD, noise, difference, 500)
     assert len(wrong) == 19 and wrong.max() <= 0.05, wrong
 
 
 def test_what_seeds_share_is_not_covered():
-    """Oracle: simulation: half a standard deviation that all seeds share makes more wrong cards the more seeds there
-    are; 500 cards err by 4.5% (three standard errors). docs/statistics.md says so, with 12.5% at six seeds."""
+    """Oracle: simulation: half a standard deviation that all seeds share makes more wrong cards the
+    more seeds there are; 500 cards err by 4.5% (three standard errors). docs/statistics.md says so,
+    with 12.5% at six seeds.
+    """
     [noise] = verdict_tables.SHARED
-    wrong = dict(zip(verdict_tables.SEEDS, verdict_tables.simulate(CARD, noise, "tied", 500)[0], strict=True))
+    wrong = dict(
+        zip(verdict_tables.SEEDS, verdict_tables.simulate(CARD, noise, "tied", 500)[0], strict=True)
+    )
     assert wrong[6] == pytest.approx(0.125, abs=0.045) and wrong[10] > 0.5
 
 
 @pytest.mark.parametrize("noise", NOISE)
 def test_a_card_of_one_claim(noise):
-    """Oracle: theory: with rows that tie Student's t is wrong in 5% of Gaussian cards, from the first seeds that can
-    decide; 20,000 cards err by 0.5% (three standard errors). Scores that are rounded make it 5.7%, see the table."""
+    """Oracle: theory: with rows that tie Student's t is wrong in 5% of Gaussian cards, from the
+    first seeds that can decide; 20,000 cards err by 0.5% (three standard errors). Scores that are
+    rounded make it 5.7%, see the table.
+    """
     wrong, _ = verdict_tables.simulate(ONE_CLAIM, noise, "tied", 20_000)
     assert wrong[0] == 0.0 and wrong.max() <= 0.057 + 0.005
     if noise == "Gaussian":
@@ -122,18 +154,28 @@ def test_a_card_of_one_claim(noise):
 
 
 def test_the_simulation_judges_as_cards_do():
-    """Oracle: the functions that a scorecard calls, one number of seeds and one claim after the other."""
+    """Oracle: the functions that a scorecard calls, one number of seeds and one claim after the
+    other.
+    """
     excess = verdict_tables.draw(CARD, "rounded to one sd", "weakly", 20).excess
     starts = np.cumsum([0, *CARD.sizes])
-    for seeds, p_values in zip(verdict_tables.SEEDS, verdict_tables.compute_p_values(CARD, excess), strict=True):
-        p = np.stack(inference.compute_one_sided_p(excess[:seeds])).transpose(2, 0, 1)  # comparisons, directions, cards
-        claims = [combine_p_values(p[start : start + size]) for start, size in zip(starts, CARD.sizes, strict=False)]
+    for seeds, p_values in zip(
+        verdict_tables.SEEDS, verdict_tables.compute_p_values(CARD, excess), strict=True
+    ):
+        p = np.stack(inference.compute_one_sided_p(excess[:seeds])).transpose(
+            2, 0, 1
+        )  # comparisons, directions, cards
+        claims = [
+            combine_p_values(p[start : start + size])
+            for start, size in zip(starts, CARD.sizes, strict=False)
+        ]
         np.testing.assert_allclose(p_values, np.array(claims).transpose(1, 0, 2), rtol=1e-6)
 
 
 @pytest.mark.parametrize("noise", ["Gaussian", "Student's t, 2 degrees", "Cauchy"])
 def test_intervals_hold_the_mean_as_often_as_they_say(noise):
-    """Oracle: simulation of scores, five fine-tunings for each pre-training seed; 10,000 intervals err by
-    0.7% (three standard errors)."""
+    """Oracle: simulation of scores, five fine-tunings for each pre-training seed; 10,000 intervals
+    err by 0.7% (three standard errors).
+    """
     for seeds in verdict_tables.SEEDS:
         assert verdict_tables.simulate_coverage(noise, seeds, 10_000) >= 0.943, seeds

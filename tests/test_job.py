@@ -1,4 +1,6 @@
-"""A job of Slurm from the inside: signals, and what it asks Slurm; tests/test_slurm.py has it on a cluster."""
+"""A job of Slurm from the inside: signals, and what it asks Slurm; tests/test_slurm.py has it on a
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from benchmark.locks import JOB
 from benchmark.training.processes import Sources, Stopped, Taken
 
 SOURCES = Sources.read()
-SLURM = {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "JOB_NODELIST": "n1", "NODEID": "0"}
+SLURM = {
+    "JOB_ID": "7",
+    "NTASKS": "1",
+    "PROCID": "0",
+    "LOCALID": "0",
+    "JOB_NODELIST": "n1",
+    "NODEID": "0",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +37,14 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One process of a job of Slurm, as its environment says."""
     for name, value in SLURM.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in (
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+    ):
         monkeypatch.setenv(name, "1")  # the job sets them; this puts them back
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     monkeypatch.setenv("SUBMITIT_FOLDER", str(tmp_path))
@@ -70,8 +86,9 @@ def run(*numbers: int, **of_unit: Any) -> None:
 
 
 def test_stop_signals() -> None:
-    """The rule of `StopSignals`: signals are noted, not obeyed at once; a second Ctrl-C insists; work that does not
-    poll is stopped at once."""
+    """The rule of `StopSignals`: signals are noted, not obeyed at once; a second Ctrl-C insists;
+    work that does not poll is stopped at once.
+    """
     outside = signal.getsignal(signal.SIGINT)
     with StopSignals(signal.SIGINT, signal.SIGTERM) as asked:
         assert not asked()
@@ -92,10 +109,17 @@ def test_stop_signals() -> None:
         ([TIME_OVER, signal.SIGTERM], "", 0, ["show", "requeue"]),
         ([signal.SIGTERM], "   PreemptTime=None\n", 143, ["show"]),
         # what scontrol of Slurm 22.05 said of one that gave way to another
-        ([signal.SIGTERM], "   PreemptEligibleTime=2026 PreemptTime=2026-11-23T02:49:30\n", 0, ["show", "requeue"]),
+        (
+            [signal.SIGTERM],
+            "   PreemptEligibleTime=2026 PreemptTime=2026-11-23T02:49:30\n",
+            0,
+            ["show", "requeue"],
+        ),
     ],
 )
-def test_who_is_queued_again(monkeypatch, numbers: list[int], told: str, code: int, asked: list[str]) -> None:
+def test_who_is_queued_again(
+    monkeypatch, numbers: list[int], told: str, code: int, asked: list[str]
+) -> None:
     """Oracle: the rule: whose time is over, or who gives way; not who is cancelled."""
     words: list[str] = []
     monkeypatch.setattr(commands, "ask", lambda *command: words.append(command[1]) or told)
@@ -111,7 +135,9 @@ def test_who_is_queued_again(monkeypatch, numbers: list[int], told: str, code: i
         (["Access/permission denied"], 1, "Access/permission denied"),
     ],
 )
-def test_a_silent_controller_is_asked_again(monkeypatch, capsys, answers: list[str], asked: int, told: str) -> None:
+def test_a_silent_controller_is_asked_again(
+    monkeypatch, capsys, answers: list[str], asked: int, told: str
+) -> None:
     """Oracle: the rule: one question each five seconds, until it answers or refuses."""
     calls = iter(answers)
 
@@ -146,8 +172,9 @@ def test_a_job_that_adds_nothing_ends_after_two_starts(monkeypatch) -> None:
 
 
 def test_a_job_goes_behind_the_one_that_has_what_it_needs(monkeypatch) -> None:
-    """Oracle: what Slurm is told. Where no job has it, or an earlier start of this one, or Slurm does not take it, it
-    waits, or looks again when it starts."""
+    """Oracle: what Slurm is told. Where no job has it, or an earlier start of this one, or Slurm
+    does not take it, it waits, or looks again when it starts.
+    """
     words: list[tuple[str, ...]] = []
     monkeypatch.setattr(commands, "ask", lambda *command: words.append(command[1:]) or "")
     with pytest.raises(SystemExit) as ended:
@@ -168,22 +195,28 @@ def test_a_job_goes_behind_the_one_that_has_what_it_needs(monkeypatch) -> None:
 
 
 def test_cores_of_a_job(monkeypatch) -> None:
-    """Oracle: by hand: of eight cores that it may run on two are the job's: nothing is pinned but on
-    a whole node."""
+    """Oracle: by hand: of eight cores that it may run on two are the job's: nothing is pinned but
+    on a whole node.
+    """
     monkeypatch.setattr(job, "list_physical_cores", lambda: [(core,) for core in range(8)])
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
     steps: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="steps")))
     seconds: Any = SimpleNamespace(config=SimpleNamespace(budget=SimpleNamespace(unit="seconds")))
     slots = Task((steps,), False, False, Path(), SOURCES, side_by_side=2)._make_slots()
     assert [(slot.cores, slot.threads) for slot in slots] == [((), 1)] * 2
-    assert [slot.cores for slot in Task((seconds,), False, True, Path(), SOURCES, side_by_side=2)._make_slots()] == [
+    assert [
+        slot.cores
+        for slot in Task((seconds,), False, True, Path(), SOURCES, side_by_side=2)._make_slots()
+    ] == [
         (0, 1, 2, 3),
         (4, 5, 6, 7),
     ]
 
 
 def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
-    """By hand: of an outer job's variables only SLURM_CONF, by which Slurm is reached, goes on to a command."""
+    """By hand: of an outer job's variables only SLURM_CONF, by which Slurm is reached, goes on to a
+    command.
+    """
     for key in ("SLURM_MEM_PER_CPU", "SQUEUE_STATES", "SLURM_CONF", "SLURM_JOB_ID"):
         monkeypatch.setenv(key, "x")
     kept = commands.ask("sh", "-c", "env")
@@ -194,10 +227,15 @@ def test_a_job_inherits_nothing_of_an_outer_one(monkeypatch) -> None:
 
 
 def test_a_job_finds_what_a_suite_calls_from_where_it_was_submitted(tmp_path, monkeypatch) -> None:
-    """Oracle: the folder of who submitted; a node that does not see it goes on, and says what it lacks."""
+    """Oracle: the folder of who submitted; a node that does not see it goes on, and says what it
+    lacks.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
-    for folder, seen in ((tmp_path / "mine", tmp_path / "mine"), (tmp_path / "gone", tmp_path / "mine")):
+    for folder, seen in (
+        (tmp_path / "mine", tmp_path / "mine"),
+        (tmp_path / "gone", tmp_path / "mine"),
+    ):
         unit: Any = Signalled([])
         Task((unit,), gpus=False, exclusive=True, folder=folder, sources=SOURCES)()
         assert Signalled.places[-1] == seen

@@ -1,4 +1,6 @@
-"""The states of a cluster's jobs, by its queue, their logs and their records; the cluster is a table in memory."""
+"""The states of a cluster's jobs, by its queue, their logs and their records; the cluster is a
+table in memory.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,37 @@ def test_states_of_jobs_in_the_queue(
 @pytest.mark.parametrize(
     ("said", "expected", "detail"),
     [
-        ("KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 1", "failed", ": KeyError: 'x'; 0 of"),
-        (f"KeyError: 'x'\n{CANCELLED.replace('JOB 12', 'STEP 12.0')} ***", "failed", ": KeyError: 'x'; 0 of"),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=12.0", "failed", " slurm.train.mem; 0 of"),
+        (
+            "KeyError: 'x'\nsrun: error: n1: task 0: Exited with exit code 1",
+            "failed",
+            ": KeyError: 'x'; 0 of",
+        ),
+        (
+            f"KeyError: 'x'\n{CANCELLED.replace('JOB 12', 'STEP 12.0')} ***",
+            "failed",
+            ": KeyError: 'x'; 0 of",
+        ),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0",
+            "failed",
+            " slurm.train.mem; 0 of",
+        ),
         (
             "slurmstepd: error: Step 12.0 exceeded memory limit (2 > 1), being killed",
             "failed",
             " slurm.train.mem; 0 of",
         ),
         (f"{CANCELLED} DUE TO TIME LIMIT ***", "interrupted", " slurm.train.time; 0 of"),
-        (f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***", "interrupted", " cancelled; 0 of"),
-        (f"{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143", "interrupted", " cancelled; 0 of"),
+        (
+            f"{CANCELLED} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***",
+            "interrupted",
+            " cancelled; 0 of",
+        ),
+        (
+            f"{CANCELLED} ***\nsrun: error: n1: task 0: Exited with exit code 143",
+            "interrupted",
+            " cancelled; 0 of",
+        ),
         ("", "interrupted", " before it began; 0 of"),
         (DONE, "todo", ""),
     ],
@@ -65,8 +87,9 @@ def test_states_of_jobs_in_the_queue(
 def test_how_a_job_ended_is_in_its_files(
     tiny: SuiteFolder, slurm: FakeSlurm, said: str, expected: str, detail: str
 ) -> None:
-    """Oracle: the words of Slurm 22.05 in the log of a job that has left the queue, and what submitit writes at the end
-    of one whose work is done: they say whose fault that is."""
+    """Oracle: the words of Slurm 22.05 in the log of a job that has left the queue, and what
+    submitit writes at the end of one whose work is done: they say whose fault that is.
+    """
     assert tiny.submit() == 0
     slurm.end([tiny.job("ER")], said)
     run = tiny.states()["ER"]
@@ -77,17 +100,24 @@ def test_how_a_job_ended_is_in_its_files(
     ("log", "expected", "detail"),
     [
         (
-            f"{CANCELLED} ***\nsubmitit INFO - Starting with JobEnvironment()\nsubmitit INFO - Loading",
+            f"{CANCELLED} ***\nsubmitit INFO - Starting with JobEnvironment()\nsubmitit INFO - "
+            "Loading",
             "interrupted",
             "cancelled",
         ),
-        ("/var/spool/job12: line 5: module: command not found\n", "failed", ": module: command not found"),
+        (
+            "/var/spool/job12: line 5: module: command not found\n",
+            "failed",
+            ": module: command not found",
+        ),
     ],
 )
 def test_how_a_job_ended_that_had_nothing_to_say(
     tiny: SuiteFolder, slurm: FakeSlurm, log: str, expected: str, detail: str
 ) -> None:
-    """Oracle: what stands in the log before a start that a signal ended at once, or in place of any start."""
+    """Oracle: what stands in the log before a start that a signal ended at once, or in place of any
+    start.
+    """
     assert tiny.submit() == 0
     slurm.end([tiny.job("ER")], "x")
     Path(next(listed.log for listed in tiny.jobs() if listed.id == tiny.job("ER"))).write_text(log)
@@ -96,8 +126,9 @@ def test_how_a_job_ended_that_had_nothing_to_say(
 
 
 def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: by hand: a job that was preempted and then failed. `run` submits what it did, and a report, and
-    the next call nothing."""
+    """Oracle: by hand: a job that was preempted and then failed. `run` submits what it did, and a
+    report, and the next call nothing.
+    """
     assert tiny.submit() == 0
     job = tiny.job("ER")
     slurm.end([id for id in slurm.jobs if id != job], DONE)
@@ -106,15 +137,21 @@ def test_only_the_last_start_of_a_job_counts(tiny: SuiteFolder, slurm: FakeSlurm
     log = Path(next(listed.log for listed in tiny.jobs() if listed.id == job))
     log.write_text(log.read_text().replace("epoch", f"{CANCELLED} DUE TO PREEMPTION ***", 1))
     [failed] = tiny.jobs()
-    assert (failed.state, failed.restarts) == ("failed", 1) and failed.detail.endswith(": KeyError: 'x'")
+    assert (failed.state, failed.restarts) == ("failed", 1) and failed.detail.endswith(
+        ": KeyError: 'x'"
+    )
     before = len(tiny.waves())
     more = ("--methods", "er", "--retry-failed")
     assert tiny.submit(*more) == 0 and tiny.submit(*more) == 0
     assert [wave["kind"] for wave in tiny.waves()[before:]] == ["prepare", "train", "report"]
 
 
-def test_what_is_next_does_jobs_again_that_are_no_runs(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: what the command that `status` names submits: a measure, or a report, that failed or was cancelled."""
+def test_what_is_next_does_jobs_again_that_are_no_runs(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: what the command that `status` names submits: a measure, or a report, that failed or
+    was cancelled.
+    """
     tiny.write(ROWS[0])
     tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
     assert tiny.call("run") == 0
@@ -132,22 +169,28 @@ def test_what_is_next_does_jobs_again_that_are_no_runs(tiny: SuiteFolder, slurm:
         capsys.readouterr()
         assert tiny.call("status", "--set", TABLES) == bool(more)
         told = capsys.readouterr().out.splitlines()[-1]
-        assert told.startswith("next: `python run_all.py run ") and ("--retry-failed" in told) == bool(more)
+        assert told.startswith("next: `python run_all.py run ") and (
+            "--retry-failed" in told
+        ) == bool(more)
         before = len(tiny.waves())
         assert tiny.submit("--set", TABLES, *more) == 0
         assert [wave["kind"] for wave in tiny.waves()[before:]] == kinds
 
 
 def test_what_a_job_said_last_is_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the log, of which srun's own words come last; its folder once, and no log that is not there. How often
-    jobs were started, and a line for those that are alike, by hand."""
+    """Oracle: the log, of which srun's own words come last; its folder once, and no log that is not
+    there. How often jobs were started, and a line for those that are alike, by hand.
+    """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.submit() == 0
     naive, er = tiny.job("Naive"), tiny.job("ER")
     slurm.restarts |= {"105": 2, er: 4}
     slurm.end(["100", "101", "102"], DONE)
     slurm.end([er, "104_0", "104_1"])
-    slurm.end([naive], "UserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n")
+    slurm.end(
+        [naive],
+        "UserError: torch finds none on n1\nsrun: error: n1: exit code 1\nslurmstepd: error: x\n",
+    )
     log = Path(next(listed.log for listed in tiny.jobs() if listed.id == naive))
     for score in ("104_0", "104_1"):
         Path(next(listed.log for listed in tiny.jobs() if listed.id == score)).unlink()

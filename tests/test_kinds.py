@@ -1,4 +1,6 @@
-"""What columns (PNN), adapters (LoRA) and experts (Lifelong-MoE) have in common: streams, rows, folders."""
+"""What columns (PNN), adapters (LoRA) and experts (Lifelong-MoE) have in common: streams, rows,
+folders.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ BY_DOMAIN = ("pnn", "lora")
 
 @pytest.mark.parametrize("method", BY_DOMAIN)
 def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
-    """Oracle: in a whole run, the perplexity on each domain at the end of its stage is that at the end of the stream,
-    to the last digit, so that AP+ is 0, and not that before its stage."""
+    """Oracle: in a whole run, the perplexity on each domain at the end of its stage is that at the
+    end of the stream, to the last digit, so that AP+ is 0, and not that before its stage.
+    """
     tiny = TinyRuns(method, methods.build, tmp_path)
     run = tiny.make_run(tiny.make_config("gpt"), "run")
     run.train()
@@ -44,30 +47,42 @@ def test_a_stream_forgets_exactly_nothing(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BY_DOMAIN)
 def test_rows_are_read_as_their_domain_says(kind: str) -> None:
-    """Oracle: each row alone. The domain that has nothing of its own yet (3) is read as the newest (2)."""
+    """Oracle: each row alone. The domain that has nothing of its own yet (3) is read as the newest
+    (2).
+    """
     model = KINDS[kind]("gpt").eval()
     tokens, positions = rows(5)
     domains = torch.tensor([2, 0, 3, 1, 0])
     for compute in (lambda t, d, p: model(t, d, p), lambda t, d, p: model.hidden(t, d)):
         alone = [compute(tokens[[i]], domains[[i]].clamp(max=2), positions[[i]]) for i in range(5)]
-        torch.testing.assert_close(compute(tokens, domains, positions), torch.cat(alone), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            compute(tokens, domains, positions), torch.cat(alone), rtol=1e-5, atol=1e-6
+        )
     assert not torch.equal(model(tokens[[1]], torch.tensor([1]), positions[[1]]), alone[1])
 
 
-@pytest.mark.parametrize(("kind", "newest"), [("pnn", ("network.", "laterals.1.")), ("lora", ("adapters.1.",))])
+@pytest.mark.parametrize(
+    ("kind", "newest"), [("pnn", ("network.", "laterals.1.")), ("lora", ("adapters.1.",))]
+)
 def test_only_what_is_newest_learns(kind: str, newest: tuple[str, ...]) -> None:
-    """Oracle: three steps of AdamW with weight decay leave all else bitwise as it was, and move every new tensor."""
+    """Oracle: three steps of AdamW with weight decay leave all else bitwise as it was, and move
+    every new tensor.
+    """
     model = KINDS[kind]("bert").train()
     tokens, positions = rows(16)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     optimizer = torch.optim.AdamW(trained.values(), lr=1e-2, weight_decay=0.1)
     for _ in range(3):
         optimizer.zero_grad()
         logits = model(tokens, of(2, 16), positions)
         F.cross_entropy(logits.flatten(0, 1), tokens.gather(1, positions).flatten()).backward()
         optimizer.step()
-    moved = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    moved = {
+        name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])
+    }
     assert trained.keys() <= moved and all(name.startswith(newest) for name in moved)
 
 
@@ -81,17 +96,23 @@ def test_a_saved_model_computes_the_same(kind: str, architecture: str, tmp_path:
     loaded = load(tmp_path / "model")
     tokens, positions = rows()
     for domain in range(4):
-        assert torch.equal(loaded(tokens, of(domain), positions), model(tokens, of(domain), positions))
+        assert torch.equal(
+            loaded(tokens, of(domain), positions), model(tokens, of(domain), positions)
+        )
     assert not loaded.training and loaded.state_dict().keys() == model.state_dict().keys()
     if kind in BY_DOMAIN:
-        assert [p.requires_grad for p in loaded.parameters()] == [p.requires_grad for p in model.parameters()]
+        assert [p.requires_grad for p in loaded.parameters()] == [
+            p.requires_grad for p in model.parameters()
+        ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: Path) -> None:
-    """Oracle: the model's hidden states in the part of the task's domain; padding at the right changes nothing."""
+    """Oracle: the model's hidden states in the part of the task's domain; padding at the right
+    changes nothing.
+    """
     model = KINDS[kind](architecture).eval()
     model.save(tmp_path / "model", tokenizer())
     tokens, _ = rows()
@@ -103,4 +124,6 @@ def test_what_is_fine_tuned_of_a_model(kind: str, architecture: str, tmp_path: P
         assert all(parameter.requires_grad for parameter in encoder.parameters())
         hidden, short = model.hidden(tokens, of(index)), model.hidden(tokens[[1], :7], of(index, 1))
         torch.testing.assert_close(encoder.encode(tokens), hidden, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(encoder.encode(padded, mask.bool())[1, :7], short[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            encoder.encode(padded, mask.bool())[1, :7], short[0], rtol=1e-4, atol=1e-5
+        )

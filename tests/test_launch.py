@@ -36,8 +36,9 @@ def test_keys_are_those_of_submitit() -> None:
 
 
 def test_a_section_takes_every_key(tiny: SuiteFolder) -> None:
-    """Oracle: the keys of `[slurm]` but its sections; those of centres by the words of the batch script. A job that is
-    one process says so of keys that are for several."""
+    """Oracle: the keys of `[slurm]` but its sections; those of centres by the words of the batch
+    script. A job that is one process says so of keys that are for several.
+    """
     assert set(JobKind.model_fields) == set(Slurm.model_fields) - {*KINDS}
     sections = """account = "gpu-hours"
 mem = "64GB"
@@ -54,19 +55,34 @@ mail_type = "END"
 mail_user = "me@example.org"
 """
     slurm = load_suite(str(tiny.write(NAIVE, slurm=sections).file)).slurm
-    scripts = {kind: _make_sbatch_string("true", "logs", **slurm.list_parameters(kind, ["steps"])) for kind in KINDS}
-    prepare = ("account=cpu-hours", "reservation=course", "nodelist='n[1-2]'", "mem-per-cpu=4GB", "exclusive")
+    scripts = {
+        kind: _make_sbatch_string("true", "logs", **slurm.list_parameters(kind, ["steps"]))
+        for kind in KINDS
+    }
+    prepare = (
+        "account=cpu-hours",
+        "reservation=course",
+        "nodelist='n[1-2]'",
+        "mem-per-cpu=4GB",
+        "exclusive",
+    )
     assert all(f"#SBATCH --{word}\n" in scripts["prepare"] for word in (*prepare, "signal=USR2@30"))
     assert "module load x" in scripts["prepare"] and "--mem=" not in scripts["prepare"]
     for kind in ("train", "score", "measure", "report"):
-        assert "#SBATCH --account=gpu-hours\n" in scripts[kind] and "#SBATCH --mem=64GB\n" in scripts[kind]
+        assert (
+            "#SBATCH --account=gpu-hours\n" in scripts[kind]
+            and "#SBATCH --mem=64GB\n" in scripts[kind]
+        )
         assert not [word for word in (*prepare[1:], "module load x") if word in scripts[kind]]
-        assert ("#SBATCH --mail-type=END\n#SBATCH --mail-user=me@example.org\n" in scripts[kind]) == (kind == "report")
+        assert (
+            "#SBATCH --mail-type=END\n#SBATCH --mail-user=me@example.org\n" in scripts[kind]
+        ) == (kind == "report")
 
 
 def test_a_section_takes_the_place_of_other_ways_to_say_it(tiny: SuiteFolder) -> None:
-    """Oracle: by hand, as sbatch would refuse both: a job asks in one way for its memory, the section's if that says
-    it."""
+    """Oracle: by hand, as sbatch would refuse both: a job asks in one way for its memory, the
+    section's if that says it.
+    """
     sections = """mem_per_cpu = "4GB"
 [slurm.prepare]
 mem = "64GB"
@@ -80,8 +96,9 @@ mem = "64GB"
 
 
 def test_models_are_scored_where_they_were_trained(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: scores and measures ask for what training does, but for one GPU, and for what their own sections
-    say. Nothing else needs a GPU."""
+    """Oracle: by hand: scores and measures ask for what training does, but for one GPU, and for
+    what their own sections say. Nothing else needs a GPU.
+    """
     sections = """partition = "cpu"
 qos = "low"
 [slurm.train]
@@ -115,7 +132,8 @@ gpus_per_node = 0
     ],
 )
 def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, gres: str | None) -> None:
-    """Oracle: the syntax of sbatch's --gres and --gpus-per-node; a process a GPU, and GPU-hours of them all.
+    """Oracle: the syntax of sbatch's --gres and --gpus-per-node; a process a GPU, and GPU-hours of
+    them all.
 
     A job that scores has one of the same type.
     """
@@ -125,13 +143,19 @@ def test_types_of_gpus_are_counted(settings: dict[str, Any], gpus: int, gres: st
 
 
 def row_with(tiny: SuiteFolder, what: str, slurm: str = "") -> RunConfig:
-    return tiny.write(f'{{ name = "x", method = "er", set = {{ {what} }} }}', slurm=slurm).config("x")
+    return tiny.write(f'{{ name = "x", method = "er", set = {{ {what} }} }}', slurm=slurm).config(
+        "x"
+    )
 
 
 def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> None:
     """Oracle: the same row without it: its id, what records say of it, and the keys of its stages."""
     plain, asks = row_with(tiny, ""), row_with(tiny, '"slurm.nodes" = 2', 'partition = "main"')
-    assert plain.slurm is None and asks.slurm and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
+    assert (
+        plain.slurm is None
+        and asks.slurm
+        and (asks.slurm.nodes, asks.slurm.partition) == (2, "main")
+    )
     assert (asks.id, asks.describe()) == (plain.id, plain.describe())
     survey = tiny.survey()
     assert survey.plan_keys(asks) == survey.plan_keys(plain)
@@ -140,21 +164,28 @@ def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> Non
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        *(({"slurm.gpus_per_node": wrong}, "gpus_per_node") for wrong in (-1, "a100:", "a100:0", "four")),
+        *(
+            ({"slurm.gpus_per_node": wrong}, "gpus_per_node")
+            for wrong in (-1, "a100:", "a100:0", "four")
+        ),
         ({"slurm.partitoin": "gpu"}, r"did you mean 'partition'\?\); there are account, "),
         ({"slurm.score.tiem": 5}, "slurm.score.tiem: no such key"),
         ({"slurm.score.nodes": 2}, r"\bscore\.nodes: "),
         ({"slurm.time": 2}, "signal_delay_s 120 .* 2 minutes"),
     ],
 )
-def test_what_cannot_be_asked_for(settings: dict[str, Any], message: str, tiny: SuiteFolder) -> None:
+def test_what_cannot_be_asked_for(
+    settings: dict[str, Any], message: str, tiny: SuiteFolder
+) -> None:
     """Oracle: the message names the key, and what may stand there."""
     with pytest.raises(ConfigError, match=message):
         load_suite(str(tiny.file), settings)
 
 
 def test_whole_nodes_under_a_wall_time() -> None:
-    """The rule of docs/slurm_details.md: a budget in seconds asks for whole nodes, unless `exclusive = false`."""
+    """The rule of docs/slurm_details.md: a budget in seconds asks for whole nodes, unless
+    `exclusive = false`.
+    """
     assert Slurm().takes_whole_nodes("seconds") is True
     assert Slurm().takes_whole_nodes("steps") is False
     assert Slurm(exclusive=False).takes_whole_nodes("seconds") is False
@@ -162,7 +193,9 @@ def test_whole_nodes_under_a_wall_time() -> None:
 
 
 def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) -> None:
-    """The rules of docs/slurm*.md: the suite's own settings win, `--set` over both; the file holds [slurm] alone."""
+    """The rules of docs/slurm*.md: the suite's own settings win, `--set` over both; the file holds
+    [slurm] alone.
+    """
     monkeypatch.setattr(load, "SITE", tmp_path / "site.toml")
     load.SITE.write_text('[slurm]\npartition = "gpu"\nnodes = 4\n')
     tiny.write(NAIVE, slurm="nodes = 2")
@@ -180,8 +213,10 @@ def test_a_site_file_gives_defaults(tiny: SuiteFolder, tmp_path, monkeypatch) ->
 
 
 def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
-    """By hand, the lines of each run: all are done, then nothing; a failed one only when asked. Decay makes weights
-    -99-fold a step. A run that was killed after its last stage, before it said that it is done, says so next time."""
+    """By hand, the lines of each run: all are done, then nothing; a failed one only when asked.
+    Decay makes weights -99-fold a step. A run that was killed after its last stage, before it said
+    that it is done, says so next time.
+    """
     tiny.write(
         NAIVE,
         '{ method = "naive", name = "hot", set = { "training.learning_rate" = 100.0, "training.weight_decay" = 1.0 } }',
@@ -201,7 +236,9 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
 
 
 def test_without_slurm_the_error_says_so(tiny: SuiteFolder, monkeypatch, capsys) -> None:
-    """By hand: no program of Slurm is in PATH, a mistake that the user can cure by `--executor local`."""
+    """By hand: no program of Slurm is in PATH, a mistake that the user can cure by `--executor
+    local`.
+    """
     monkeypatch.setenv("PATH", "/nowhere")
     assert tiny.call("run", "--executor", "slurm") == 2
     assert "--executor local" in capsys.readouterr().err

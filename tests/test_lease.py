@@ -40,8 +40,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    """Oracle: arithmetic. Each process, on a machine of its own, adds one to a file so many times; what two added at
-    the same time would count once."""
+    """Oracle: arithmetic. Each process, on a machine of its own, adds one to a file so many times;
+    what two added at the same time would count once.
+    """
     path = tmp_path / "count"
     path.write_text("0")
     command = [sys.executable, "-c", COUNTS]
@@ -51,14 +52,20 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
-    """Oracle: the contract: none may wait for what nobody has. The owner lives until it is killed, by its number."""
+    """Oracle: the contract: none may wait for what nobody has. The owner lives until it is killed,
+    by its number.
+    """
     code = "import sys, time; from pathlib import Path; from benchmark.locks import Lease\n"
     code += "Lease(Path(sys.argv[1])).acquire(); print(flush=True); time.sleep(600)"
     command = [sys.executable, "-c", code, str(tmp_path / "lock")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as other:
         assert other.stdout and other.stdout.readline()
         mine = Lease(tmp_path / "lock")
-        assert not mine.try_acquire() and mine.is_taken() and mine.name_owner().startswith(f"process {other.pid} on ")
+        assert (
+            not mine.try_acquire()
+            and mine.is_taken()
+            and mine.name_owner().startswith(f"process {other.pid} on ")
+        )
         other.kill()
     assert not mine.is_taken() and mine.try_acquire() and mine.name_owner().startswith(ME)
     mine.release()
@@ -72,10 +79,14 @@ def test_who_only_asks_creates_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_silent_lose_what_they_have_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the rule: after 100 s of watching without a sign of life, and one sign is enough to keep it.
+def test_the_silent_lose_what_they_have_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the rule: after 100 s of watching without a sign of life, and one sign is enough to
+    keep it.
 
-    Who watches may be another each time; what passes while the watcher itself stands still is not watched.
+    Who watches may be another each time; what passes while the watcher itself stands still is not
+    watched.
     """
     first = Lease(tmp_path / "lock")
     first.acquire()
@@ -103,8 +114,12 @@ def test_the_silent_lose_what_they_have_to_others(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b'{"pid": "x"}'])
-def test_who_died_before_it_said_who_it_is_does_not_keep_it(content: bytes, tmp_path: Path, monkeypatch) -> None:
-    """Oracle: the rule: a file without an owner, as a kill leaves it between two system calls, has a lifetime too."""
+def test_who_died_before_it_said_who_it_is_does_not_keep_it(
+    content: bytes, tmp_path: Path, monkeypatch
+) -> None:
+    """Oracle: the rule: a file without an owner, as a kill leaves it between two system calls, has
+    a lifetime too.
+    """
     (tmp_path / "lock.1").write_bytes(content)
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -131,10 +146,15 @@ def test_a_lock_that_is_removed_meanwhile_is_somebody_elses(tmp_path: Path, monk
     mine.release()
 
 
-@pytest.mark.parametrize(("silent", "taken"), [(0, True), (EXPIRES - BEAT, True), (EXPIRES + BEAT, False)])
-def test_a_dead_machines_lock_is_not_told_of_for_ever(silent: float, taken: bool, tmp_path: Path, monkeypatch) -> None:
-    """The rule: another machine's lock is told of for 100 s after its last sign of life, one of this machine as long as
-    its process lives."""
+@pytest.mark.parametrize(
+    ("silent", "taken"), [(0, True), (EXPIRES - BEAT, True), (EXPIRES + BEAT, False)]
+)
+def test_a_dead_machines_lock_is_not_told_of_for_ever(
+    silent: float, taken: bool, tmp_path: Path, monkeypatch
+) -> None:
+    """The rule: another machine's lock is told of for 100 s after its last sign of life, one of
+    this machine as long as its process lives.
+    """
     first = Lease(tmp_path / "lock")
     first.acquire()
     then = time.time() - silent

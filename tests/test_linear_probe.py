@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,14 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 def long(data: TaskData) -> TaskData:
     """Texts of one to five windows."""
-    of = lambda rows: tuple(replace(e, text="cat dog elk " * (i % 8) + e.text) for i, e in enumerate(rows))  # noqa: E731
-    return TaskData(data.task, data.labels, of(data.train), of(data.dev), of(data.test))
+
+    def lengthen(rows: Sequence[Example]) -> tuple[Example, ...]:
+        words = "cat dog elk "
+        return tuple(replace(row, text=words * (i % 8) + row.text) for i, row in enumerate(rows))
+
+    return TaskData(
+        data.task, data.labels, lengthen(data.train), lengthen(data.dev), lengthen(data.test)
+    )
 
 
 def mean_by_hand(network: Any, ids: list[int], before: list[int]) -> np.ndarray:
@@ -49,14 +56,23 @@ def mean_by_hand(network: Any, ids: list[int], before: list[int]) -> np.ndarray:
     return torch.cat(states).mean(0).numpy()
 
 
-@pytest.mark.parametrize(("architecture", "prompt"), [("gpt", "right"), ("gpt", "none"), ("bert", "right")])
-def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, architecture, prompt):
-    """Oracle: transformers' own body window by window, and scikit-learn; C is the best of four on dev."""
+@pytest.mark.parametrize(
+    ("architecture", "prompt"), [("gpt", "right"), ("gpt", "none"), ("bert", "right")]
+)
+def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(
+    folders, architecture, prompt
+):
+    """Oracle: transformers' own body window by window, and scikit-learn; C is the best of four on
+    dev.
+    """
     folder, data = folders[architecture], long(data_of(60, 40))
     network = AutoModel.from_pretrained(folder).eval()
     bos, bpe = SavedModel(folder).special.bos, tokenizer()
     before = [bos, bpe.get_vocab_size() + DOMAINS.index("two")] if prompt == "right" else [bos]
-    by_hand = {s: [mean_by_hand(network, bpe.encode(e.text).ids, before) for e in getattr(data, s)] for s in SPLITS}
+    by_hand = {
+        s: [mean_by_hand(network, bpe.encode(e.text).ids, before) for e in getattr(data, s)]
+        for s in SPLITS
+    }
     features = compute_features(SavedModel(folder), data, prompt, 64)
     for split in SPLITS:
         np.testing.assert_allclose(features[split], by_hand[split], atol=2e-6)
@@ -65,7 +81,10 @@ def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, a
         model = LogisticRegression(C=strength, max_iter=300)
         model.fit(scaler.transform(features["train"]), data.list_targets("train"))
         said = {split: model.predict(scaler.transform(features[split])) for split in SPLITS[1:]}
-        of = {split: accuracy_score(data.list_targets(split), classes) for split, classes in said.items()}
+        of = {
+            split: accuracy_score(data.list_targets(split), classes)
+            for split, classes in said.items()
+        }
         tried.append((of["dev"], of["test"]))
     line = score_probe(SavedModel(folder), data, prompt, 64)
     assert (line.dev, line.test) == max(tried, key=lambda pair: pair[0])  # the first of equals
@@ -75,9 +94,17 @@ def test_a_probe_is_logistic_regression_on_mean_states_of_all_windows(folders, a
 def test_a_pair_is_compared(folders):
     """Oracle: the features of either text alone, and their difference and product."""
     data = data_of(12, 8)
-    pairs = {s: tuple(replace(e, text_pair="cat " * i + "dog") for i, e in enumerate(getattr(data, s))) for s in SPLITS}
-    second = {s: tuple(replace(e, text=e.text_pair, text_pair=None) for e in pairs[s]) for s in SPLITS}
-    of = [TaskData(data.task, data.labels, each["train"], each["dev"], each["test"]) for each in (pairs, second)]
+    pairs = {
+        s: tuple(replace(e, text_pair="cat " * i + "dog") for i, e in enumerate(getattr(data, s)))
+        for s in SPLITS
+    }
+    second = {
+        s: tuple(replace(e, text=e.text_pair, text_pair=None) for e in pairs[s]) for s in SPLITS
+    }
+    of = [
+        TaskData(data.task, data.labels, each["train"], each["dev"], each["test"])
+        for each in (pairs, second)
+    ]
     checkpoint = SavedModel(folders["gpt"])
     both, v, u = (compute_features(checkpoint, each, "right", 64)["test"] for each in (*of, data))
     np.testing.assert_allclose(both, np.concatenate([u, v, abs(u - v), u * v], axis=1), atol=1e-6)
@@ -109,12 +136,18 @@ def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
 
 
 def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
-    """By hand: two tasks with two prompts have two fine-tuned scores and a probe's each; ten leaked rows were put in.
-    Fine-tuning without probes is the oracle of the fine-tuned scores."""
+    """By hand: two tasks with two prompts have two fine-tuned scores and a probe's each; ten leaked
+    rows were put in. Fine-tuning without probes is the oracle of the fine-tuned scores.
+    """
     data, checkpoint = data_of(40, 20), SavedModel(folders["gpt"])
     leaky = TaskData(data.task, data.labels, data.train, data.dev, data.train[:10] + data.test[:10])
-    tasks = [replace(leaky, task=TASK.model_copy(update={"name": name, "max_epochs": 1})) for name in ("a", "b")]
-    both = Finetuning(how=("finetune", "linear_probe"), seeds=2, prompts=("right", "none"), precision="fp32")
+    tasks = [
+        replace(leaky, task=TASK.model_copy(update={"name": name, "max_epochs": 1}))
+        for name in ("a", "b")
+    ]
+    both = Finetuning(
+        how=("finetune", "linear_probe"), seeds=2, prompts=("right", "none"), precision="fp32"
+    )
     path, left = tmp_path / "a.jsonl", list[int]()
     score_all("m", checkpoint, tasks, both, path, progress=lambda line, count: left.append(count))
     lines = read_lines(path)
@@ -124,6 +157,8 @@ def test_probes_are_recorded_beside_fine_tuning(folders, tmp_path):
         (task, prompt, 0) for task in "ab" for prompt in ("right", "none")
     }
     assert all(line["leaks"] >= 10 and 0 <= line["test_without_leaks"] <= 1 for line in probes)
-    score_all("m", checkpoint, tasks, both.model_copy(update={"how": ("finetune",)}), tmp_path / "b")
+    score_all(
+        "m", checkpoint, tasks, both.model_copy(update={"how": ("finetune",)}), tmp_path / "b"
+    )
     without = {line["key"]: line["test"] for line in read_lines(tmp_path / "b")}
     assert {line["key"]: line["test"] for line in lines if line not in probes} == without

@@ -34,7 +34,10 @@ class FakeTime:
 
     def __init__(self, monkeypatch) -> None:
         self.now = 100.0
-        for clock in ("perf_counter", "process_time"):  # all of them is computed, so the process never stood still
+        for clock in (
+            "perf_counter",
+            "process_time",
+        ):  # all of them is computed, so the process never stood still
             monkeypatch.setattr(time, clock, lambda: self.now)
 
 
@@ -68,7 +71,10 @@ def test_only_time_between_start_and_pause_is_charged(monkeypatch) -> None:
 
 def test_the_slowest_process_decides(monkeypatch) -> None:
     """Oracle: every process continues from the largest value, and learns of the gravest alarm."""
-    clock, fake = Clock(Budget(unit="seconds", amount=10.0), 0, SlowerOther(0, 2, torch.device("cpu"))), None
+    clock, fake = (
+        Clock(Budget(unit="seconds", amount=10.0), 0, SlowerOther(0, 2, torch.device("cpu"))),
+        None,
+    )
     fake = FakeTime(monkeypatch)
     clock.start()
     fake.now += 1.0
@@ -79,15 +85,28 @@ def test_the_slowest_process_decides(monkeypatch) -> None:
 def test_learning_rate() -> None:
     """Oracle: the formulas in the docstrings, by hand, for a warm-up of 8%."""
     cases: list[tuple[ScheduleName, float, float]] = [
-        *(("linear", 0.04, 0.5), ("linear", 0.54, 0.5), ("inverse_sqrt", 0.32, 0.5), ("inverse_sqrt", 0.02, 0.25)),
-        *(("cosine", 0.54, 0.55), ("cosine", 1.0, 0.1), ("wsd", 0.5, 1.0), ("wsd", 0.9, 0.5), ("constant", 1.0, 1.0)),
+        *(
+            ("linear", 0.04, 0.5),
+            ("linear", 0.54, 0.5),
+            ("inverse_sqrt", 0.32, 0.5),
+            ("inverse_sqrt", 0.02, 0.25),
+        ),
+        *(
+            ("cosine", 0.54, 0.55),
+            ("cosine", 1.0, 0.1),
+            ("wsd", 0.5, 1.0),
+            ("wsd", 0.9, 0.5),
+            ("constant", 1.0, 1.0),
+        ),
     ]
     for schedule, done, expected in cases:
         assert find_schedule(schedule, 0.08).at(done) == pytest.approx(expected), (schedule, done)
 
 
 def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypatch) -> None:
-    """Oracle: with a clock that advances 0.7 s a step, 10 s are 15 steps; evaluation does not move it."""
+    """Oracle: with a clock that advances 0.7 s a step, 10 s are 15 steps; evaluation does not move
+    it.
+    """
     fake = FakeTime(monkeypatch)
     count = Clock.count
 
@@ -110,8 +129,9 @@ def test_a_seconds_budget_ends_with_the_step_that_exceeds_it(tmp_path, monkeypat
 
 
 def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
-    """Oracle: 0.25 s a step of a device that is only done when somebody waits for it. A run that is stopped after its
-    third step, and every evaluation, have all that was done so far."""
+    """Oracle: 0.25 s a step of a device that is only done when somebody waits for it. A run that is
+    stopped after its third step, and every evaluation, have all that was done so far.
+    """
     fake, queue = FakeTime(monkeypatch), [0.0]
     count = Clock.count
 
@@ -135,7 +155,9 @@ def test_a_stop_loses_no_time_of_the_device(tmp_path, monkeypatch) -> None:
     assert (saved["position"]["step"], saved["charged"]["seconds"]) == (3, 0.75)
     run.train(last_stage=0)
     lines = read_stage_lines(run.store.stage_file(run.keys[0]))
-    charged = [(line["step"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"]
+    charged = [
+        (line["step"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"
+    ]
     assert charged == [(5, 1.25), (10, 2.5)]
 
 
@@ -152,7 +174,9 @@ class Diverges(LifelongMethod):
 
 
 def test_divergence_names_the_place_and_keeps_the_checkpoint(tmp_path) -> None:
-    """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from before."""
+    """Oracle: the fourth step is the bad one; it is noticed by the next, and the checkpoint is from
+    before.
+    """
     tiny = TinyRuns("diverges", lambda name, options: Diverges(), tmp_path)
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "run")
     with pytest.raises(NonFiniteLoss, match=r"stage 0 \(json\) .*step 4 .*phase adapt.*clip"):
@@ -172,8 +196,9 @@ def train_and_die(folder: Path, steps: int) -> None:
 
 
 def test_sigkill_costs_nothing_but_time(tmp_path) -> None:
-    """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while it recovers, and
-    leaving half a checkpoint."""
+    """Oracle: weights, evaluations and files of an undisturbed run, bit for bit. ELLE, killed while
+    it recovers, and leaving half a checkpoint.
+    """
     tiny = TinyRuns("elle", methods.build, tmp_path)
     expected = tiny.train_undisturbed()
     torch.set_num_threads(1)
@@ -188,11 +213,14 @@ def test_sigkill_costs_nothing_but_time(tmp_path) -> None:
         actual = load(run.store.stage_folder(key) / "model").state_dict()
         assert all(torch.equal(weights[name], actual[name]) for name in weights)
         left = [either.store.stage_folder(key).rglob("*") for either in (run, whole)]
-        files = [sorted(path.name for path in paths if not path.suffix[1:].isdigit()) for paths in left]  # less leases
+        files = [
+            sorted(path.name for path in paths if not path.suffix[1:].isdigit()) for paths in left
+        ]  # less leases
         assert files[0] == files[1]
         seen = [read_stage_lines(either.store.stage_file(key)) for either in (run, whole)]
         evaluations = [
-            [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"] for lines in seen
+            [(e["phase"], e["step"], e["perplexity"]) for e in lines if e["kind"] == "evaluation"]
+            for lines in seen
         ]
         assert evaluations[0] == evaluations[1]
 
@@ -204,15 +232,20 @@ def test_a_budget_shorter_than_the_phases(method: str, tmp_path, learning_rates)
     config = tiny.make_config().model_copy(update={"budget": Budget(unit="steps", amount=1.0)})
     run = tiny.make_run(config, "run")
     run.train()
-    done = [line for line in read_stage_lines(run.store.stage_file(run.keys[1])) if line["kind"] == "done"]
+    done = [
+        line
+        for line in read_stage_lines(run.store.stage_file(run.keys[1]))
+        if line["kind"] == "done"
+    ]
     assert [phase["steps"] for phase in done[0]["phases"]] == [1, 1]
     peak = pick_for_stage(config.training.learning_rate, 1)
     assert learning_rates and all(rate <= peak for rate in learning_rates)
 
 
 def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
-    """By hand: process 0 goes on from step 7, this one has no checkpoint. The error must name both: nobody trains on
-    from two places."""
+    """By hand: process 0 goes on from step 7, this one has no checkpoint. The error must name both:
+    nobody trains on from two places.
+    """
     tiny = TinyRuns("er", methods.build, tmp_path)
     run = tiny.make_run(tiny.make_config(), "late")
     run.world = FirstIsFurther(0, 1, torch.device("cpu"))
@@ -221,7 +254,9 @@ def test_a_process_that_sees_another_checkpoint_is_told(tmp_path) -> None:
 
 
 def test_a_method_of_another_version_shares_only_naives_stage(tmp_path, monkeypatch) -> None:
-    """Oracle: the rule: stages that the method's code decides are trained again, the common first one is not."""
+    """Oracle: the rule: stages that the method's code decides are trained again, the common first
+    one is not.
+    """
     config = TinyRuns("er", methods.build, tmp_path).make_config()
     keys = make_stage_keys(config, methods.build("er"), ["a", "b", "c"])
     monkeypatch.setattr(type(methods.build("er")), "version", 2)
@@ -236,10 +271,16 @@ class Patient(LifelongMethod):
 
 
 def test_each_phase_runs_and_the_stage_keeps_its_budget(tmp_path) -> None:
-    """Oracle: of 10 steps, a 1% phase takes its one step, the next ends at 25% (2.5, so 3 steps), the last at 10."""
+    """Oracle: of 10 steps, a 1% phase takes its one step, the next ends at 25% (2.5, so 3 steps),
+    the last at 10.
+    """
     tiny = TinyRuns("patient", lambda name, options: Patient(), tmp_path)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
     lines = read_lines(run.store.stage_file(run.keys[0]))
     done = next(line for line in lines if line["kind"] == "done")
-    assert [(phase["name"], phase["steps"]) for phase in done["phases"]] == [("a", 1), ("b", 2), ("c", 7)]
+    assert [(phase["name"], phase["steps"]) for phase in done["phases"]] == [
+        ("a", 1),
+        ("b", 2),
+        ("c", 7),
+    ]

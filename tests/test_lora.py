@@ -1,4 +1,6 @@
-"""LoRA: adapters as a change of weights, what is frozen, whose adapters a row is read with, folders."""
+"""LoRA: adapters as a change of weights, what is frozen, whose adapters a row is read with,
+folders.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,18 @@ def seeded(architecture: str) -> LanguageModel:
 
 
 def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
-    """The plain model with W + B A for the weights of a domain: the matrices of its numbered modules, the layers."""
+    """The plain model with W + B A for the weights of a domain: the matrices of its numbered
+    modules, the layers.
+    """
     alone = seeded(architecture)
-    numbered = [module for name, module in alone.network.named_modules() if re.search(r"\.\d+\.", name)]
-    maps = [module for module in numbered if getattr(module, "weight", None) is not None and module.weight.dim() == 2]
+    numbered = [
+        module for name, module in alone.network.named_modules() if re.search(r"\.\d+\.", name)
+    ]
+    maps = [
+        module
+        for module in numbered
+        if getattr(module, "weight", None) is not None and module.weight.dim() == 2
+    ]
     for module, adapter in zip(maps, model.adapters[domain - 1], strict=True):  # type: ignore[call-overload]
         change = adapter.up.weight @ adapter.down.weight
         module.weight.data += change.T if isinstance(module, Conv1D) else change
@@ -33,20 +43,30 @@ def changed(model: LoraModel, architecture: str, domain: int) -> LanguageModel:
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_adapters_are_a_change_of_weights(architecture: str) -> None:
-    """Oracle: the plain model with W + B A in place of W (Hu et al., eq. 3); the first domain's is the plain model."""
+    """Oracle: the plain model with W + B A in place of W (Hu et al., eq. 3); the first domain's is
+    the plain model.
+    """
     model = adapted(architecture).eval()
     tokens, positions = rows()
-    assert torch.equal(model(tokens, of(0), positions), seeded(architecture)(tokens, of(0), positions))
+    assert torch.equal(
+        model(tokens, of(0), positions), seeded(architecture)(tokens, of(0), positions)
+    )
     for domain in (1, 2):
         expected = changed(model, architecture, domain)(tokens, of(domain), positions)
-        torch.testing.assert_close(model(tokens, of(domain), positions), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            model(tokens, of(domain), positions), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_gradients_are_those_of_the_changed_weights() -> None:
-    """Oracle: finite differences in float64, for the gradients of x, A and B that are written by hand."""
+    """Oracle: finite differences in float64, for the gradients of x, A and B that are written by
+    hand.
+    """
     generator = torch.Generator().manual_seed(2)
     shapes = {"x": (2, 3, 5), "weight": (4, 5), "bias": (4,), "down": (2, 5), "up": (4, 2)}
-    inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes.values()]
+    inputs = [
+        torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes.values()
+    ]
     for name, tensor in zip(shapes, inputs, strict=True):
         tensor.requires_grad_(name in ("x", "down", "up"))
     assert torch.autograd.gradcheck(AdaptedLinear.apply, inputs)

@@ -1,7 +1,8 @@
 """Malformed input of every kind, and how a command that is given it must end.
 
-Each case is a command line and what it is given. What says that the end is right (`unclear`): exit code 2, one line
-that names the place, no traceback, and no file written that a later command would read.
+Each case is a command line and what it is given. What says that the end is right (`unclear`): exit
+code 2, one line that names the place, no traceback, and no file written that a later command would
+read.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ DEEP = b"[" * 100_000
 
 @dataclass(frozen=True)
 class Case:
-    """A command line, in which {here} is the folder that `make` fills, and {place} what all cases share (`fill`).
+    """A command line, in which {here} is the folder that `make` fills, and {place} what all cases
+    share (`fill`).
 
     {here}/site.toml is the site file.
     """
@@ -56,7 +58,10 @@ def unclear(case: Case, place: Path, here: Path) -> str:
     case.make(here)
     before = _files(place) | _files(here)
     out, err = io.StringIO(), io.StringIO()
-    arguments = [part.replace("{here}", str(here)).replace("{place}", str(place)) for part in shlex.split(case.command)]
+    arguments = [
+        part.replace("{here}", str(here)).replace("{place}", str(place))
+        for part in shlex.split(case.command)
+    ]
     site = patch.object(load, "SITE", here / "site.toml")
     with site, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -83,7 +88,9 @@ def unclear(case: Case, place: Path, here: Path) -> str:
 def _files(folder: Path) -> set[tuple[str, int, int]]:
     """Files by path, size and time, but locks, and prepared text, which is known by its content."""
     paths = [path for path in folder.rglob("*") if path.is_file() and "lock" not in path.name]
-    return {(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths if "data" not in p.parts}
+    return {
+        (str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths if "data" not in p.parts
+    }
 
 
 def fill(place: Path) -> None:
@@ -117,7 +124,9 @@ def set_to(*overrides: str, names: str) -> Case:
 
 
 def rules() -> Iterator[Case]:
-    """Values that are right alone and wrong together, and names that would leave a folder or tear a line."""
+    """Values that are right alone and wrong together, and names that would leave a folder or tear a
+    line.
+    """
     source = "train=['a.jsonl']"
     task = "name='t', domain='a', train='x', dev='x', test='x'"
     for override, names in {
@@ -191,9 +200,13 @@ def command_lines() -> Iterator[Case]:
 
 def tables() -> Iterator[Case]:
     """Tables of step times."""
-    reference = "--set budget.unit=reference --set budget.amount=1 --set budget.reference={here}/times.json"
+    reference = (
+        "--set budget.unit=reference --set budget.amount=1 --set budget.reference={here}/times.json"
+    )
     for content in (b"", b"[]", b'{"rows": 7}', b'{"rows": [{}]}', DEEP, b"\xff"):
-        yield Case(f"{DRY_RUN} --methods naive {reference}", "times.json", write("times.json", content))
+        yield Case(
+            f"{DRY_RUN} --methods naive {reference}", "times.json", write("times.json", content)
+        )
 
 
 # Texts of domains.
@@ -212,7 +225,9 @@ def texts() -> Iterator[Case]:
         suite = f"prepare {SUITE} --runs {{here}}/runs --set 'model.ladder=[{{layers=1, hidden_size=16}}]'"
         domains = f'--set \'domains=[{{name="a", train=["{{here}}/{name}"]}}]\''
         yield Case(f"{suite} {domains}", names, write(name, content))
-        yield Case(f"evaluate {{place}}/stage/model --text {{here}}/{name}", names, write(name, content))
+        yield Case(
+            f"evaluate {{place}}/stage/model --text {{here}}/{name}", names, write(name, content)
+        )
     for place in ("nothing.jsonl", "*.jsonl"):
         domains = f'--set \'domains=[{{name="a", train=["{{here}}/{place}"]}}]\''
         yield Case(f"{suite} {domains}", place)
@@ -223,7 +238,9 @@ def texts() -> Iterator[Case]:
 
 
 def copied(place: Path, source: str, then: Make = lambda here: None) -> Make:
-    """A model without checksums, as other people's are: with them, any change is found before it is read."""
+    """A model without checksums, as other people's are: with them, any change is found before it is
+    read.
+    """
 
     def make(here: Path) -> None:
         shutil.copytree(place / source, here / "model", ignore=shutil.ignore_patterns(CHECKSUMS))
@@ -264,7 +281,9 @@ def leading_out(here: Path) -> None:
 
 def models(place: Path) -> Iterator[Case]:
     """Checkpoints that are damaged, given to each command that reads one."""
-    config, weights, tokenizer = (f"model/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json"))
+    config, weights, tokenizer = (
+        f"model/{name}" for name in ("config.json", "model.safetensors", "tokenizer.json")
+    )
     evaluate = "evaluate {here}/model --text {place}/a.jsonl"
     grow = "grow {here}/model --layers 3 --width 64 --out {here}/out"
     start = f"prepare {SUITE} --runs {{here}}/runs --set model.ladder=[]"
@@ -280,13 +299,17 @@ def models(place: Path) -> Iterator[Case]:
     ):
         yield Case(evaluate, "model", copied(place, "stage/model", damage))
         yield Case(grow, "model", copied(place, "stage/model", damage))
-        yield Case(f"{start} --set model.start={{here}}/model", "model", copied(place, "plain", damage))
+        yield Case(
+            f"{start} --set model.start={{here}}/model", "model", copied(place, "plain", damage)
+        )
     for damage in (
         tensors(lambda all_, name: all_[name].view(-1)[:1].fill_(float("nan"))),
         edited("config.json", domains=["a", "b", "c"]),
         edited("config.json", text_vocabulary="x"),
         lambda here: (here / tokenizer).unlink(),
-        write(tokenizer, b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'),
+        write(
+            tokenizer, b'{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}'
+        ),
         write("model/progressive.json", b"{}"),
     ):
         yield Case(f"{evaluate} --domain auto", "model", copied(place, "stage/model", damage))
@@ -301,7 +324,9 @@ def records(place: Path) -> Iterator[Case]:
 
     def changed(file: str, change: Callable[[bytes], bytes]) -> Make:
         def make(here: Path) -> None:
-            shutil.copytree(place / "runs", here / "runs", ignore=shutil.ignore_patterns("model", "*lock"))
+            shutil.copytree(
+                place / "runs", here / "runs", ignore=shutil.ignore_patterns("model", "*lock")
+            )
             (here / file).write_bytes(change((here / file).read_bytes()))
 
         return make
@@ -353,7 +378,13 @@ def studies(place: Path) -> Iterator[Case]:
         return make
 
     whole = archive(("suites/x", os.urandom(500)))
-    for content in (b"", b"x" * 100, gzip.compress(b"hello"), archive(("../../up", b"x")), whole[: len(whole) // 2]):
+    for content in (
+        b"",
+        b"x" * 100,
+        gzip.compress(b"hello"),
+        archive(("../../up", b"x")),
+        whole[: len(whole) // 2],
+    ):
         yield Case("verify {here}/study", "tiny-s0.tar.gz", study(content))
         yield Case("compare {here}/study {place}/runs", "tiny-s0.tar.gz", study(content))
 
@@ -372,9 +403,13 @@ def place(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("group", (*GROUPS, *OF_WHAT_IS_TRAINED), ids=lambda group: group.__name__)
-def test_each_case_ends_in_one_clear_line(group: Callable[..., Iterable[Case]], place, tmp_path) -> None:
+def test_each_case_ends_in_one_clear_line(
+    group: Callable[..., Iterable[Case]], place, tmp_path
+) -> None:
     cases = group(place) if group in OF_WHAT_IS_TRAINED else group()
-    ends = [(case, unclear(case, place, tmp_path / str(number))) for number, case in enumerate(cases)]
+    ends = [
+        (case, unclear(case, place, tmp_path / str(number))) for number, case in enumerate(cases)
+    ]
     assert not [f"{case.command} {' '.join(case.more)[:100]}: {why}" for case, why in ends if why]
 
 

@@ -19,7 +19,9 @@ def study(tmp_path) -> Study:
 
 
 def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
-    """Oracle: the perplexities of the last evaluations, averaged over the seeds here; a missing stage is blank."""
+    """Oracle: the perplexities of the last evaluations, averaged over the seeds here; a missing
+    stage is blank.
+    """
     for run in study.runs:
         run.line.probes = [Titled("wiki", "Wiki")]
         for stage in run.stages:
@@ -49,31 +51,50 @@ def test_the_matrix_shows_each_domain_and_probe_after_each_stage(study):
     assert titles == ["WB", "Ns", "Rev", "Bio", "CS", "Wiki"]
     assert len(texts["MAS"]) == 4 * 6
     framed = {row: [patch.get_xy() for patch in axis.patches] for row, axis in panels.items()}
-    assert framed["ER"] == [(i - 0.5, i - 0.5) for i in range(5)] and framed["MAS"] == framed["ER"][:4]
+    assert (
+        framed["ER"] == [(i - 0.5, i - 0.5) for i in range(5)] and framed["MAS"] == framed["ER"][:4]
+    )
     labelled = [bool(axis.get_xticklabels()[0].get_text()) for axis in panels.values()]
     assert labelled == [False] * 4 + [True] * 4, "once, below the last panel of each column"
-    assert [bool(axis.get_yticklabels()[0].get_text()) for axis in panels.values()] == [True, *[False] * 3] * 2
+    assert [bool(axis.get_yticklabels()[0].get_text()) for axis in panels.values()] == [
+        True,
+        *[False] * 3,
+    ] * 2
     bar = figure.axes[-1].get_ylim()
-    assert bar[1] == pytest.approx(10 * bar[0]), "an order of magnitude, though numbers go from 6 to 240"
+    assert bar[1] == pytest.approx(10 * bar[0]), (
+        "an order of magnitude, though numbers go from 6 to 240"
+    )
 
 
 def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch) -> None:
-    """Oracle: by hand. Of 60 domains every fifth has a label, a line and a marker, no cell a number; panels are as
-    large as those of a short stream, and the last marker is the last stage's. Tables on a page have six stages, the
-    last among them, and their CSV has all; notes name no domain."""
+    """Oracle: by hand. Of 60 domains every fifth has a label, a line and a marker, no cell a
+    number; panels are as large as those of a short stream, and the last marker is the last stage's.
+    Tables on a page have six stages, the last among them, and their CSV has all; notes name no
+    domain.
+    """
     domains = [(f"d{i}", f"Domain {i}") for i in range(60)]
     monkeypatch.setattr(synthetic, "LADDER", [(1, 16, 1e6)] * 60)
     study = synthetic.study(
-        tmp_path, domains=domains, stages=60, evaluations=2, seeds=1, scores=False, similarities=False
+        tmp_path,
+        domains=domains,
+        stages=60,
+        evaluations=2,
+        seeds=1,
+        scores=False,
+        similarities=False,
     )
     figure = synthetic.load("stage_domain_matrix").draw(study)
     panels = [axis for axis in figure.axes if axis.get_title()]
     assert len(panels) == 8 and not any(axis.texts for axis in panels)
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == [f"Domain {i}" for i in range(0, 60, 5)]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == [
+        f"Domain {i}" for i in range(0, 60, 5)
+    ]
     assert max(figure.get_size_inches()) < 15
     trend = synthetic.load("trend_main").draw(study)
     [above] = [child for child in trend.axes[0].child_axes if child.get_xticklabels()]
-    assert [label.get_text() for label in above.get_xticklabels()] == [f"Domain {i}" for i in range(0, 60, 5)]
+    assert [label.get_text() for label in above.get_xticklabels()] == [
+        f"Domain {i}" for i in range(0, 60, 5)
+    ]
     lines = [line for line in trend.axes[0].lines if line.get_markevery() is not None]
     assert len(lines) == 8
     for line in lines:
@@ -89,12 +110,24 @@ def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["main_pretraining", "lifelong_metrics", "units"])
 def test_a_reference_is_never_the_best(name, tmp_path):
-    """Oracle: the marks and ranks of the table without it, though it forgets less, and has none of its own."""
-    rows: list[tuple[str, str, dict[str, Any]]] = [("Naive", "naive", {}), ("MAS", "mas", {}), ("Oracle", "oracle", {})]
+    """Oracle: the marks and ranks of the table without it, though it forgets less, and has none of
+    its own.
+    """
+    rows: list[tuple[str, str, dict[str, Any]]] = [
+        ("Naive", "naive", {}),
+        ("MAS", "mas", {}),
+        ("Oracle", "oracle", {}),
+    ]
     data = synthetic.study(tmp_path, seeds=1, rows=rows)
     for index, stage in enumerate(data.runs[2].stages):  # each costs as much as all stages so far
         find_header(stage).phases[0]["share"] = 1.0 + index
-    [block], [alone] = (synthetic.load(name).build(Study("demo", data.runs[:many])).blocks for many in (3, 2))
-    marks, expected = ([[(cell.best, cell.text) for cell in row.cells] for row in a.rows] for a in (block, alone))
+    [block], [alone] = (
+        synthetic.load(name).build(Study("demo", data.runs[:many])).blocks for many in (3, 2)
+    )
+    marks, expected = (
+        [[(cell.best, cell.text) for cell in row.cells] for row in a.rows] for a in (block, alone)
+    )
     assert marks[:2] == expected[:2] and any(best for line in marks for best, _ in line)
-    assert not any(best or text.isdigit() for line in marks[2:] for best, text in line)  # `units` leaves it out
+    assert not any(
+        best or text.isdigit() for line in marks[2:] for best, text in line
+    )  # `units` leaves it out

@@ -32,23 +32,35 @@ def configs(tmp_path: Path):
 
     def read(seeds: range, **changes: object) -> list[RunConfig]:
         suite = load_suite(file, {key.replace("__", "."): value for key, value in changes.items()})
-        return [config for config in expand(suite, methods.list_rows(suite), seeds) if config.row == "ER"]
+        return [
+            config
+            for config in expand(suite, methods.list_rows(suite), seeds)
+            if config.row == "ER"
+        ]
 
     return read
 
 
 def test_a_domain_has_one_memory_and_one_set_of_masks_in_every_order(configs, tmp_path) -> None:
-    """Oracle: the listed order. Of three domains the memory of one is the same set of blocks wherever it stands, its
-    masked validation text the same batch; a stage's key says that its domain stood elsewhere."""
+    """Oracle: the listed order. Of three domains the memory of one is the same set of blocks
+    wherever it stands, its masked validation text the same batch; a stage's key says that its
+    domain stood elsewhere.
+    """
     corpus, data = tiny_corpus(3, 400, 100), Data(sequence_length=18, memory_tokens=160)
     listed = Stream(corpus, data, masked=True, seed=0)
     places = (2, 0, 1)
     domains = tuple(corpus.domains[place] for place in places)
-    moved = Stream(dataclasses.replace(corpus, domains=domains), data, masked=True, seed=0, places=places)
+    moved = Stream(
+        dataclasses.replace(corpus, domains=domains), data, masked=True, seed=0, places=places
+    )
     for now, place in enumerate(places):
         [before], [after] = listed.read_validation(place, 100), moved.read_validation(now, 100)
-        assert torch.equal(before.tokens, after.tokens) and torch.equal(before.positions, after.positions)
-    assert memory_of(moved, 0) == memory_of(listed, 2) and memory_of(moved, 1) == memory_of(listed, 0)
+        assert torch.equal(before.tokens, after.tokens) and torch.equal(
+            before.positions, after.positions
+        )
+    assert memory_of(moved, 0) == memory_of(listed, 2) and memory_of(moved, 1) == memory_of(
+        listed, 0
+    )
     permuted = next(config for config in configs(range(4), order="permute") if config.places)
     assert permuted.places == (1, 0) and [domain.name for domain in permuted.domains] == ["b", "a"]
     er = methods.build("er")
@@ -65,7 +77,9 @@ def memory_of(stream: Stream, domain: int) -> set[int]:
 
 
 def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
-    """Oracle: the first stage has no memory, so it is shared; what comes after is another computation."""
+    """Oracle: the first stage has no memory, so it is shared; what comes after is another
+    computation.
+    """
     [fixed], [own] = configs(range(1)), configs(range(1), data__memory_seed="run")
     method = methods.build("er")
     keys, others = (make_stage_keys(config, method, ["first", "second"]) for config in (fixed, own))
@@ -75,13 +89,21 @@ def test_a_memory_of_its_own_is_another_second_stage(configs) -> None:
 @pytest.mark.parametrize(
     ("tokens", "method", "refused"),
     [
-        *((tokens, method, tokens == 15) for tokens in (0, 15, 16) for method in ("er", "agem", "mer", "infinite_lr")),
+        *(
+            (tokens, method, tokens == 15)
+            for tokens in (0, 15, 16)
+            for method in ("er", "agem", "mer", "infinite_lr")
+        ),
         *((tokens, "elle", tokens < 16) for tokens in (0, 1, 15, 16)),
         *((tokens, "naive", False) for tokens in (0, 15)),
     ],
 )
-def test_a_memory_that_holds_no_row_is_found_before_training(tokens, method, refused, configs) -> None:
-    """Oracle: a row has 16 tokens. None at all is no memory, which only a phase of nothing else cannot do without."""
+def test_a_memory_that_holds_no_row_is_found_before_training(
+    tokens, method, refused, configs
+) -> None:
+    """Oracle: a row has 16 tokens. None at all is no memory, which only a phase of nothing else
+    cannot do without.
+    """
     [config] = configs(range(1), training__batch_size=20, data__memory_tokens=tokens)
     said = pytest.raises(ConfigError, match=r"^row 'ER'.*data\.memory_tokens")
     with said if refused else contextlib.nullcontext():
@@ -89,8 +111,9 @@ def test_a_memory_that_holds_no_row_is_found_before_training(tokens, method, ref
 
 
 def test_stages_that_differ_in_their_domain_are_called_by_their_place(tmp_path) -> None:
-    """Oracle: runs whose second seed meets the first two domains the other way round; the geometric means of the
-    unigram perplexities of the domains so far."""
+    """Oracle: runs whose second seed meets the first two domains the other way round; the geometric
+    means of the unigram perplexities of the domains so far.
+    """
     synthetic.write(tmp_path, "orders", seeds=2, stages=3)
     runs = load_runs(tmp_path, "orders")
     assert Study("orders", runs).stage_titles == ["WB", "Ns", "Rev"]

@@ -13,7 +13,14 @@ from benchmark.models import build
 from benchmark.models.architectures import Place, list_parts, map_parts
 from benchmark.models.growth import find_places, grow
 
-LINEARS = ("attention.query", "attention.key", "attention.value", "attention.output", "ffn.up", "ffn.down")
+LINEARS = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "ffn.up",
+    "ffn.down",
+)
 
 
 def network(architecture: str, layers: int):
@@ -31,13 +38,23 @@ def read(grown):
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_stacking_repeats_the_stack(architecture: str) -> None:
-    """Oracle: layer i of the grown model is layer i mod 2 of the old one, weight for weight; the rest is unchanged."""
+    """Oracle: layer i of the grown model is layer i mod 2 of the old one, weight for weight; the
+    rest is unchanged.
+    """
     old = network(architecture, 2)
     grown, record = grow(old, 5, 32, mode="fpi", copy="stack")
-    assert record.layer_sources == [0, 1, 0, 1, 0] and record.layer_is_copy == [False, False, True, True, True]
+    assert record.layer_sources == [0, 1, 0, 1, 0] and record.layer_is_copy == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     before, after = read(old), read(grown)
     for number, layer in enumerate(after.layers):
-        for new, source in zip(list_parts(layer), list_parts(before.layers[number % 2]), strict=True):
+        for new, source in zip(
+            list_parts(layer), list_parts(before.layers[number % 2]), strict=True
+        ):
             assert torch.equal(new.weight, source.weight) and torch.equal(new.bias, source.bias)
     for new, source in zip(after.tables, before.tables, strict=True):
         assert torch.equal(new.weight, source.weight)
@@ -45,7 +62,9 @@ def test_stacking_repeats_the_stack(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert", "bert_preln"])
 def test_new_units_come_from_the_layer_above(architecture: str) -> None:
-    """Oracle: FPI with the same seed of the network itself (old units), and of it moved down a layer (new units)."""
+    """Oracle: FPI with the same seed of the network itself (old units), and of it moved down a
+    layer (new units).
+    """
     old = network(architecture, 3)
     moved = copy.deepcopy(old)
     stands = find_places(moved).layers
@@ -57,12 +76,18 @@ def test_new_units_come_from_the_layer_above(architecture: str) -> None:
     grown = read(aki)
     for number, layer in enumerate(grown.layers):
         for name in LINEARS:
-            new, low, high = (attrgetter(name)(each) for each in (layer, own.layers[number], upper.layers[number]))
+            new, low, high = (
+                attrgetter(name)(each) for each in (layer, own.layers[number], upper.layers[number])
+            )
             kept = 128 if name == "ffn.up" else 32
             for kind in ("weight", "bias"):
                 expected = torch.cat([getattr(low, kind)[:kept], getattr(high, kind)[kept:]])
                 assert torch.equal(getattr(new, kind), expected), (number, name)
-            assert torch.equal(new.weight, low.weight) == (number == 2)  # the top layer has none above
+            assert torch.equal(new.weight, low.weight) == (
+                number == 2
+            )  # the top layer has none above
         for name in ("attention.norm", "ffn.norm"):
-            assert torch.equal(attrgetter(name)(layer).weight, attrgetter(name)(own.layers[number]).weight)
+            assert torch.equal(
+                attrgetter(name)(layer).weight, attrgetter(name)(own.layers[number]).weight
+            )
     assert torch.equal(grown.tables[0].weight, own.tables[0].weight)

@@ -1,6 +1,8 @@
-"""What methods must have in common, bit for bit: each switched off is Naive, or ER, and memory is all that replay adds.
+"""What methods must have in common, bit for bit: each switched off is Naive, or ER, and memory is
+all that replay adds.
 
-The runs are tiny (three stages of ten steps, as in the conformance checks), but real: text, models, loop and records.
+The runs are tiny (three stages of ten steps, as in the conformance checks), but real: text, models,
+loop and records.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ import torch
 
 import methods
 from analysis.study import Study
-from benchmark.instruments.conformance import TinyRuns, make_tiny_config, resumes_identically_from_a_kill_in_each_phase
+from benchmark.instruments.conformance import (
+    TinyRuns,
+    make_tiny_config,
+    resumes_identically_from_a_kill_in_each_phase,
+)
 from benchmark.settings.base import digest
 from benchmark.store import load_runs
 from tests.support.record_lines import read_stage_lines
@@ -40,7 +46,9 @@ def train(
     tiny: TinyRuns, method: str, options: dict[str, Any] | None = None, **overrides: Any
 ) -> list[dict[str, torch.Tensor]]:
     """Weights after each stage, trained in a folder that no other run shares stages with."""
-    return tiny.train(configured(method, options, **overrides), digest([method, options, overrides]))
+    return tiny.train(
+        configured(method, options, **overrides), digest([method, options, overrides])
+    )
 
 
 def differ(ours, theirs) -> list[int]:
@@ -65,14 +73,17 @@ def differ(ours, theirs) -> list[int]:
     ],
 )
 def test_switched_off(method: str, options: dict[str, Any], same_as: str, tiny) -> None:
-    """Oracle: Naive or ER, trained apart. Switched on it differs (but A-GEM, which finds no conflict in ten steps)."""
+    """Oracle: Naive or ER, trained apart. Switched on it differs (but A-GEM, which finds no
+    conflict in ten steps).
+    """
     expected = train(tiny, same_as)
     assert differ(expected, train(tiny, method, options)) == []
     assert differ(expected, train(tiny, method)) in ([1, 2], [0, 1, 2]) or method == "agem"
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("er", {}), ("agem", {}), ("logit_kd", {}), ("derpp", {}), ("elle", ELLE_OFF)]
+    ("method", "options"),
+    [("er", {}), ("agem", {}), ("logit_kd", {}), ("derpp", {}), ("elle", ELLE_OFF)],
 )
 def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], tiny) -> None:
     """Oracle: Naive, whose memory does not matter."""
@@ -81,10 +92,25 @@ def test_an_empty_memory_is_naive(method: str, options: dict[str, Any], tiny) ->
 
 
 @pytest.mark.parametrize(
-    "method", ["ewc", "mas", "agem", "er", "logit_kd", "derpp", "joint", "rewarm", "merge", "er_large", "elle"]
+    "method",
+    [
+        "ewc",
+        "mas",
+        "agem",
+        "er",
+        "logit_kd",
+        "derpp",
+        "joint",
+        "rewarm",
+        "merge",
+        "er_large",
+        "elle",
+    ],
 )
 def test_a_stream_of_one_domain_is_naive(method: str, tiny) -> None:
-    """Oracle: Naive after its first stage. Training from scratch alone draws its rows in another way."""
+    """Oracle: Naive after its first stage. Training from scratch alone draws its rows in another
+    way.
+    """
     content = make_tiny_config("naive").model_dump()
     settings = {"domains": content["domains"][:1], "tokenizer": {"domains": []}}
     settings["model"] = {"ladder": content["model"]["ladder"][:1]}
@@ -95,7 +121,10 @@ def test_a_stream_of_one_domain_is_naive(method: str, tiny) -> None:
 def test_merging_with_weight_0_keeps_the_old_model(tiny) -> None:
     """Oracle: the model of the stage before; and half-way is the mean of two models trained apart."""
     first, second, third = train(tiny, "merge", {"weight": 0})
-    for old, new in ((first, second), (second, third)):  # but for a prompt row, which each stage adds
+    for old, new in (
+        (first, second),
+        (second, third),
+    ):  # but for a prompt row, which each stage adds
         assert all(torch.equal(new[name][: len(tensor)], tensor) for name, tensor in old.items())
     new, mean = train(tiny, "merge", {"weight": 1})[1], train(tiny, "merge")[1]
     for name in mean:
@@ -110,7 +139,9 @@ def stage_lines(tiny: TinyRuns, method: str, kind: str) -> list[list[Any]]:
 
 
 def test_scratch_spends_everything_in_its_last_stage(tiny) -> None:
-    """Oracle: 0, 0 and 30 of 3 x 10 steps, on the final size; two evaluations, half-way and at the end."""
+    """Oracle: 0, 0 and 30 of 3 x 10 steps, on the final size; two evaluations, half-way and at the
+    end.
+    """
     done, sizes = stage_lines(tiny, "scratch", "done"), stage_lines(tiny, "scratch", "stage")
     assert [line["charged"]["steps"] for (line,) in done] == [0, 0, 30]
     assert (sizes[2][0]["layers"], sizes[2][0]["hidden_size"]) == (2, 32)
@@ -131,16 +162,24 @@ def with_options(options: dict[str, Any], name: str, given: dict[str, Any]):
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fisher of rows": ("ewc", {"strength": 1e3, "share": 0.3}),  # several steps, to be killed between them
+    "fisher of rows": (
+        "ewc",
+        {"strength": 1e3, "share": 0.3},
+    ),  # several steps, to be killed between them
     "fisher of batches": ("ewc", {"strength": 1e3, "share": 0.3, "fisher": "batched"}),
     "importances": ("mas", {"strength": 1e-3, "share": 0.3}),
-    "adaptive replay": ("elle", {"adaptive": 2, "recover": 0.5, "replay": 0.5, "width": False, "depth": False}),
+    "adaptive replay": (
+        "elle",
+        {"adaptive": 2, "recover": 0.5, "replay": 0.5, "width": False, "depth": False},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", one_in(2, VARIANTS))
 def test_variants_resume_identically(name: str, tmp_path) -> None:
-    """Oracle: the run that was not killed, in every phase of every stage; and it has measured something by its end."""
+    """Oracle: the run that was not killed, in every phase of every stage; and it has measured
+    something by its end.
+    """
     method, options = VARIANTS[name]
     tiny = TinyRuns(method, functools.partial(with_options, options), tmp_path)
     resumes_identically_from_a_kill_in_each_phase(tiny)

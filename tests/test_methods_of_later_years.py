@@ -36,19 +36,26 @@ def build(name: str, options: dict[str, Any] | None = None) -> Any:
 
 @pytest.mark.parametrize(("spent", "budget"), [(1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (600.0, 300.0)])
 def test_ar_schedule_peaks_on_a_long_cosine(spent: float, budget: float) -> None:
-    """Oracle: the equation of Roth et al. by hand; for equal stages cos(pi n / (n + 1)), as their released code has it.
-    Half of the decay is over in the middle of what the warm-up leaves, and the end is the floor."""
-    [phase] = build("ar_schedule", {"warmup": 0.2}).phases(replace(toy.stage(1), spent=spent, budget=budget))
+    """Oracle: the equation of Roth et al. by hand; for equal stages cos(pi n / (n + 1)), as their
+    released code has it. Half of the decay is over in the middle of what the warm-up leaves, and
+    the end is the floor.
+    """
+    [phase] = build("ar_schedule", {"warmup": 0.2}).phases(
+        replace(toy.stage(1), spent=spent, budget=budget)
+    )
     peak = 0.1 + 0.9 / 2 * (1 + math.cos(math.pi * spent / (spent + budget)))
     assert phase.memory == 0.5
     expected = {0.1: peak / 2, 0.2: peak, 0.6: (peak + 0.1) / 2, 1.0: 0.1}
-    assert [phase.schedule.at(x) for x in expected] == pytest.approx(list(expected.values()), abs=1e-6)
+    assert [phase.schedule.at(x) for x in expected] == pytest.approx(
+        list(expected.values()), abs=1e-6
+    )
     assert build("ar_schedule").phases(toy.stage(0))[0].schedule is None
 
 
 def test_an_oracle_is_trained_anew_with_all_that_was_given() -> None:
-    """Oracle: the definition: each later stage begins with a new model of its size, and takes its own budget and that
-    of all stages before it, on all domains so far."""
+    """Oracle: the definition: each later stage begins with a new model of its size, and takes its
+    own budget and that of all stages before it, on all domains so far.
+    """
     fresh = {toy.stage(2).size: model_of()}
     stage = replace(toy.stage(2), spent=5.0, budget=2.0, build=fresh.__getitem__)
     method = build("oracle")
@@ -60,7 +67,9 @@ def test_an_oracle_is_trained_anew_with_all_that_was_given() -> None:
 
 def model_of(layers: int = 2, architecture: str = "llama") -> LanguageModel:
     torch.manual_seed(0)
-    return build_model(architecture, layers, 32, Vocabulary(50, ("a", "b", "c")), 18, head_size=16).double()
+    return build_model(
+        architecture, layers, 32, Vocabulary(50, ("a", "b", "c")), 18, head_size=16
+    ).double()
 
 
 def later(index: int, model: LanguageModel | None = None, **changes: Any) -> Stage:
@@ -80,14 +89,18 @@ def moved(model: LanguageModel) -> None:
 
 
 def test_a_soup_is_the_mean_of_the_domains_models() -> None:
-    """Oracle: the mean of the three models that were trained; each of the later two begins as the mean of those
-    before it, and so does its soup."""
+    """Oracle: the mean of the three models that were trained; each of the later two begins as the
+    mean of those before it, and so does its soup.
+    """
     model = model_of()
     assert build("soup").start_stage(model, toy.stage(0)) is model
     trained = [copy.deepcopy(model).state_dict()]
     evaluated = model
     for index in (1, 2):
-        method, soup = build("soup"), {name: sum(weights[name] for weights in trained) / index for name in trained[0]}
+        method, soup = (
+            build("soup"),
+            {name: sum(weights[name] for weights in trained) / index for name in trained[0]},
+        )
         model = method.start_stage(copy.deepcopy(model), later(index, evaluated))
         for name, weight in model.state_dict().items():
             torch.testing.assert_close(weight, soup[name], rtol=0, atol=1e-6)
@@ -107,13 +120,19 @@ def test_a_soup_is_the_mean_of_the_domains_models() -> None:
     [(8e9, 15e12, 6.58e9), (7e9, 2e12, 11.11e9), (13e9, 2e12, 15.84e9), (70e9, 2e12, 42.48e9)],
 )
 def test_growth_comes_when_the_law_says(parameters: float, tokens: float, expected: float) -> None:
-    """Oracle: the growth timings that Du et al. print for Llama 3 8B and Llama 2 7B, 13B and 70B, to their digits."""
-    assert count_tokens_before_growth(parameters, 6 * parameters * tokens) == pytest.approx(expected, abs=0.005e9)
+    """Oracle: the growth timings that Du et al. print for Llama 3 8B and Llama 2 7B, 13B and 70B,
+    to their digits.
+    """
+    assert count_tokens_before_growth(parameters, 6 * parameters * tokens) == pytest.approx(
+        expected, abs=0.005e9
+    )
 
 
 def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
-    """Oracle: by hand, layer i of eight is layer i mod 2 of two, at the first stage before which a third of the stream
-    is spent; the law's share of 7B parameters and 2 x 10^12 tokens is 6 N/4 d over 6 N D."""
+    """Oracle: by hand, layer i of eight is layer i mod 2 of two, at the first stage before which a
+    third of the stream is spent; the law's share of 7B parameters and 2 x 10^12 tokens is 6 N/4 d
+    over 6 N D.
+    """
     method = build("gstack", {"timing": 1 / 3})
     outlook = replace(toy.stage(0).outlook, budget=6.0)
     small = replace(toy.stage(1), outlook=outlook, ladder=(Size(layers=2, hidden_size=32),) * 3)
@@ -135,8 +154,9 @@ def test_gstack_grows_once_by_its_factor_and_in_time() -> None:
 
 
 def test_mer_draws_back_after_every_k_steps() -> None:
-    """Oracle: theta_0 + gamma (theta_k - theta_0) written out for seven steps of SGD with k = 3, the seventh left as it
-    is; with k = 1 it is SGD at gamma times the rate."""
+    """Oracle: theta_0 + gamma (theta_k - theta_0) written out for seven steps of SGD with k = 3,
+    the seventh left as it is; with k = 1 it is SGD at gamma times the rate.
+    """
     weights, rows = toy.own()["weights"]["first"], toy.batch(toy.own()["domains"][0])
 
     def trained(rate: float, method: Any) -> list[list[torch.Tensor]]:
@@ -152,7 +172,11 @@ def test_mer_draws_back_after_every_k_steps() -> None:
         return seen
 
     model = toy.Toy(weights)
-    plain, begin, expected = toy.learner(model, build("er")), [p.detach().clone() for p in model.parameters()], []
+    plain, begin, expected = (
+        toy.learner(model, build("er")),
+        [p.detach().clone() for p in model.parameters()],
+        [],
+    )
     for step in range(1, 8):
         plain.accumulate([rows])
         with torch.no_grad():
@@ -163,15 +187,20 @@ def test_mer_draws_back_after_every_k_steps() -> None:
                     p.copy_(start + 0.4 * (p - start))
                     start.copy_(p)
         expected.append([p.detach().clone() for p in plain.parameters])
-    torch.testing.assert_close(trained(0.5, build("mer", {"steps": 3, "gamma": 0.4})), expected, **toy.EXACT)
+    torch.testing.assert_close(
+        trained(0.5, build("mer", {"steps": 3, "gamma": 0.4})), expected, **toy.EXACT
+    )
     one_by_one = trained(0.5, build("mer", {"steps": 1, "gamma": 0.4}))
-    torch.testing.assert_close(one_by_one, trained(0.2, build("mer", {"steps": 1, "gamma": 1.0})), **toy.EXACT)
+    torch.testing.assert_close(
+        one_by_one, trained(0.2, build("mer", {"steps": 1, "gamma": 1.0})), **toy.EXACT
+    )
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt"])
 def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
-    """Oracle: what the network with its adapters computes; the change of each matrix is B A, of the stage's rank, and
-    nothing but the matrices of the layers changes."""
+    """Oracle: what the network with its adapters computes; the change of each matrix is B A, of the
+    stage's rank, and nothing but the matrices of the layers changes.
+    """
     method, before = build("lora_merged", {"ranks": [1, 3]}), model_of(architecture=architecture)
     adapted = method.start_stage(before, later(2, before))
     for parameter in adapted.adapters.parameters():
@@ -182,20 +211,25 @@ def test_merged_adapters_are_a_change_of_rank_r(architecture: str) -> None:
     torch.testing.assert_close(method.evaluated(*rows), adapted.eval()(*rows), rtol=0, atol=1e-6)
     old, new = before.state_dict(), method.evaluated.state_dict()
     changes = [new[name] - old[name] for name in old if not torch.equal(new[name], old[name])]
-    assert len(changes) == len(adapted.adapters[0]) and {int(torch.linalg.matrix_rank(c)) for c in changes} == {3}
+    assert len(changes) == len(adapted.adapters[0]) and {
+        int(torch.linalg.matrix_rank(c)) for c in changes
+    } == {3}
     assert build("lora_merged").start_stage(before, toy.stage(0)) is before
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
 def test_das_masks_units_by_what_a_factor_on_them_would_do(architecture: str) -> None:
-    """Oracle: central differences of the loss in a factor on each unit's output; then tanh of the standardised values
-    by hand, the larger of two domains, and gradients times one minus that."""
+    """Oracle: central differences of the loss in a factor on each unit's output; then tanh of the
+    standardised values by hand, the larger of two domains, and gradients times one minus that.
+    """
     model, method = model_of(architecture=architecture).train(), build("das")
     moved(model)  # or biases are 0
     learner, generator = learner_of(model, method), torch.Generator().manual_seed(1)
     tokens = torch.randint(4, 50, (4, 12), generator=generator)
     batch = toy.batch({"tokens": [0] * 4, "targets": [0] * 4})
-    batch = replace(batch, tokens=tokens, positions=torch.arange(11).expand(4, 11), targets=tokens[:, 1:])
+    batch = replace(
+        batch, tokens=tokens, positions=torch.arange(11).expand(4, 11), targets=tokens[:, 1:]
+    )
     with evaluating(model):
         method.observe(learner, [batch])
     number, eps = 3, 1e-5
@@ -230,33 +264,53 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_the_infinite_learning_rate(folder, learning_rates) -> None:
-    """Oracle: the four formulas of arXiv 2403.08763 at the middles of ten steps a stage; each stage begins with the
-    weights of the one before it before its anneal."""
-    options = {"warmup": 0.2, "cooldown": 0.6, "constant": 0.5, "minimum": 0.1, "anneal": 0.2, "replay": 0.25}
+    """Oracle: the four formulas of arXiv 2403.08763 at the middles of ten steps a stage; each stage
+    begins with the weights of the one before it before its anneal.
+    """
+    options = {
+        "warmup": 0.2,
+        "cooldown": 0.6,
+        "constant": 0.5,
+        "minimum": 0.1,
+        "anneal": 0.2,
+        "replay": 0.25,
+    }
     tiny = TinyRuns("infinite_lr", lambda name, _: methods.build(name, options), folder)
     run = tiny.make_run(tiny.make_config(), "infinite")
     run.train()
     middles = [(i + 0.5) / 10 for i in range(8)]
     warm = [share / 0.2 for share in middles if share < 0.2]
-    cool = [0.5 + 0.25 * (1 + math.cos(math.pi * (share - 0.2) / 0.4)) for share in middles if 0.2 < share < 0.6]
+    cool = [
+        0.5 + 0.25 * (1 + math.cos(math.pi * (share - 0.2) / 0.4))
+        for share in middles
+        if 0.2 < share < 0.6
+    ]
     anneal = [0.5 * 0.2**0.25, 0.5 * 0.2**0.75]
     first = [*warm, *cool, *[0.5] * 2, *anneal]
-    assert learning_rates == pytest.approx([3e-3 * share for share in [*first, *[*[0.5] * 8, *anneal] * 2]], rel=1e-6)
+    assert learning_rates == pytest.approx(
+        [3e-3 * share for share in [*first, *[*[0.5] * 8, *anneal] * 2]], rel=1e-6
+    )
     kept = checkpoint.load(run.store.stage_folder(run.keys[-1]) / "optimizer.pt")
     assert {state["step"].item() for state in kept.values()} == {24}  # of adapt alone
     for key in run.keys:
-        models = [load(run.store.stage_folder(key) / name).state_dict() for name in ("model", "trained")]
+        models = [
+            load(run.store.stage_folder(key) / name).state_dict() for name in ("model", "trained")
+        ]
         assert any(not torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
 def test_shares_that_leave_no_time_are_refused() -> None:
-    """By hand: 0.9 and 0.2 of the first stage are more than it has. The message of `build` must name both."""
+    """By hand: 0.9 and 0.2 of the first stage are more than it has. The message of `build` must
+    name both.
+    """
     with pytest.raises(ValueError, match=r"cooldown 0\.9 .*anneal 0\.2"):
         methods.build("infinite_lr", {"cooldown": 0.9, "anneal": 0.2})
 
 
 def test_the_average_of_weights(folder) -> None:
-    """Oracle: the recursion over the weights that each of ten steps left, at the shares of their middles."""
+    """Oracle: the recursion over the weights that each of ten steps left, at the shares of their
+    middles.
+    """
     kept: list[torch.Tensor] = []
 
     class Noting(EMA):
@@ -283,13 +337,17 @@ def test_the_average_of_weights(folder) -> None:
 
 
 def test_only_new_blocks_learn(folder) -> None:
-    """Oracle: the paper's definition: the model before the first step of a stage has the recorded perplexities of the
-    one before it, one block is new in each stage, and all other weights are bit for bit those of the stage before."""
+    """Oracle: the paper's definition: the model before the first step of a stage has the recorded
+    perplexities of the one before it, one block is new in each stage, and all other weights are bit
+    for bit those of the stage before.
+    """
     tiny = TinyRuns("llama_pro", methods.build, folder)
     run = tiny.make_run(tiny.make_config(), "llama_pro")
     run.train()
     for index in (1, 2):
-        before, after = (load(run.store.stage_folder(run.keys[i]) / "model") for i in (index - 1, index))
+        before, after = (
+            load(run.store.stage_folder(run.keys[i]) / "model") for i in (index - 1, index)
+        )
         assert after.layers == before.layers + 1
         lines = [read_stage_lines(run.store.stage_file(run.keys[i])) for i in (index - 1, index)]
         ended, begins = ([line for line in each if line["kind"] == "evaluation"] for each in lines)
@@ -301,8 +359,14 @@ def test_only_new_blocks_learn(folder) -> None:
             block = f"network.transformer.h.{new}."
             source = f"network.transformer.h.{old}."
             same = all(
-                torch.equal(now[name], known[name.replace(block, source)]) for name in now if name.startswith(block)
+                torch.equal(now[name], known[name.replace(block, source)])
+                for name in now
+                if name.startswith(block)
             )
             assert same != done["growth"]["layer_is_copy"][new]
-        ends = [name for name in known if ".h." not in name and ".wte." not in name and "lm_head" not in name]
+        ends = [
+            name
+            for name in known
+            if ".h." not in name and ".wte." not in name and "lm_head" not in name
+        ]
         assert ends and all(torch.equal(now[name], known[name]) for name in ends)

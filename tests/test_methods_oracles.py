@@ -1,4 +1,6 @@
-"""Each method computes what independent implementations of it compute, in float64, to their stated 1e-9."""
+"""Each method computes what independent implementations of it compute, in float64, to their stated
+1e-9.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ def oracle(request) -> dict[str, Any]:
     return toy.own() if request.param == "own" else toy.shared()
 
 
-def measured(method, oracle, weights: str, domain: int, samples: int = 32) -> tuple[nn.Module, Learner]:
-    """A model at these weights, and what `method` measures there, without dropout, at the beginning of a stage."""
+def measured(
+    method, oracle, weights: str, domain: int, samples: int = 32
+) -> tuple[nn.Module, Learner]:
+    """A model at these weights, and what `method` measures there, without dropout, at the beginning
+    of a stage.
+    """
     model = toy.Toy(oracle["weights"][weights])
     model.dropout.p = 0.5
     method.start_stage(model, toy.stage(domain))
@@ -54,10 +60,18 @@ def pull_at(method, model, learner, weights: dict[str, torch.Tensor]) -> dict[st
     return toy.gradients(model)
 
 
-def half_product(gradient: dict[str, torch.Tensor], model: nn.Module, anchor: dict[str, torch.Tensor]) -> float:
+def half_product(
+    gradient: dict[str, torch.Tensor], model: nn.Module, anchor: dict[str, torch.Tensor]
+) -> float:
     """The value of a quadratic form from its gradient: g . (x - a) / 2 (Euler)."""
     with torch.no_grad():
-        return sum(float((gradient[name] * (p - anchor[name])).sum()) for name, p in model.named_parameters()) / 2
+        return (
+            sum(
+                float((gradient[name] * (p - anchor[name])).sum())
+                for name, p in model.named_parameters()
+            )
+            / 2
+        )
 
 
 @pytest.mark.parametrize("fisher", ["per_sample", "batched"])
@@ -68,7 +82,8 @@ def test_fisher_information(fisher: str, oracle) -> None:
         model, _ = measured(method, oracle, weights, domain)
         assert method.count == (32 if fisher == "per_sample" else 4)
         toy.close(
-            toy.named(model, [total / method.count for total in method.total]), oracle["ewc"][fisher][str(domain)]
+            toy.named(model, [total / method.count for total in method.total]),
+            oracle["ewc"][fisher][str(domain)],
         )
 
 
@@ -76,16 +91,24 @@ def test_a_short_last_batch_is_one_batch(oracle) -> None:
     """Oracle: avalanche on 20 samples in batches of 8."""
     method = build("ewc", {"fisher": "batched"})
     model, _ = measured(method, oracle, "second", 3, samples=20)
-    toy.close(toy.named(model, [total / method.count for total in method.total]), oracle["ewc"]["ragged"])
+    toy.close(
+        toy.named(model, [total / method.count for total in method.total]), oracle["ewc"]["ragged"]
+    )
 
 
 @pytest.mark.parametrize("fisher", ["per_sample", "batched"])
 def test_online_ewc_penalty(fisher: str, oracle) -> None:
-    """Oracle: (lambda/2) sum (F_2 + gamma F_1) (theta - theta*)^2 and its gradient, from GMvandeVen with gamma 1."""
+    """Oracle: (lambda/2) sum (F_2 + gamma F_1) (theta - theta*)^2 and its gradient, from GMvandeVen
+    with gamma 1.
+    """
     expected = oracle["ewc"]
-    method = build("ewc", {"fisher": fisher, "strength": expected["lambda"], "decay": expected["gamma"]})
+    method = build(
+        "ewc", {"fisher": fisher, "strength": expected["lambda"], "decay": expected["gamma"]}
+    )
     model, learner = measured(method, oracle, "first", 1)
-    pull_at(method, model, learner, oracle["weights"]["first"])  # the first step of training adds what was measured
+    pull_at(
+        method, model, learner, oracle["weights"]["first"]
+    )  # the first step of training adds what was measured
     model, learner = measured(method, oracle, "second", 2)
     gradient = pull_at(method, model, learner, oracle["weights"]["displaced"])
     toy.close(gradient, expected["penalty_gradient"][fisher])
@@ -119,17 +142,22 @@ def test_ewc_trajectory(oracle) -> None:
 
 
 def test_mas_importance_and_penalty(oracle) -> None:
-    """Oracle: |d ||logits||^2 / d theta| averaged over samples and summed over two domains; penalty and gradient."""
+    """Oracle: |d ||logits||^2 / d theta| averaged over samples and summed over two domains; penalty
+    and gradient.
+    """
     expected = oracle["mas"]
     method = build("mas", {"strength": expected["lambda"]})
     for domain, weights in ((1, "first"), (2, "second")):
         model, learner = measured(method, oracle, weights, domain)
         toy.close(
-            toy.named(model, [total / method.count for total in method.total]), expected["importance"][str(domain)]
+            toy.named(model, [total / method.count for total in method.total]),
+            expected["importance"][str(domain)],
         )
         gradient = pull_at(method, model, learner, oracle["weights"]["displaced"])
     toy.close(gradient, expected["penalty_gradient"])
-    assert half_product(gradient, model, oracle["weights"]["second"]) == pytest.approx(expected["penalty"], rel=1e-9)
+    assert half_product(gradient, model, oracle["weights"]["second"]) == pytest.approx(
+        expected["penalty"], rel=1e-9
+    )
 
 
 def test_mas_trajectory(oracle) -> None:
@@ -139,8 +167,12 @@ def test_mas_trajectory(oracle) -> None:
     model = toy.Toy(oracle["weights"]["first"])
     method.start_stage(model, toy.stage(1))
     given = expected["importance"]
-    method.importance = [torch.tensor(given[name], dtype=torch.float64) for name, _ in model.named_parameters()]
-    losses = train(method, model, toy.learner(model, method), oracle["domains"][1], expected["learning_rate"])
+    method.importance = [
+        torch.tensor(given[name], dtype=torch.float64) for name, _ in model.named_parameters()
+    ]
+    losses = train(
+        method, model, toy.learner(model, method), oracle["domains"][1], expected["learning_rate"]
+    )
     assert losses == pytest.approx(expected["losses"], rel=1e-8, abs=1e-8)
     toy.close(dict(model.named_parameters()), expected["weights"])
 
@@ -150,7 +182,9 @@ def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
     """Oracle: one process on the whole batch. The other process is played by what it found before."""
     domain = {column: values[:8] for column, values in oracle["domains"][0].items()}
 
-    def measure(rows: dict[str, list[int]], other: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def measure(
+        rows: dict[str, list[int]], other: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         totals: list[torch.Tensor] = []
 
         def add_up(tensors: list[torch.Tensor]) -> None:
@@ -186,12 +220,16 @@ def test_agem_projects_the_gradient(oracle) -> None:
 
 
 def test_agem_on_vectors(oracle) -> None:
-    """Oracle: mammoth's projection of random vectors; a zero reference leaves the gradient, without NaN."""
+    """Oracle: mammoth's projection of random vectors; a zero reference leaves the gradient, without
+    NaN.
+    """
     for vectors in oracle["agem"]["vectors"]:
         g, r = (torch.tensor(vectors[name], dtype=torch.float64) for name in "gr")
         whole = g.clone()
         assert project([g[:5], g[5:]], [r[:5], r[5:]]) == (vectors["dot"] < 0)
-        torch.testing.assert_close(g, torch.tensor(vectors["projected"], dtype=torch.float64), **toy.EXACT)
+        torch.testing.assert_close(
+            g, torch.tensor(vectors["projected"], dtype=torch.float64), **toy.EXACT
+        )
         if vectors["dot"] < 0:
             assert abs(torch.dot(g, r)) <= 1e-12 * whole.norm() * r.norm()
         assert not project([whole], [torch.zeros_like(r)])
@@ -224,11 +262,15 @@ class Logits(nn.Module):
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_logit_kd(temperature: float, oracle) -> None:
-    """Oracle: KL(teacher || student), batchmean, times T^2 (avalanche, mammoth); (1-r) CE + r T^2 KL (ELLE's code)."""
+    """Oracle: KL(teacher || student), batchmean, times T^2 (avalanche, mammoth); (1-r) CE + r T^2
+    KL (ELLE's code).
+    """
     expected = oracle["logit_kd"]
     rows = toy.batch(expected, memory_rows=8)
     answers = expected["T"][str(round(temperature))]
-    teacher, student = (toy.Toy(oracle["weights"][expected[name]]) for name in ("teacher", "student"))
+    teacher, student = (
+        toy.Toy(oracle["weights"][expected[name]]) for name in ("teacher", "student")
+    )
 
     def learning(r: float) -> tuple[float, torch.Tensor]:
         method = build("logit_kd", {"distillation": r, "temperature": temperature})
@@ -241,23 +283,33 @@ def test_logit_kd(temperature: float, oracle) -> None:
     loss, gradient = learning(expected["r"])
     assert loss == pytest.approx(answers["loss"], rel=1e-9)
     torch.testing.assert_close(
-        gradient[: len(answers["gradient"])], torch.tensor(answers["gradient"], dtype=torch.float64), **toy.EXACT
+        gradient[: len(answers["gradient"])],
+        torch.tensor(answers["gradient"], dtype=torch.float64),
+        **toy.EXACT,
     )
 
 
 @pytest.mark.parametrize(
     ("name", "options", "memory_loss"),
     [
-        ("logit_kd", {"distillation": 0.3, "temperature": 2.0}, lambda ce, kl, mse: 0.7 * ce + 0.3 * 4 * kl),
+        (
+            "logit_kd",
+            {"distillation": 0.3, "temperature": 2.0},
+            lambda ce, kl, mse: 0.7 * ce + 0.3 * 4 * kl,
+        ),
         ("derpp", {"alpha": 0.5, "beta": 0.8}, lambda ce, kl, mse: 0.8 * ce + 0.5 * mse),
     ],
 )
 def test_distillation_is_a_mean_over_rows(name: str, options, memory_loss, oracle) -> None:
-    """Oracle: the mean over 8 rows of each row's own loss, 3 of them from memory; however they are split."""
+    """Oracle: the mean over 8 rows of each row's own loss, 3 of them from memory; however they are
+    split.
+    """
     weights, domain = oracle["weights"], {k: v[:8] for k, v in oracle["domains"][0].items()}
     teacher, student = toy.Toy(weights["first"]), toy.Toy(weights["second"])
     rows = toy.batch(domain, memory_rows=3)
-    s, t = (m(rows.tokens, rows.domains, rows.positions).squeeze(1).detach() for m in (student, teacher))
+    s, t = (
+        m(rows.tokens, rows.domains, rows.positions).squeeze(1).detach() for m in (student, teacher)
+    )
     cross_entropies = -s.log_softmax(-1)[range(8), rows.targets.squeeze(1)]
     soft_s, soft_t = (s / 2).log_softmax(-1), (t / 2).log_softmax(-1)
     divergences = (soft_t.exp() * (soft_t - soft_s)).sum(-1)
@@ -284,8 +336,12 @@ def test_distillation_is_a_mean_over_rows(name: str, options, memory_loss, oracl
 
 
 def test_er_mixes_nine_to_one(oracle) -> None:
-    """Oracle: the nearest whole number to a tenth of the batch, as counted from three implementations."""
-    stream = Stream(tiny_corpus(2, 400, 100), Data(sequence_length=18, memory_tokens=160), masked=True, seed=0)
+    """Oracle: the nearest whole number to a tenth of the batch, as counted from three
+    implementations.
+    """
+    stream = Stream(
+        tiny_corpus(2, 400, 100), Data(sequence_length=18, memory_tokens=160), masked=True, seed=0
+    )
     (phase,) = build("er").phases(toy.stage(1))
     assert phase == Phase("adapt", memory=0.1)
     for rows, memory in oracle["er"]["memory_rows"].items():
@@ -300,7 +356,9 @@ def test_er_is_one_mean_over_the_union(oracle) -> None:
             toy.batch(union["new"], of=count),
             toy.batch(union["memory"], len(union["memory"]["tokens"]), count),
         )
-        both = toy.batch({name: union["new"][name] + union["memory"][name] for name in ("tokens", "targets")})
+        both = toy.batch(
+            {name: union["new"][name] + union["memory"][name] for name in ("tokens", "targets")}
+        )
         for parts in ([both], [new, memory]):
             method = build("er")
             model = toy.Toy(oracle["weights"][union["weights"]])

@@ -53,8 +53,9 @@ def build(name: str, options: Mapping[str, Any]) -> LifelongMethod:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path: Path) -> None:
-    """Oracle: those of `check`; and transformers alone computes the exported model's logits, but for a side network,
-    which it has none for."""
+    """Oracle: those of `check`; and transformers alone computes the exported model's logits, but
+    for a side network, which it has none for.
+    """
     tiny = TinyRuns(name, build, tmp_path)
     for check in CHECKS if THOROUGH else TRIED:
         check(tiny)
@@ -69,8 +70,12 @@ def test_own_modules_keep_the_promises_and_leave_the_project(name: str, tmp_path
     tokens, domains = torch.arange(4, 14).view(1, -1), torch.tensor([2])
     with torch.no_grad():
         expected = model(tokens, domains, torch.arange(10)[None])
-        torch.testing.assert_close(plain(tokens).logits[..., : expected.shape[-1]], expected, rtol=1e-4, atol=1e-5)
-        if name == "o_lora":  # whose modules stay beside the network, all others are of training alone
+        torch.testing.assert_close(
+            plain(tokens).logits[..., : expected.shape[-1]], expected, rtol=1e-4, atol=1e-5
+        )
+        if (
+            name == "o_lora"
+        ):  # whose modules stay beside the network, all others are of training alone
             encoder = load(stage / "model").make_encoder("logging")
             hidden = encoder.encode(tokens)
             torch.testing.assert_close(hidden, model.hidden(tokens, domains), rtol=1e-4, atol=1e-5)
@@ -83,10 +88,15 @@ def test_a_model_whose_file_is_gone_is_told(tmp_path: Path) -> None:
     run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     file = run.store.stage_folder(run.keys[-1]) / "model" / extended.FILE
     with safe_open(file, "pt") as opened:
-        about, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    assert list(about) == ["model"]  # of several keys the order is chance, and so are the bytes of the same model
+        about = opened.metadata()
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    assert list(about) == [
+        "model"
+    ]  # of several keys the order is chance, and so are the bytes of the same model
     for kind in ("methods.gone:WithSide", "methods.naive:Naive", "methods.naive:Gone"):
-        save_file(tensors, file, {"model": json.dumps({**json.loads(about["model"]), "class": kind})})
+        save_file(
+            tensors, file, {"model": json.dumps({**json.loads(about["model"]), "class": kind})}
+        )
         with pytest.raises(ConfigError, match=rf"a {kind.split(':')[1]} of .*the method's file"):
             extended.load(file.parent)
 
@@ -119,25 +129,39 @@ class Makes(LifelongMethod):
         self.before = [p.detach().clone() for p in learner.parameters]
 
     def after_step(self, learner):
-        moved = [(before - p).detach() for before, p in zip(self.before, learner.parameters, strict=True)]
+        moved = [
+            (before - p).detach() for before, p in zip(self.before, learner.parameters, strict=True)
+        ]
         gradients = [p.grad for p in learner.parameters]
-        moves, steps = (torch.cat([part.flatten() for part in parts]) for parts in (moved, gradients))
+        moves, steps = (
+            torch.cat([part.flatten() for part in parts]) for parts in (moved, gradients)
+        )
         self.rates = [*self.rates, [learner.learning_rate, float(moves.norm() / steps.norm())]]
 
 
 def test_rows_of_its_own_and_the_rate_of_the_step(tmp_path: Path) -> None:
-    """Oracle: the rows that it made, other ones in each step; and by how much plain gradient descent has moved the
-    weights, over their gradients."""
+    """Oracle: the rows that it made, other ones in each step; and by how much plain gradient
+    descent has moved the weights, over their gradients.
+    """
     tiny = TinyRuns("makes", lambda name, options: Makes(), tmp_path)
-    options: dict[str, Any] = {"optimizer": "sgd", "optimizer_options": {"momentum": 0.0}, "weight_decay": 0.0}
+    options: dict[str, Any] = {
+        "optimizer": "sgd",
+        "optimizer_options": {"momentum": 0.0},
+        "weight_decay": 0.0,
+    }
     run = tiny.make_run(tiny.make_config(**options, batch_size=6, learning_rate=0.5), "run")
     run.train(0)
     noted = torch.load(run.store.stage_folder(run.keys[0]) / "method.pt", weights_only=True)
     assert len(noted["made"]) == len(noted["given"]) == 10 and noted["made"][0].shape == (3, 16)
-    assert all(torch.equal(made, given) for made, given in zip(noted["made"], noted["given"], strict=True))
+    assert all(
+        torch.equal(made, given) for made, given in zip(noted["made"], noted["given"], strict=True)
+    )
     assert len({tuple(made.flatten().tolist()) for made in noted["made"]}) == 10
     rates = [rate for rate, _ in noted["rates"]]
-    assert rates == pytest.approx([moved for _, moved in noted["rates"]], rel=1e-2) and max(rates) > 2 * rates[-1]
+    assert (
+        rates == pytest.approx([moved for _, moved in noted["rates"]], rel=1e-2)
+        and max(rates) > 2 * rates[-1]
+    )
 
 
 def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
@@ -150,7 +174,9 @@ def test_processes_share_the_rows_that_a_method_makes(tmp_path: Path) -> None:
     whole = stream.make_batch(1, made, 0, rows, own=own)
     for rank in range(2):
         part = stream.make_batch(1, made, 0, rows[rank::2], own=own)
-        assert torch.equal(part.tokens, whole.tokens[rank::2]) and torch.equal(part.targets, whole.targets[rank::2])
+        assert torch.equal(part.tokens, whole.tokens[rank::2]) and torch.equal(
+            part.targets, whole.targets[rank::2]
+        )
     assert torch.equal(whole.targets, own.gather(1, whole.positions - 1))
 
 

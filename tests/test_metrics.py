@@ -9,8 +9,9 @@ from analysis import metrics
 from benchmark.metrics import average_perplexity
 
 NONE = float("nan")
-# perplexity after every stage (rows) on every domain (columns), with AP and AP+ by direct evaluation in NumPy of
-# the paper's formulas; the first is checked by hand: sqrt(9 * 4) = 6 and 9 - 4 = 5
+# perplexity after every stage (rows) on every domain (columns), with AP and AP+ by direct
+# evaluation in NumPy of the paper's formulas; the first is checked by hand: sqrt(9 * 4) = 6 and 9 -
+# 4 = 5
 MATRICES = [
     ([[4, NONE], [9, 4]], [4.0, 6.0], [NONE, 5.0]),
     (
@@ -38,14 +39,18 @@ def test_ap_and_ap_plus_after_every_stage(matrix, ap, ap_plus):
     stages = np.arange(len(matrix))
     finished = np.diagonal(np.array(matrix))
     np.testing.assert_allclose(average_perplexity(matrix, stages), ap, rtol=1e-9)
-    np.testing.assert_allclose(metrics.average_increase(matrix, finished, stages), ap_plus, rtol=1e-9)
+    np.testing.assert_allclose(
+        metrics.average_increase(matrix, finished, stages), ap_plus, rtol=1e-9
+    )
 
 
 def test_the_log_form_of_what_is_forgotten():
     """Oracle: by hand, (log 2 + log 8) / 2 for one domain that doubled and one that grew eightfold."""
     matrix = [[10.0, 50.0, 99.0], [15.0, 20.0, 99.0], [20.0, 160.0, 7.0]]
     by_hand = (math.log(2) + math.log(8)) / 2
-    assert metrics.average_increase(np.log(matrix[2]), np.log([10.0, 20.0, 7.0]), 2) == pytest.approx(by_hand)
+    assert metrics.average_increase(
+        np.log(matrix[2]), np.log([10.0, 20.0, 7.0]), 2
+    ) == pytest.approx(by_hand)
 
 
 def test_forward_transfer_reads_the_diagonal_above_the_main_one():
@@ -58,18 +63,27 @@ def test_forward_transfer_reads_the_diagonal_above_the_main_one():
 
 def test_area_of_a_trapezoid():
     """Oracle: by hand; (10+6)/2 over 2 s and (6+2)/2 over 4 s, divided by 6 s."""
-    assert metrics.compute_area_under_curve([1, 3, 7], [10, 6, 2]) == pytest.approx((8 * 2 + 4 * 4) / 6)
+    assert metrics.compute_area_under_curve([1, 3, 7], [10, 6, 2]) == pytest.approx(
+        (8 * 2 + 4 * 4) / 6
+    )
     assert math.isnan(metrics.compute_area_under_curve([1], [10]))
 
 
-@pytest.mark.parametrize(("target", "charged"), [(8, 2.0), (6, 3.0), (11, 1.0), (3, 6.0), (1, NONE)])
+@pytest.mark.parametrize(
+    ("target", "charged"), [(8, 2.0), (6, 3.0), (11, 1.0), (3, 6.0), (1, NONE)]
+)
 def test_budget_to_reach(target, charged):
     """Oracle: by hand on straight lines between (1, 10), (3, 6) and (7, 2)."""
-    assert metrics.find_budget_to_reach([1, 3, 7], [10, 6, 2], target) == pytest.approx(charged, nan_ok=True)
+    assert metrics.find_budget_to_reach([1, 3, 7], [10, 6, 2], target) == pytest.approx(
+        charged, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(("last", "charged"), [(4.0, 6.0), (9.0, NONE)])
 def test_a_budget_is_reached_where_the_curve_stays_below(last, charged):
-    """Oracle: by hand: a curve that begins at 2, rises to 8 at 5 and falls to 4 at 7 meets 6 for good at 6; one that
-    ends above it never does."""
-    assert metrics.find_budget_to_reach([0, 5, 7], [2, 8, last], 6) == pytest.approx(charged, nan_ok=True)
+    """Oracle: by hand: a curve that begins at 2, rises to 8 at 5 and falls to 4 at 7 meets 6 for
+    good at 6; one that ends above it never does.
+    """
+    assert metrics.find_budget_to_reach([0, 5, 7], [2, 8, last], 6) == pytest.approx(
+        charged, nan_ok=True
+    )

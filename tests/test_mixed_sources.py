@@ -28,7 +28,9 @@ Weights = list[float | list[float]]
 def mixed(*weights: float | list[float]) -> Corpus:
     """Two domains, the first of two sources."""
     texts = tiny_corpus(domains=2, train_tokens=sum(TOKENS), valid_tokens=100)
-    sources = tuple(WeightedText.model_validate({"train": ("x",), "weight": weight}) for weight in weights)
+    sources = tuple(
+        WeightedText.model_validate({"train": ("x",), "weight": weight}) for weight in weights
+    )
     first = replace(texts.domains[0], sources=sources, info={"parts": list(TOKENS)})
     return replace(texts, domains=(first, texts.domains[1]))
 
@@ -36,7 +38,10 @@ def mixed(*weights: float | list[float]) -> Corpus:
 def sources_of(corpus: Corpus, tokens: torch.Tensor) -> np.ndarray:
     """Of each row its source, looked up in the text; -1 for one that is not whole in one."""
     text = corpus.domains[0].train
-    rows = {tuple(text[i : i + 16].tolist()): (0 if i + 16 <= TOKENS[0] else 1) for i in range(0, 992, 16)}
+    rows = {
+        tuple(text[i : i + 16].tolist()): (0 if i + 16 <= TOKENS[0] else 1)
+        for i in range(0, 992, 16)
+    }
     rows |= {tuple(text[i : i + 16].tolist()): 1 for i in range(1008, 1600 - 15, 16)}
     return np.array([rows.get(tuple(row), -1) for row in tokens[:, 1:].tolist()])
 
@@ -44,8 +49,13 @@ def sources_of(corpus: Corpus, tokens: torch.Tensor) -> np.ndarray:
 def test_all_weight_on_a_source_is_that_source(tmp_path: Path) -> None:
     """Oracle: the stream of a domain that is the first source alone."""
     corpus = mixed(1.0, 0.0)
-    alone = replace(corpus.domains[0], train=corpus.domains[0].train[: TOKENS[0]], sources=(), info={})
-    streams = [Stream(c, DATA, False, 5) for c in (corpus, replace(corpus, domains=(alone, corpus.domains[1])))]
+    alone = replace(
+        corpus.domains[0], train=corpus.domains[0].train[: TOKENS[0]], sources=(), info={}
+    )
+    streams = [
+        Stream(c, DATA, False, 5)
+        for c in (corpus, replace(corpus, domains=(alone, corpus.domains[1])))
+    ]
     for step in range(40):
         batches = [draw(stream, 0, Phase("adapt"), 0, step, 10, range(10)) for stream in streams]
         assert torch.equal(batches[0].tokens, batches[1].tokens)
@@ -62,8 +72,12 @@ def test_all_weight_on_a_source_is_that_source(tmp_path: Path) -> None:
         ([[0.0, 3.0, 0.0], 1.0], 0.75, 0.6),
     ],
 )
-def test_rows_come_from_sources_by_their_weights(weights: Weights, over: float, share: float) -> None:
-    """Oracle: the shares by hand, to four standard deviations of 4,000 draws; where a row stands in the text."""
+def test_rows_come_from_sources_by_their_weights(
+    weights: Weights, over: float, share: float
+) -> None:
+    """Oracle: the shares by hand, to four standard deviations of 4,000 draws; where a row stands in
+    the text.
+    """
     corpus = mixed(*weights)
     stream = Stream(corpus, DATA, masked=False, seed=5)
     batch = draw(stream, 0, Phase("adapt"), 0, 3, 4000, range(4000), over=over)
@@ -75,11 +89,19 @@ def test_rows_come_from_sources_by_their_weights(weights: Weights, over: float, 
 
 
 def test_memory_has_the_mix_of_the_stage() -> None:
-    """Oracle: by hand. Of thirty rows that are kept 21 are the first source's; a mix that moves counts by its mean."""
+    """Oracle: by hand. Of thirty rows that are kept 21 are the first source's; a mix that moves
+    counts by its mean.
+    """
     for weights in ([0.7, 0.3], [[0.4, 1.0], [0.6, 0.0]]):
         corpus = mixed(*weights)
         batch = draw(
-            Stream(corpus, DATA, masked=False, seed=5), 1, Phase("recover", memory=1.0), 0, 0, 8000, range(8000)
+            Stream(corpus, DATA, masked=False, seed=5),
+            1,
+            Phase("recover", memory=1.0),
+            0,
+            0,
+            8000,
+            range(8000),
         )
         sources = sources_of(corpus, batch.tokens)
         rows = np.unique(np.column_stack([sources, batch.tokens.numpy()]), axis=0)
@@ -88,13 +110,19 @@ def test_memory_has_the_mix_of_the_stage() -> None:
 
 
 def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> None:
-    """Oracle: the ids of each source, prepared as a domain of its own; other weights make nothing anew. Each is
-    named by its place in the list."""
-    files = [str(write(tmp_path / f"{name}.jsonl", sentences(seed))) for seed, name in enumerate("ab")]
+    """Oracle: the ids of each source, prepared as a domain of its own; other weights make nothing
+    anew. Each is named by its place in the list.
+    """
+    files = [
+        str(write(tmp_path / f"{name}.jsonl", sentences(seed))) for seed, name in enumerate("ab")
+    ]
     own = Data(sequence_length=18, valid_share=0.2)
 
     def domain(*weights: float) -> Domain:
-        sources = tuple(WeightedText(train=(file,), weight=weight) for file, weight in zip(files, weights, strict=True))
+        sources = tuple(
+            WeightedText(train=(file,), weight=weight)
+            for file, weight in zip(files, weights, strict=True)
+        )
         return Domain(name="web", sources=sources, hold_out=0.1)
 
     said: list[str] = []
@@ -110,10 +138,15 @@ def test_a_mixed_domain_is_its_sources_one_after_the_other(tmp_path: Path) -> No
     fixed = Tokenizer(folder=str(folder))
     [joined] = prepare([domain(0.5, 0.5)], fixed, own, tmp_path / "data").domains
     alone = prepare(
-        [Domain(name=f"d{i}", train=(file,), hold_out=0.1) for i, file in enumerate(files)], fixed, own, tmp_path
+        [Domain(name=f"d{i}", train=(file,), hold_out=0.1) for i, file in enumerate(files)],
+        fixed,
+        own,
+        tmp_path,
     )
     for split in ("train", "valid"):
-        assert np.array_equal(getattr(joined, split), np.concatenate([getattr(part, split) for part in alone.domains]))
+        assert np.array_equal(
+            getattr(joined, split), np.concatenate([getattr(part, split) for part in alone.domains])
+        )
     assert joined.info["parts"] == [len(part.train) for part in alone.domains]
     assert joined.info["skipped"]["held out"] > 0
 
@@ -124,7 +157,10 @@ def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> N
     plain = tiny.make_config(checkpoint_seconds=1e-9)
 
     def config(weight: float):
-        given = [{"packages": ["json"], "weight": [1.0, weight]}, {"packages": ["email"], "weight": 0.5}]
+        given = [
+            {"packages": ["json"], "weight": [1.0, weight]},
+            {"packages": ["email"], "weight": 0.5},
+        ]
         first = Domain.model_validate({"name": "json", "sources": given})
         return plain.model_copy(update={"domains": (first, *plain.domains[2:])})
 
@@ -134,11 +170,15 @@ def test_a_run_whose_mix_moves_goes_on_where_it_was_stopped(tmp_path: Path) -> N
     stopped, whole = tiny.train(config(0.0), "stopped"), tiny.train(config(0.0), "whole")
     for one_way, other_way in zip(stopped, whole, strict=True):
         assert all(torch.equal(tensor, other_way[name]) for name, tensor in one_way.items())
-    assert not set(tiny.make_run(config(0.0), "whole").keys) & set(tiny.make_run(config(0.5), "whole").keys)
+    assert not set(tiny.make_run(config(0.0), "whole").keys) & set(
+        tiny.make_run(config(0.5), "whole").keys
+    )
 
 
 def test_sources_that_cannot_be_mixed_are_refused() -> None:
-    """By hand: a weight that falls to 0 with no other source, packages beside sources, 10 tokens for a row of 16."""
+    """By hand: a weight that falls to 0 with no other source, packages beside sources, 10 tokens
+    for a row of 16.
+    """
     with pytest.raises(ValueError, match="weight is 0"):
         Domain.model_validate({"name": "a", "sources": [{"train": ["x"], "weight": [1, 0]}]})
     with pytest.raises(ValueError, match="one of packages, .*sources"):

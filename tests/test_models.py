@@ -1,4 +1,6 @@
-"""Language models: parameter counts of the paper, prompts, predicted positions, Hugging Face folders."""
+"""Language models: parameter counts of the paper, prompts, predicted positions, Hugging Face
+folders.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 from tests.support import toy_task
 
-# (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE rows have the hidden
-# size 384 and, for M1, the 6 layers that alone give their printed counts.
+# (layers, hidden size, millions of parameters as printed) of tab:arch and tab:arch_WE_DE. The DE
+# rows have the hidden size 384 and, for M1, the 6 layers that alone give their printed counts.
 BERT_BASE = [(6, 384, 30.3), (8, 512, 51.5), (10, 640, 82.2), (11, 704, 102), (12, 768, 125)]
 BERT_LARGE = [(12, 768, 125), (15, 960, 216), (18, 1024, 280), (21, 1024, 318), (24, 1024, 355)]
 WIDTH_ONLY = [(6, 384, 30.3), (6, 576, 53.6), (6, 768, 82.2), (6, 896, 104), (6, 1024, 129)]
@@ -30,22 +32,32 @@ GPT_BASE = [(6, 384, 29.9), (8, 512, 51.0), (10, 640, 81.4), (11, 704, 101), (12
 
 def parameters(architecture: str, layers: int, hidden_size: int) -> int:
     with torch.device("meta"):  # shapes only
-        return build(architecture, layers, hidden_size, Vocabulary(50265), sequence_length=512).parameters_count
+        return build(
+            architecture, layers, hidden_size, Vocabulary(50265), sequence_length=512
+        ).parameters_count
 
 
 def three_digits(count: float) -> float:
     return float(f"{count / 1e6:.3g}")
 
 
-@pytest.mark.parametrize("layers, hidden_size, printed", BERT_BASE + BERT_LARGE + WIDTH_ONLY + DEPTH_ONLY)
-def test_bert_has_the_parameters_of_the_paper(layers: int, hidden_size: int, printed: float) -> None:
+@pytest.mark.parametrize(
+    "layers, hidden_size, printed", BERT_BASE + BERT_LARGE + WIDTH_ONLY + DEPTH_ONLY
+)
+def test_bert_has_the_parameters_of_the_paper(
+    layers: int, hidden_size: int, printed: float
+) -> None:
     """Oracle: the counts printed in the paper's tables of architectures, all three digits."""
     assert three_digits(parameters("bert", layers, hidden_size)) == printed
 
 
 @pytest.mark.parametrize("layers, hidden_size, printed", GPT_BASE)
-def test_gpt_has_the_parameters_of_the_paper_and_positions(layers: int, hidden_size: int, printed: float) -> None:
-    """Oracle: the printed counts, which leave out learned positions. Ours has them: at most 0.7 % more."""
+def test_gpt_has_the_parameters_of_the_paper_and_positions(
+    layers: int, hidden_size: int, printed: float
+) -> None:
+    """Oracle: the printed counts, which leave out learned positions. Ours has them: at most 0.7 %
+    more.
+    """
     count = parameters("gpt", layers, hidden_size)
     positions = 512 * hidden_size
     assert three_digits(count - positions) == printed
@@ -60,19 +72,27 @@ def tokenizer() -> Tokenizer:
 def small(architecture: str, tokenizer: Tokenizer, prompts: bool) -> transformer.LanguageModel:
     vocabulary = Vocabulary(tokenizer.get_vocab_size(), ("web", "news"))
     torch.manual_seed(0)
-    return build(architecture, 2, 32, vocabulary, sequence_length=18, head_size=16, prompts=prompts).eval()
+    return build(
+        architecture, 2, 32, vocabulary, sequence_length=18, head_size=16, prompts=prompts
+    ).eval()
 
 
 def rows(vocabulary: Vocabulary) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    tokens = torch.randint(MASK, vocabulary.text, (3, 17), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(
+        MASK, vocabulary.text, (3, 17), generator=torch.Generator().manual_seed(1)
+    )
     tokens[:, 0] = BOS
     return tokens, torch.tensor([0, 1, 1]), torch.tensor([[0, 5], [1, 7], [3, 16]])
 
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 @pytest.mark.parametrize("prompts", [False, True])
-def test_logits_are_those_of_transformers(architecture: str, prompts: bool, tokenizer: Tokenizer) -> None:
-    """Oracle: transformers' own network on rows with the prompt put in by hand, read at the moved columns."""
+def test_logits_are_those_of_transformers(
+    architecture: str, prompts: bool, tokenizer: Tokenizer
+) -> None:
+    """Oracle: transformers' own network on rows with the prompt put in by hand, read at the moved
+    columns.
+    """
     model = small(architecture, tokenizer, prompts)
     for parameter in model.parameters():  # biases away from 0
         parameter.data.add_(0.1 * torch.randn_like(parameter))
@@ -88,15 +108,26 @@ def test_logits_are_those_of_transformers(architecture: str, prompts: bool, toke
     with torch.no_grad():
         everything = plain(with_prompt if prompts else tokens).logits[..., : model.vocabulary.text]
         logits = model(tokens, domains, positions)
-    expected = torch.stack([everything[row, columns + prompts] for row, columns in enumerate(positions)])
+    expected = torch.stack(
+        [everything[row, columns + prompts] for row, columns in enumerate(positions)]
+    )
     assert logits.shape == (3, 2, model.vocabulary.text)
     torch.testing.assert_close(logits, expected)
 
 
 def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
-    """Oracle: transformers' own masks, where a window of four columns to each side is shorter than the rows."""
+    """Oracle: transformers' own masks, where a window of four columns to each side is shorter than
+    the rows.
+    """
     torch.manual_seed(0)
-    model = build("modernbert", 4, 32, Vocabulary(tokenizer.get_vocab_size()), sequence_length=18, head_size=16).eval()
+    model = build(
+        "modernbert",
+        4,
+        32,
+        Vocabulary(tokenizer.get_vocab_size()),
+        sequence_length=18,
+        head_size=16,
+    ).eval()
     tokens, domains, _ = rows(model.vocabulary)
     whole = torch.arange(17).expand(3, -1)
     with torch.no_grad():
@@ -109,8 +140,12 @@ def test_local_attention_is_that_of_transformers(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
-def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architecture: str, tokenizer: Tokenizer) -> None:
-    """Oracle: what a prompt is for. Only the prompt rows of the batch's domains get a gradient beside the text's."""
+def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(
+    architecture: str, tokenizer: Tokenizer
+) -> None:
+    """Oracle: what a prompt is for. Only the prompt rows of the batch's domains get a gradient
+    beside the text's.
+    """
     model = small(architecture, tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
     model(tokens, domains.fill_(1), positions).logsumexp(-1).sum().backward()
@@ -119,25 +154,32 @@ def test_prompts_are_learned_and_gpt_reads_the_first_token_from_them(architectur
     assert gradient[model.vocabulary.text].abs().sum() == 0  # not even through the softmax
     first = torch.zeros(3, 1, dtype=torch.long)
     with torch.no_grad():
-        changed = (model(tokens, domains.fill_(0), first) - model(tokens, domains.fill_(1), first)).abs()
+        changed = (
+            model(tokens, domains.fill_(0), first) - model(tokens, domains.fill_(1), first)
+        ).abs()
     assert changed.max() > 0
 
 
 def test_a_network_put_in_by_hand_is_refused(tokenizer: Tokenizer) -> None:
-    """By hand: its decoder predicts the two prompts too, 294 ids and not 292, and the loss would be another one. The
-    model that the network came from is the oracle of what `set_network` gives."""
+    """By hand: its decoder predicts the two prompts too, 294 ids and not 292, and the loss would be
+    another one. The model that the network came from is the oracle of what `set_network` gives.
+    """
     model, other = small("gpt", tokenizer, prompts=True), small("gpt", tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
     model.network = GPT2LMHeadModel(other.network.config)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"294 .*\b292: .*`model\.set_network"):
         model(tokens, domains, positions)
     model.set_network(other.network)
-    torch.testing.assert_close(model(tokens, domains, positions), other(tokens, domains, positions), rtol=0, atol=0)
+    torch.testing.assert_close(
+        model(tokens, domains, positions), other(tokens, domains, positions), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer, tmp_path) -> None:
-    """Oracle: the Auto classes of transformers give the same logits, and their tokenizer the same ids."""
+    """Oracle: the Auto classes of transformers give the same logits, and their tokenizer the same
+    ids.
+    """
     model = small(architecture, tokenizer, prompts=True)
     tokens, domains, positions = rows(model.vocabulary)
     folder = tmp_path / "model"
@@ -152,7 +194,9 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
     text = model.vocabulary.text
     with torch.no_grad():
         torch.testing.assert_close(plain(tokens).logits[..., :text], model.network(tokens).logits)
-        torch.testing.assert_close(again(tokens, domains, positions), model(tokens, domains, positions), rtol=0, atol=0)
+        torch.testing.assert_close(
+            again(tokens, domains, positions), model(tokens, domains, positions), rtol=0, atol=0
+        )
     assert (again.vocabulary, again.prompts, again.architecture) == (
         model.vocabulary,
         True,
@@ -160,7 +204,13 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
     )
 
     saved = AutoTokenizer.from_pretrained(folder)
-    assert saved.convert_tokens_to_ids([*SPECIAL_TOKENS, "<domain:news>"]) == [0, 1, 2, 3, model.vocabulary.text + 1]
+    assert saved.convert_tokens_to_ids([*SPECIAL_TOKENS, "<domain:news>"]) == [
+        0,
+        1,
+        2,
+        3,
+        model.vocabulary.text + 1,
+    ]
     assert saved.mask_token_id == MASK
     ids = tokenizer.encode("cat dog").ids
     assert saved("cat dog", add_special_tokens=False).input_ids == ids
@@ -168,7 +218,9 @@ def test_folder_is_a_hugging_face_model(architecture: str, tokenizer: Tokenizer,
 
 
 def test_forward_compiles_to_one_graph(tokenizer: Tokenizer) -> None:
-    """Oracle: torch's tracer, which raises where Python has to look at the data. Nothing is compiled to code."""
+    """Oracle: torch's tracer, which raises where Python has to look at the data. Nothing is
+    compiled to code.
+    """
     for architecture in list_architecture_names():
         model = small(architecture, tokenizer, prompts=True)
         batch = rows(model.vocabulary)
@@ -201,10 +253,13 @@ def test_errors_say_what_is_possible(tokenizer: Tokenizer, tmp_path) -> None:
 def test_scaled_weights_have_one_over_root_of_their_inputs(architecture: str) -> None:
     """Oracle: 1/sqrt(inputs); what is added to the residual stream has 1/sqrt(2 layers) of it.
 
-    transformers draws ModernBERT's weights from a normal distribution that is cut at two of them: 0.88 of it is left.
+    transformers draws ModernBERT's weights from a normal distribution that is cut at two of them:
+    0.88 of it is left.
     """
     torch.manual_seed(0)
-    model = build(architecture, 2, 64, Vocabulary(500), sequence_length=64, head_size=16, scaled=True)
+    model = build(
+        architecture, 2, 64, Vocabulary(500), sequence_length=64, head_size=16, scaled=True
+    )
     places = model.architecture.find_places(model.network)
     expected = [(places.tables[0], 64**-0.5)]
     for layer in places.layers:

@@ -14,7 +14,8 @@ from benchmark.store import load_runs
 from tests.support import synthetic
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
-    (name, method, {}) for name, method in (("Naive", "naive"), ("EWC", "ewc"), ("ER", "er"), ("ELLE", "elle"))
+    (name, method, {})
+    for name, method in (("Naive", "naive"), ("EWC", "ewc"), ("ER", "er"), ("ELLE", "elle"))
 ]
 
 
@@ -24,7 +25,9 @@ def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
     for run in study.runs:
         run.line.probes = [Titled("p", "Probe")]
         run.line.texts = {"wb": "0", "ns": "1", "p": "2"} | changed.get(run.row, {})
-        run.line.unigram = {name: 100.0 + len(text) for name, text in run.line.texts.items() if name != "p"}
+        run.line.unigram = {
+            name: 100.0 + len(text) for name, text in run.line.texts.items() if name != "p"
+        }
     return study
 
 
@@ -42,8 +45,9 @@ def with_texts(tmp_path, changed: dict[str, dict[str, str]]) -> Study:
     ],
 )
 def test_a_note_names_rows_on_other_texts(changed, expected, tmp_path):
-    """Oracle: by hand: two seeds of a row are told once, and most rows decide what is other, of equally many the first
-    row's."""
+    """Oracle: by hand: two seeds of a row are told once, and most rows decide what is other, of
+    equally many the first row's.
+    """
     notes = note_unequal_texts(with_texts(tmp_path, changed))
     assert len(notes) == len(expected)
     for note, (where, reference) in zip(notes, expected, strict=True):
@@ -55,7 +59,9 @@ FIGURES += ["attention_patterns", "stage_domain_matrix"]
 
 
 def test_a_row_that_other_code_trained_is_named(tmp_path):
-    """Oracle: by hand: one seed of ER has a stage of another code; tables say so once, and name no other row."""
+    """Oracle: by hand: one seed of ER has a stage of another code; tables say so once, and name no
+    other row.
+    """
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
     next(run for run in study.runs if run.row == "ER").other_code = True
     for name in ("main_pretraining", "main_downstream", "units"):
@@ -77,34 +83,49 @@ def test_rows_that_are_told_domains_are_named(tmp_path):
 def test_a_row_on_other_texts_is_not_marked_ranked_or_judged(tmp_path):
     """Oracle: of the row with the lowest perplexities every mark, rank and verdict goes once its
     texts are others, and comes back when they are the same; what it measured stays."""
-    same, other = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}} if i else {}) for i in range(2))
+    same, other = (
+        with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}} if i else {}) for i in range(2)
+    )
     for study, marked in ((same, True), (other, False)):
         for name in ("main_pretraining", "units", "lifelong_metrics"):
             table = synthetic.load(name).build(study)
             (row,) = (row for row in table.blocks[0].rows if row.label == "ELLE")
-            assert any(cell.best for cell in row.cells) == marked and any(cell.values for cell in row.cells), name
+            assert any(cell.best for cell in row.cells) == marked and any(
+                cell.values for cell in row.cells
+            ), name
             assert name != "units" or bool(row.cells[1].text) == marked
             assert marked or any(cell.best for row in table.blocks[0].rows for cell in row.cells)
         ours = collect_measurements(study)
-        assert bool(ours.get(Key("AP", "elle", 1))) == bool(ours.get(Key("area", "elle", 1))) == marked
+        assert (
+            bool(ours.get(Key("AP", "elle", 1))) == bool(ours.get(Key("area", "elle", 1))) == marked
+        )
 
 
 def test_a_row_on_other_texts_sets_no_cost_of_the_others(tmp_path):
-    """Oracle: the tables while the row spent what all did: with a hundredth of it all other lines stay as they were.
+    """Oracle: the tables while the row spent what all did: with a hundredth of it all other lines
+    stay as they were.
 
     Of its own it then has no number at their length, which it did not reach.
     """
     plain, cheap = (with_texts(tmp_path / str(i), {"ELLE": {"ns": "other"}}) for i in range(2))
-    for line in (line for run in cheap.runs if run.row == "ELLE" for stage in run.stages for line in stage):
+    for line in (
+        line for run in cheap.runs if run.row == "ELLE" for stage in run.stages for line in stage
+    ):
         if isinstance(line, EvaluationLine | DoneLine):
             line.charged = {unit: amount / 100 for unit, amount in line.charged.items()}
-    before, after = (synthetic.load("units").build(study).blocks[0].rows for study in (plain, cheap))
+    before, after = (
+        synthetic.load("units").build(study).blocks[0].rows for study in (plain, cheap)
+    )
     assert before[:-1] == after[:-1] and before[-1].label == "ELLE"
-    assert any(cell.values for cell in before[-1].cells) and not any(cell.values for cell in after[-1].cells)
+    assert any(cell.values for cell in before[-1].cells) and not any(
+        cell.values for cell in after[-1].cells
+    )
 
 
 def test_notes_on_several_suites_say_whose_they_are(tmp_path):
-    """Oracle: two suites with rows of one name: a failure of one is its own, and so is the perplexity of a probe."""
+    """Oracle: two suites with rows of one name: a failure of one is its own, and so is the
+    perplexity of a probe.
+    """
     for suite in ("one", "two"):
         synthetic.write(tmp_path, suite, rows=ROWS, stages=2, seeds=1)
     runs = [*load_runs(tmp_path, "one"), *load_runs(tmp_path, "two")]
@@ -114,17 +135,25 @@ def test_notes_on_several_suites_say_whose_they_are(tmp_path):
         end.perplexity["p"] = 100.0 + number
     runs[0].failure = FailedLine(stage=1, error="lost", traceback="")
     study = Study("one+two", runs)
-    assert [note for note in collect_notes(study) if "lost" in note] == ["one: Naive, seed 0, failed in stage Ns: lost"]
+    assert [note for note in collect_notes(study) if "lost" in note] == [
+        "one: Naive, seed 0, failed in stage Ns: lost"
+    ]
     [probe] = note_probes(study)
-    assert all(f"{run.row} ({run.suite}) {100 + number}.00" in probe for number, run in enumerate(runs))
+    assert all(
+        f"{run.row} ({run.suite}) {100 + number}.00" in probe for number, run in enumerate(runs)
+    )
 
 
 def test_stages_too_short_to_tell_who_took_cores_are_counted(tmp_path):
-    """Oracle: by hand: of two seeds one ends its second stage after four seconds; only wall time is about cores."""
+    """Oracle: by hand: of two seeds one ends its second stage after four seconds; only wall time is
+    about cores.
+    """
     for unit, expected in (("seconds", ["1 stages"]), ("steps", [])):
         synthetic.write(tmp_path / unit, "demo", rows=ROWS[:1], stages=2, unit=unit)
         runs = load_runs(tmp_path / unit, "demo")
         [done] = [line for line in runs[0].stages[1] if isinstance(line, DoneLine)]
         done.charged["seconds"], done.cores = 4.0, CoreShare(share=None)
         notes = note_contended_stages(Study("demo", runs).stages, ["WB", "Ns"])
-        assert len(notes) == len(expected) and all(words in note for words, note in zip(expected, notes, strict=True))
+        assert len(notes) == len(expected) and all(
+            words in note for words, note in zip(expected, notes, strict=True)
+        )

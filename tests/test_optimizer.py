@@ -1,4 +1,6 @@
-"""The optimizer: its kinds, rates by name, frozen parts, and moments that outlive a phase or a stage."""
+"""The optimizer: its kinds, rates by name, frozen parts, and moments that outlive a phase or a
+stage.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def of_as_many_rows(state: Any, parameter: Any, vocabulary: int) -> Any:
     return state if len(state.get("row_var", parameter)) == len(parameter) else {}
 
 
-OWN = Optimizer("adafactor", "Shazeer and Stern 2018", (Part(adafactor),), {"d": 2.0}, fit=of_as_many_rows)
+OWN = Optimizer(
+    "adafactor", "Shazeer and Stern 2018", (Part(adafactor),), {"d": 2.0}, fit=of_as_many_rows
+)
 WEIGHT = "layers.0.attn.c_attn.weight"
 NAMES = (WEIGHT, "layers.0.ln_1.weight", "embeddings.1.weight")
 BY_HAND: dict[str, Any] = {
@@ -52,8 +56,9 @@ BY_HAND: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", BY_HAND)
 def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
-    """Oracle: torch's own optimizer, by hand on some parameters and the gradients that a run noted, which carried it
-    on over three stages of two phases, and was killed on the way."""
+    """Oracle: torch's own optimizer, by hand on some parameters and the gradients that a run noted,
+    which carried it on over three stages of two phases, and was killed on the way.
+    """
 
     @dataclass
     class Notes(LifelongMethod):
@@ -82,8 +87,12 @@ def test_each_kind_is_torchs(kind: str, tmp_path) -> None:
         TinyRuns("notes", lambda name, options: Notes(), tmp_path),
         {} if kind == "adamw" else {"momentum": 0.8},
     )
-    chosen: dict[str, Any] = {} if kind == "adafactor" else {"optimizer": kind, "optimizer_options": options}
-    config = tiny.make_config(**chosen, checkpoint_seconds=1e-9, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6)
+    chosen: dict[str, Any] = (
+        {} if kind == "adafactor" else {"optimizer": kind, "optimizer_options": options}
+    )
+    config = tiny.make_config(
+        **chosen, checkpoint_seconds=1e-9, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6
+    )
     ladder = {"ladder": config.model.ladder[:1] * 3}
     config = config.model_copy(update={"model": config.model.model_copy(update=ladder)})
     calls = iter(range(1000))
@@ -116,15 +125,25 @@ def test_a_first_stage_that_is_kept_is_not_naives() -> None:
             return [Phase("adapt", optimizer="carry")]
 
     config, texts = make_tiny_config("naive"), ["a", "b", "c"]
-    assert make_stage_keys(config, Keeps(), texts)[0] != make_stage_keys(config, methods.build("naive"), texts)[0]
+    assert (
+        make_stage_keys(config, Keeps(), texts)[0]
+        != make_stage_keys(config, methods.build("naive"), texts)[0]
+    )
 
 
 def test_moments_fit_what_has_grown() -> None:
-    """Oracle: by hand: new rows of a vocabulary of three are zero, another width begins anew, that of a norm too, and a
-    copied layer takes its own along."""
+    """Oracle: by hand: new rows of a vocabulary of three are zero, another width begins anew, that
+    of a norm too, and a copied layer takes its own along.
+    """
     training = make_tiny_config("naive").training
-    small, large = {"table": (2, 3), "map": (3, 3), "norm": (2,)}, {"table": (3, 3), "map": (4, 4), "norm": (4,)}
-    old, new = ([(name, torch.nn.Parameter(torch.ones(s))) for name, s in shapes.items()] for shapes in (small, large))
+    small, large = (
+        {"table": (2, 3), "map": (3, 3), "norm": (2,)},
+        {"table": (3, 3), "map": (4, 4), "norm": (4,)},
+    )
+    old, new = (
+        [(name, torch.nn.Parameter(torch.ones(s))) for name, s in shapes.items()]
+        for shapes in (small, large)
+    )
     before = PhaseOptimizer(OPTIMIZERS["adamw"], old, [1.0] * 3, training)
     for _, parameter in old:
         parameter.grad = torch.ones_like(parameter)
@@ -141,7 +160,9 @@ def test_moments_fit_what_has_grown() -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert", "llama"])
 def test_parts_have_names_in_every_architecture(architecture: str, tmp_path) -> None:
-    """Oracle: the ladder: two layers, each of whose parameters has its number, and an embedding table of tokens."""
+    """Oracle: the ladder: two layers, each of whose parameters has its number, and an embedding
+    table of tokens.
+    """
     config = make_tiny_config("naive", architecture)
     tiny = TinyRuns("naive", methods.build, tmp_path)
     stage = tiny.make_run(config, "run").config.model.ladder[-1]
@@ -164,10 +185,15 @@ class Groups(LifelongMethod):
 
 
 def test_rates_by_name(tmp_path) -> None:
-    """Oracle: Adam's first step is the rate times a direction that the gradient decides, so at half the rate it moves
-    half as far; what is frozen does not move, and needs no gradient."""
+    """Oracle: Adam's first step is the rate times a direction that the gradient decides, so at half
+    the rate it moves half as far; what is frozen does not move, and needs no gradient.
+    """
     weights, flops = [], []
-    for rates in ({"embeddings.*": 0.0, "layers.*": 0.0}, {}, {"*.ln_1.*": 0.5, "layers.*": 1.0, "embeddings.*": 0.0}):
+    for rates in (
+        {"embeddings.*": 0.0, "layers.*": 0.0},
+        {},
+        {"*.ln_1.*": 0.5, "layers.*": 1.0, "embeddings.*": 0.0},
+    ):
         tiny = TinyRuns("groups", lambda name, options: Groups(rates), tmp_path)  # noqa: B023
         config = tiny.make_config()
         budget = config.budget.model_copy(update={"amount": 1.0})
@@ -177,7 +203,9 @@ def test_rates_by_name(tmp_path) -> None:
         stage = run.store.stage_folder(run.keys[0])
         weights.append(load(stage / "model").state_dict())
         flops.append(
-            next(line for line in read_lines(stage / "records.jsonl") if line["kind"] == "done")["charged"]["flops"]
+            next(line for line in read_lines(stage / "records.jsonl") if line["kind"] == "done")[
+                "charged"
+            ]["flops"]
         )
     frozen, free, groups = weights
     name = "network.transformer.h.0.ln_1.weight"
@@ -186,7 +214,9 @@ def test_rates_by_name(tmp_path) -> None:
     torch.testing.assert_close(groups[name] - begin, (free[name] - begin) / 2, rtol=1e-3, atol=1e-7)
     name = "network.transformer.h.0.mlp.c_fc.weight"
     torch.testing.assert_close(groups[name], free[name])
-    assert torch.equal(groups["network.transformer.wte.weight"], frozen["network.transformer.wte.weight"])
+    assert torch.equal(
+        groups["network.transformer.wte.weight"], frozen["network.transformer.wte.weight"]
+    )
     assert flops[0] < flops[2] < flops[1]
 
 
@@ -199,7 +229,9 @@ def test_rates_that_mean_nothing_are_refused() -> None:
 
 
 def test_a_phase_that_freezes_all_is_refused(tmp_path) -> None:
-    """By hand: a rate of 0 for `*` freezes every parameter. The message must name the phase and the cure."""
+    """By hand: a rate of 0 for `*` freezes every parameter. The message must name the phase and the
+    cure.
+    """
     with pytest.raises(ConfigError, match="phase 'adapt' .*trains=False"):
         TinyRuns("groups", lambda name, options: Groups({"*": 0.0}), tmp_path).train_undisturbed()
 
@@ -220,14 +252,18 @@ def test_what_no_kind_is_is_refused(training: dict[str, Any], message: str) -> N
 
 def test_what_torch_refuses_is_one_line() -> None:
     """Oracle: the message names the kind, its options and torch's reason."""
-    sgd, parameter = OPTIMIZERS["sgd"].replace_options({"momentum": -1}), torch.nn.Parameter(torch.ones(2))
+    sgd, parameter = (
+        OPTIMIZERS["sgd"].replace_options({"momentum": -1}),
+        torch.nn.Parameter(torch.ones(2)),
+    )
     with pytest.raises(ConfigError, match=r"optimizer sgd .*'momentum': -1.*: Invalid momentum"):
         PhaseOptimizer(sgd, [("w", parameter)], [1.0], make_tiny_config("naive").training)
 
 
 def test_keys_know_the_optimizer() -> None:
-    """Oracle: the rule of stage keys, another computation has another key; the default's is that of a suite that says
-    nothing, and a method's own stands in its first stage too."""
+    """Oracle: the rule of stage keys, another computation has another key; the default's is that of
+    a suite that says nothing, and a method's own stands in its first stage too.
+    """
 
     @dataclass
     class Own(LifelongMethod):
@@ -236,10 +272,18 @@ def test_keys_know_the_optimizer() -> None:
     texts = ["a", "b", "c"]
     settings: list[dict[str, Any]] = [{}, {"optimizer": "muon"}, {"optimizer": "sgd"}]
     settings.append({"optimizer": "sgd", "optimizer_options": {"momentum": 0.5}})
-    keys = [make_stage_keys(make_tiny_config("naive", **each), methods.build("naive"), texts)[0] for each in settings]
+    keys = [
+        make_stage_keys(make_tiny_config("naive", **each), methods.build("naive"), texts)[0]
+        for each in settings
+    ]
     keys.append(make_stage_keys(make_tiny_config("naive"), Own(), texts)[0])
     assert len(set(keys)) == 5
-    assert make_stage_keys(make_tiny_config("naive", optimizer="adamw"), methods.build("naive"), texts)[0] == keys[0]
+    assert (
+        make_stage_keys(
+            make_tiny_config("naive", optimizer="adamw"), methods.build("naive"), texts
+        )[0]
+        == keys[0]
+    )
     assert "optimizer" not in str(make_tiny_config("naive", optimizer="adamw").model_dump())
 
 
@@ -248,4 +292,7 @@ def test_a_package_offers_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("theirs", f"{__name__}:OWN", optimizers.GROUP)
     monkeypatch.setattr(optimizers, "entry_points", lambda group: [point])
     assert optimizers.find_optimizer("theirs").meaning == OWN.meaning
-    assert make_tiny_config("naive", optimizer="theirs", optimizer_options={"d": 3}).training.optimizer == "theirs"
+    assert (
+        make_tiny_config("naive", optimizer="theirs", optimizer_options={"d": 3}).training.optimizer
+        == "theirs"
+    )

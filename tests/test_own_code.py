@@ -14,7 +14,13 @@ from benchmark.training.processes import Sources
 from tests.support.programs import ROOT, start_in
 from tests.support.suite_folder import SuiteFolder, copy_code, write_texts
 
-SHADOWS = ("sklearn", "torch", "queue", "selectors", "tempfile")  # what interpreters import as they start
+SHADOWS = (
+    "sklearn",
+    "torch",
+    "queue",
+    "selectors",
+    "tempfile",
+)  # what interpreters import as they start
 
 
 @pytest.fixture
@@ -44,7 +50,9 @@ Run.train = _train_noted
 """
 
 
-def test_workers_run_the_code_of_the_clone_that_was_called(tiny: SuiteFolder, here: Path, tmp_path) -> None:
+def test_workers_run_the_code_of_the_clone_that_was_called(
+    tiny: SuiteFolder, here: Path, tmp_path
+) -> None:
     """Two clones, and an environment that has the first; the second is called from a third folder.
 
     Oracle: the second's code, which says that it trained, and files of the third folder, which say
@@ -71,7 +79,9 @@ assert docstrings.read_package("email")[0]
 
 
 def test_text_is_read_without_files_of_the_folder(here: Path, tmp_path) -> None:
-    """Oracle: files of the current folder, which say that they ran in processes that read docstrings."""
+    """Oracle: files of the current folder, which say that they ran in processes that read
+    docstrings.
+    """
     program = tmp_path / "read.py"
     program.write_text(READ)
     process = start_in(here, program)

@@ -15,7 +15,13 @@ from benchmark.data.leaks import find_shared_documents, find_validation_leaks
 from benchmark.data.tokens import prepare
 from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData, mark_in_stream
-from benchmark.instruments.new_suite import RUNGS, Text, choose_valid_share, find_domains, write_suite
+from benchmark.instruments.new_suite import (
+    RUNGS,
+    Text,
+    choose_valid_share,
+    find_domains,
+    write_suite,
+)
 from benchmark.jobs.preparation import (
     DOMAIN_TITLES,
     TASK_TITLES,
@@ -54,7 +60,9 @@ def texts(tmp_path) -> Path:
 
 
 def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None:
-    """Oracle: the suite's own rules, a preparation and a plan of it; names and fields by hand. It replaces nothing."""
+    """Oracle: the suite's own rules, a preparation and a plan of it; names and fields by hand. It
+    replaces nothing.
+    """
     monkeypatch.chdir(texts.parent)
     said = write_suite("suites/mine", [Path("texts")], 5e10)
     suite = load_suite("suites/mine.toml")
@@ -69,16 +77,27 @@ def test_a_new_suite_runs_as_it_stands(texts: Path, monkeypatch, capsys) -> None
     assert "`python run_all.py run suites/mine --dry-run`" in told.splitlines()[-1]
     assert "\n!" not in told, "what it has chosen itself is nothing to warn of"
     written = Path("suites/mine.toml").read_text()
-    assert len([line for line in written.splitlines() if not line.startswith("#")]) < 16 > len(tomllib.loads(written))
+    assert (
+        len([line for line in written.splitlines() if not line.startswith("#")])
+        < 16
+        > len(tomllib.loads(written))
+    )
     assert run_all.main(["run", *arguments, "--dry-run"]) == 0
-    assert f"To train: {len(suite.methods)} of {len(methods.list_runs(suite))} runs" in capsys.readouterr().out
+    assert (
+        f"To train: {len(suite.methods)} of {len(methods.list_runs(suite))} runs"
+        in capsys.readouterr().out
+    )
     with pytest.raises(ConfigError, match="there already"):
         write_suite("suites/mine", [Path("texts")], 5e10)
 
 
-@pytest.mark.parametrize("name", ['x" }], methods = ["joint"] #', 'a", evil = "b', "back\\slash \\", "é 😀 '"])
+@pytest.mark.parametrize(
+    "name", ['x" }], methods = ["joint"] #', 'a", evil = "b', "back\\slash \\", "é 😀 '"]
+)
 @pytest.mark.parametrize("is_folder", [True, False], ids=["folder", "field"])
-def test_names_of_others_write_nothing_into_the_suite(texts: Path, name: str, is_folder: bool, monkeypatch) -> None:
+def test_names_of_others_write_nothing_into_the_suite(
+    texts: Path, name: str, is_folder: bool, monkeypatch
+) -> None:
     """Oracle: the suite's own rules, and a field or folder that is called as the text is."""
     monkeypatch.chdir(texts.parent)
     folder, field = (name, "body") if is_folder else ("My Letters", name)
@@ -92,12 +111,18 @@ def test_names_of_others_write_nothing_into_the_suite(texts: Path, name: str, is
 
 
 def test_a_broken_line_is_left_out_and_told(texts: Path, monkeypatch) -> None:
-    """Oracle: by hand: the domain says so, and no other; text of which nothing can be read is an error."""
+    """Oracle: by hand: the domain says so, and no other; text of which nothing can be read is an
+    error.
+    """
     monkeypatch.chdir(texts.parent)
     with (texts / "My Letters" / "all.jsonl").open("a") as file:
         file.write("\n{broken\n")
     said = write_suite("of mine", [texts], 5e10)
-    assert [domain.on_error for domain in load_suite("of mine.toml").domains] == ["stop", "skip", "stop"]
+    assert [domain.on_error for domain in load_suite("of mine.toml").domains] == [
+        "stop",
+        "skip",
+        "stop",
+    ]
     assert "python run_all.py prepare 'of mine' " in said[-3]
     for name in (texts / "news").iterdir():
         name.write_text("no\0n\0e\0")
@@ -109,7 +134,9 @@ def test_a_broken_line_is_left_out_and_told(texts: Path, monkeypatch) -> None:
 
 
 def test_a_field_within_a_field_is_named(texts: Path, monkeypatch) -> None:
-    """Oracle: by hand: the longest text of a record stands in its `meta.body`; names of folders stay what they are."""
+    """Oracle: by hand: the longest text of a record stands in its `meta.body`; names of folders
+    stay what they are.
+    """
     monkeypatch.chdir(texts.parent)
     nested = (texts / "My Letters").rename(texts / "نامه‌ها-C4")
     lines = [json.dumps({"id": "x", "meta": {"by": "me", "body": text}}) for text in sentences(1)]
@@ -122,14 +149,19 @@ def test_a_field_within_a_field_is_named(texts: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(("documents", "share"), [(100, 0.3), (36, 0.5)])
 def test_documents_enough_are_held_out_where_half_are_so_many(documents: int, share: float) -> None:
     """Oracle: by hand: 20 documents and half as many to spare are 30."""
-    assert choose_valid_share(Text(Domain(name="a", train=("x",)), documents, 100 * documents, 1e4)) == share
+    assert (
+        choose_valid_share(Text(Domain(name="a", train=("x",)), documents, 100 * documents, 1e4))
+        == share
+    )
 
 
 def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None:
-    """Oracle: by hand: of ten minutes evaluation has a sixth, so that each of eight stages has 62.5 s. In these a tenth
-    of 1e15 FLOPs per second trains 5.1 million parameters on 40 tokens each, of which L6_D256 has 5.0 and L6_D320 7.7;
-    but 20 passes over some thousand tokens are the smallest rung's at most, and so is a stage: the 12 * 32² + 1,024 *
-    32 parameters of L1_D32 cost 6 FLOPs per token, of 2.6 bytes."""
+    """Oracle: by hand: of ten minutes evaluation has a sixth, so that each of eight stages has 62.5
+    s. In these a tenth of 1e15 FLOPs per second trains 5.1 million parameters on 40 tokens each, of
+    which L6_D256 has 5.0 and L6_D320 7.7; but 20 passes over some thousand tokens are the smallest
+    rung's at most, and so is a stage: the 12 * 32² + 1,024 * 32 parameters of L1_D32 cost 6 FLOPs
+    per token, of 2.6 bytes.
+    """
     monkeypatch.chdir(texts.parent)
     read = 20 * sum(path.stat().st_size for path in (texts / "2024").iterdir()) / 2.6
     suites = []
@@ -138,16 +170,23 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
         suites.append(load_suite(name))
     assert {suite.model.ladder for suite in suites} == {(RUNGS[0], RUNGS[1])}
     assert [suite.budget.amount for suite in suites] == [62, round(6 * 45_056 * read / 1e9), 5]
-    assert "about 1 min for all" in Path("fast.toml").read_text() and 5 < suites[1].budget.amount < 62
+    assert (
+        "about 1 min for all" in Path("fast.toml").read_text() and 5 < suites[1].budget.amount < 62
+    )
     monkeypatch.setattr("benchmark.instruments.new_suite.PASSES", 1e9)
     write_suite("faster", [texts / "news", texts / "2024"], 1e15)
     assert list(map(str, load_suite("faster").model.ladder)) == ["L6_D256", "L6_D320"]
     write_suite("many", [texts / "news"] * 60, 1e12)
     many, few = (tomllib.loads(Path(name).read_text()) for name in ("many.toml", "fast.toml"))
     assert many["model"]["ladder"] == [
-        {"layers": size.layers, "hidden_size": size.hidden_size} for size in RUNGS[:5] for _ in range(12)
+        {"layers": size.layers, "hidden_size": size.hidden_size}
+        for size in RUNGS[:5]
+        for _ in range(12)
     ], "sixty domains: five sizes"
-    sizes = [suite["data"]["max_valid_bytes"] * suite["training"].get("evaluations", 5) for suite in (many, few)]
+    sizes = [
+        suite["data"]["max_valid_bytes"] * suite["training"].get("evaluations", 5)
+        for suite in (many, few)
+    ]
     assert 50 * sizes[0] <= sizes[1] == 1_000_000, (
         "all of a stage's evaluations read as much of sixty domains as of one"
     )
@@ -161,8 +200,12 @@ def test_sizes_follow_the_machine_and_the_text(texts: Path, monkeypatch) -> None
         (["texts/news", "one"], "1 documents"),
     ],
 )
-def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], message: str, monkeypatch) -> None:
-    """By hand: one domain alone, a folder that is not there, one document alone. Each is named; nothing is written."""
+def test_text_that_makes_no_suite_is_refused(
+    texts: Path, folders: list[str], message: str, monkeypatch
+) -> None:
+    """By hand: one domain alone, a folder that is not there, one document alone. Each is named;
+    nothing is written.
+    """
     monkeypatch.chdir(texts.parent)
     (texts.parent / "one").mkdir()
     (texts.parent / "one" / "a.txt").write_text("short")
@@ -172,27 +215,42 @@ def test_text_that_makes_no_suite_is_refused(texts: Path, folders: list[str], me
 
 
 def test_prepare_counts_near_copies_of_validation_text_and_of_tests(tmp_path) -> None:
-    """Oracle: by hand: 30 of 60 held out, and 5 of 7 test examples, are training text in another case, with other
-    blanks and without their first words; of two each a quarter is. 12 of them are text of the other domain, too."""
+    """Oracle: by hand: 30 of 60 held out, and 5 of 7 test examples, are training text in another
+    case, with other blanks and without their first words; of two each a quarter is. 12 of them are
+    text of the other domain, too.
+    """
     words = [f"w{i}" for i in range(1000)]
     a, held, new = (sentences(seed, count, words) for seed, count in ((1, 60), (2, 28), (3, 300)))
     a = [f"{text} {' '.join(words[i : i + 30])}" for i, text in enumerate(a)]
     near = ["\n ".join(text.split()[2:]).upper() for text in a[:30]]
-    some = [f"{' '.join(words[500 + 9 * i : 550 + 9 * i])} {' '.join(a[-1 - i].split()[-20:])}" for i in range(2)]
-    held = [*near, *(f"{text} {' '.join(words[i + 300 : i + 330])}" for i, text in enumerate(held)), *some]
+    some = [
+        f"{' '.join(words[500 + 9 * i : 550 + 9 * i])} {' '.join(a[-1 - i].split()[-20:])}"
+        for i in range(2)
+    ]
+    held = [
+        *near,
+        *(f"{text} {' '.join(words[i + 300 : i + 330])}" for i, text in enumerate(held)),
+        *some,
+    ]
     texts = {"a": a, "held": held, "b": [*new, *(text + "." for text in a[:12])]}
     places = [write_text(tmp_path / f"{name}.jsonl", text) for name, text in texts.items()]
     domains = [
         Domain(name="a", train=(str(places[0]),), valid=(str(places[1]),)),
         Domain(
-            name="b", train=(str(places[2]),), valid=(str(write_text(tmp_path / "v.jsonl", sentences(4, 30, words))),)
+            name="b",
+            train=(str(places[2]),),
+            valid=(str(write_text(tmp_path / "v.jsonl", sentences(4, 30, words))),),
         ),
     ]
     example = lambda text: Example(text, None, 0, "")  # noqa: E731
     test = (*map(example, [*near[:5], *some]),)
-    tasks = [TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)]
+    tasks = [
+        TaskData(Task(name="t", domain="a", docstrings=Docstrings()), ("x", "y"), test, test, test)
+    ]
     corpus = prepare(domains, Tokenizer(vocabulary=300), DATA, tmp_path / "data")
-    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
+    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
+        update={"domains": tuple(domains)}
+    )
     leaks = find_validation_leaks(corpus, config.learned, tmp_path / "data")
     assert (len(leaks["a"]["a"]), len(leaks["b"]["a"])) == (30, 12)
     cells = [dict(zip(DOMAIN_TITLES, row, strict=True)) for row in describe_domains(corpus, leaks)]
@@ -213,24 +271,39 @@ def test_prepare_warns_of_text_that_says_less_than_it_seems(tmp_path) -> None:
     """Oracle: by hand: 9 documents of another domain are for validation."""
     first, second = sentences(1, 300), sentences(2, 300)
     places = [
-        write_text(tmp_path / f"{name}.jsonl", text) for name, text in (("a", first), ("b", [*second, *first[:40]]))
+        write_text(tmp_path / f"{name}.jsonl", text)
+        for name, text in (("a", first), ("b", [*second, *first[:40]]))
     ]
     held = write_text(tmp_path / "held.jsonl", second[:9])
-    domains = [Domain(name=name, train=(str(place),)) for name, place in zip("ab", places, strict=True)]
-    domains += [Domain(name="c", train=(str(write_text(tmp_path / "c.jsonl", sentences(3))),), valid=(str(held),))]
+    domains = [
+        Domain(name=name, train=(str(place),)) for name, place in zip("ab", places, strict=True)
+    ]
+    domains += [
+        Domain(
+            name="c",
+            train=(str(write_text(tmp_path / "c.jsonl", sentences(3))),),
+            valid=(str(held),),
+        )
+    ]
     corpus = prepare(domains, SMALL, DATA, tmp_path / "data")
-    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(update={"domains": tuple(domains)})
+    config = methods.list_runs(load_suite("demo"), ("naive",))[0].model_copy(
+        update={"domains": tuple(domains)}
+    )
     said = list(warn_of_text(corpus, config, tmp_path / "data"))
     assert " c (9)" in said[0] and len(said) == 4
     leaks = find_validation_leaks(corpus, config.learned, tmp_path / "data")
     assert len(leaks["b"]["c"]) == 8 and " of c " in said[1]  # one is too short
-    shared = find_shared_documents(corpus, tmp_path / "data")["a"]["b"]  # of the forty documents those for validation
+    shared = find_shared_documents(corpus, tmp_path / "data")["a"][
+        "b"
+    ]  # of the forty documents those for validation
     assert f" {len(shared)} of b in a" in said[2] and 0 < len(shared) <= 40
     assert "tokenizer" in said[3] and " b, c " in said[3]
 
 
 def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None:
-    """Oracle: six steps of ten rows of 16 tokens, a memory of 800, over the tokens that prepare counts by hand."""
+    """Oracle: six steps of ten rows of 16 tokens, a memory of 800, over the tokens that prepare
+    counts by hand.
+    """
     suite = tiny_suite.write(tmp_path)
     places = ["--runs", str(tmp_path / "runs")]
     told = []
@@ -238,9 +311,15 @@ def test_prepare_and_a_plan_say_how_often_text_is_read(tmp_path, capsys) -> None
         assert run_all.main([*command, *places]) == 0
         told.append(capsys.readouterr().out)
     tokens = {}
-    for info in (json.loads(path.read_text()) for path in (tmp_path / "runs/data/domains").glob("*/info.json")):
+    for info in (
+        json.loads(path.read_text())
+        for path in (tmp_path / "runs/data/domains").glob("*/info.json")
+    ):
         tokens[Path(info["source"]["train"][0]).stem] = info["tokens"]
-    times, share = (f": a {960 / tokens['a']:.1f}, b {960 / tokens['b']:.1f}. ", f": a {800 / tokens['a']:.1%}.")
+    times, share = (
+        f": a {960 / tokens['a']:.1f}, b {960 / tokens['b']:.1f}. ",
+        f": a {800 / tokens['a']:.1%}.",
+    )
     assert all(text.count(times) == text.count(share) == 1 for text in told)
 
 

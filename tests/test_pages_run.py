@@ -1,7 +1,9 @@
-"""What README.md, CONTRIBUTING.md and the pages of docs/ show is tried as it stands, in a copy of the project.
+"""What README.md, CONTRIBUTING.md and the pages of docs/ show is tried as it stands, in a copy of
+the project.
 
-A page's blocks run in their order in one copy: commands line by line in a shell, a program by Python. A file is laid
-where `PLACES` or the paragraph before it says, and a suite or a method is then planned or trained.
+A page's blocks run in their order in one copy: commands line by line in a shell, a program by
+Python. A file is laid where `PLACES` or the paragraph before it says, and a suite or a method is
+then planned or trained.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ PROJECT = ("benchmark", "methods", "analysis", "paper_tables", "results/demo")
 TRAINING = "python run_all.py run bert_base --set 'methods=[\"{name}\"]' --seeds 7 --out {name}"
 
 # What takes a command's place.
-REPLACED = {" --executor slurm": ""}  # tests/test_slurm*.py have a cluster; everywhere else `run` trains here
+REPLACED = {
+    " --executor slurm": ""
+}  # tests/test_slurm*.py have a cluster; everywhere else `run` trains here
 
 # Commands that are not run, by their beginning, and why.
 NOT_RUN = {
@@ -51,7 +55,10 @@ NOT_RUN = {
 
 # Blocks that are not run, by their page and a line.
 BLOCKS_NOT_RUN = {
-    ("starting_from_a_model.md", 'start = "meta-llama/Llama-3.2-1B"'): "the Hub, which asks who reads this model",
+    (
+        "starting_from_a_model.md",
+        'start = "meta-llama/Llama-3.2-1B"',
+    ): "the Hub, which asks who reads this model",
 }
 
 # Pages whose blocks another test runs.
@@ -120,19 +127,24 @@ class Side(LifelongMethod):
         return WithSide(model, 4)
 """
 
-# Where blocks go whose page does not say it in the paragraph before, by their page and a part of them.
+# Where blocks go whose page does not say it in the paragraph before, by their page and a part of
+# them.
 PLACES = {
     ("README.md", "class ER"): Place("methods/er.py", then=TRAINING.format(name="er")),
     ("adding_a_method.md", "[options.l2_sp]"): Place(
         "weak.toml", 'extends = "bert_base"\nmethods = ["l2_sp"]\n{block}'
     ),
     ("adding_a_method.md", "def radam"): Place("my_package/radam.py", OPTIMIZER, then=""),
-    ("adding_a_method.md", "class WithSide"): Place("methods/side.py", SIDE, TRAINING.format(name="side")),
+    ("adding_a_method.md", "class WithSide"): Place(
+        "methods/side.py", SIDE, TRAINING.format(name="side")
+    ),
     ("adding_a_method.md", "radam = "): Place(
-        "my_package/pyproject.toml", then="python run_all.py run bert_base --set training.optimizer=radam"
+        "my_package/pyproject.toml",
+        then="python run_all.py run bert_base --set training.optimizer=radam",
     ),
     ("data.md", "domains = ["): Place(
-        "domains.toml", 'extends = "bert_base"\nmodel.ladder = [{ layers = 1, hidden_size = 16 }]\n{block}'
+        "domains.toml",
+        'extends = "bert_base"\nmodel.ladder = [{ layers = 1, hidden_size = 16 }]\n{block}',
     ),
     ("downstream.md", "[[tasks]]"): Place("task.toml", EXTENDED),
     ("downstream.md", "[tasks.dataset]"): Place(
@@ -143,7 +155,9 @@ PLACES = {
     ("slurm.md", "[slurm]"): Place("site.toml", then="python run_all.py run bert_base --dry-run"),
     ("slurm_details.md", "[[rows]]"): Place("rows.toml", EXTENDED),
     ("slurm_details.md", "[slurm]"): Place("many.toml", EXTENDED),
-    ("starting_from_a_model.md", "path/to/model"): Place("start.toml", 'extends = "mine.toml"\n{block}'),
+    ("starting_from_a_model.md", "path/to/model"): Place(
+        "start.toml", 'extends = "mine.toml"\n{block}'
+    ),
     ("your_own_text.md", 'title = "letters, news, recipes"'): Place("mine.toml"),
     ("your_own_text.md", "document_mask"): Place("masked.toml"),
     ("your_own_text.md", "on_error"): Place("skipping.toml"),
@@ -178,7 +192,9 @@ def copy(python: str, tmp_path: Path) -> Path:
     (project / "benchmark/suites/bert_base.toml").write_text(small)
     (project / "SUITE.toml").write_text(small)
     for name in DEMO:
-        write_lines(project / f"texts/{name}.jsonl", [{"text": f"{name} {text}"} for text in list_texts()])
+        write_lines(
+            project / f"texts/{name}.jsonl", [{"text": f"{name} {text}"} for text in list_texts()]
+        )
     return project
 
 
@@ -190,12 +206,18 @@ class Block:
     text: str
 
     def find_place(self) -> Place | None:
-        """Where the table or the paragraph before it says that it goes; None for commands and programs."""
+        """Where the table or the paragraph before it says that it goes; None for commands and
+        programs.
+        """
         for (page, part), place in PLACES.items():
             if page == self.page and part in self.text:
                 return place
         endings = {"toml": ".toml", "yaml": ".yaml", "python": ".py"}
-        named = [name for name in NAMED.findall(self.before) if name.endswith(endings.get(self.language, " "))]
+        named = [
+            name
+            for name in NAMED.findall(self.before)
+            if name.endswith(endings.get(self.language, " "))
+        ]
         if not named:
             return None
         return Place(named[-1]) if self.language == "toml" else Place(named[-1], then="")
@@ -241,13 +263,20 @@ def write_what_a_page_speaks_of(page: str, project: Path) -> None:
         (project / "FOLDER").symlink_to("runs")
     elif page == "your_own_text.md":
         write_lines(project / "texts/letters/all.jsonl", [{"body": text} for text in texts])
-        write_lines(project / "texts/news/2024.jsonl.gz", [{"text": f"news {text}"} for text in texts])
+        write_lines(
+            project / "texts/news/2024.jsonl.gz", [{"text": f"news {text}"} for text in texts]
+        )
         for folder in ("recipes", "wiki"):
             (project / "texts" / folder).mkdir()
         for number in range(40):
             (project / f"texts/recipes/{number}.txt").write_text(f"recipe {texts[number]}\n")
-        pd.DataFrame({"text": [f"wiki {text}" for text in texts]}).to_parquet(project / "texts/wiki/1.parquet")
-        write_lines(project / "tasks/questions.jsonl", [{"question": "red", "choices": ["green", "one"], "answer": 0}])
+        pd.DataFrame({"text": [f"wiki {text}" for text in texts]}).to_parquet(
+            project / "texts/wiki/1.parquet"
+        )
+        write_lines(
+            project / "tasks/questions.jsonl",
+            [{"question": "red", "choices": ["green", "one"], "answer": 0}],
+        )
     elif page == "data.md":
         write_lines(project / "notes/1.jsonl", [{"text": text} for text in texts])
         write_lines(project / "more/1.jsonl.gz", [{"text": text} for text in texts])
@@ -263,7 +292,10 @@ def write_what_a_page_speaks_of(page: str, project: Path) -> None:
         (project / "path/to/model").symlink_to(project / "base")
     elif page == "growth.md":
         run("python run_all.py run SUITE --methods naive --out trained", project)
-        run("python run_all.py export runs/suites/SUITE/naive-*.jsonl CHECKPOINT --prompt none", project)
+        run(
+            "python run_all.py export runs/suites/SUITE/naive-*.jsonl CHECKPOINT --prompt none",
+            project,
+        )
         write_lines(project / "FILE.jsonl", [{"text": text} for text in texts])
 
 
@@ -281,7 +313,9 @@ def make_small(project: Path) -> None:
 
 
 def install_package(pyproject: Path) -> None:
-    """Write the entry points of a package as pip does, beside its folder, which is where Python looks."""
+    """Write the entry points of a package as pip does, beside its folder, which is where Python
+    looks.
+    """
     groups = tomllib.loads(pyproject.read_text())["project"]["entry-points"]
     lines = []
     for group, points in groups.items():
@@ -296,10 +330,19 @@ def run(command: str, project: Path) -> str:
     make_small(project)
     for words, replacement in REPLACED.items():
         command = command.replace(words, replacement)
-    environment = {**os.environ, "PATH": f"{project}/.venv/bin:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **os.environ,
+        "PATH": f"{project}/.venv/bin:{os.environ['PATH']}",
+        "HF_HUB_OFFLINE": "1",
+    }
     shell = ["bash", "-o", "pipefail", "-ec", command]
     done = subprocess.run(
-        shell, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        shell,
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
     return done.stdout
@@ -307,7 +350,9 @@ def run(command: str, project: Path) -> str:
 
 @pytest.mark.parametrize("page", [page for page in BLOCKS if page not in ELSEWHERE])
 def test_the_page_runs(page: str, copy: Path) -> None:
-    """Oracle: the exit status of what a reader types, and of a plan or a training with what a page shows of a file."""
+    """Oracle: the exit status of what a reader types, and of a plan or a training with what a page
+    shows of a file.
+    """
     write_what_a_page_speaks_of(page, copy)
     for block in BLOCKS[page]:
         place = block.find_place()
@@ -325,7 +370,9 @@ def test_the_page_runs(page: str, copy: Path) -> None:
             if place.then:
                 run(place.then.replace("{file}", place.file), copy)
         else:
-            assert block.language == "python", f"{page}: which file is this of? Say so, or in PLACES:\n{block.text}"
+            assert block.language == "python", (
+                f"{page}: which file is this of? Say so, or in PLACES:\n{block.text}"
+            )
             (copy / "block.py").write_text(block.text)
             run("python block.py", copy)
 
@@ -336,15 +383,27 @@ def test_eight_of_ten_blocks_run() -> None:
     tried = [block for block in blocks if block.runs()]
     assert len(tried) >= 0.8 * len(blocks), f"{len(tried)} of {len(blocks)}"
     for page, part in [*PLACES, *BLOCKS_NOT_RUN]:
-        assert any(block.page == page and part in block.text for block in blocks), f"{page} has no {part}"
-    lines = [line for block in blocks if block.language == "bash" for line in block.text.splitlines()]
+        assert any(block.page == page and part in block.text for block in blocks), (
+            f"{page} has no {part}"
+        )
+    lines = [
+        line for block in blocks if block.language == "bash" for line in block.text.splitlines()
+    ]
     for command in NOT_RUN:
         assert any(line.startswith(command) for line in lines), f"no page has {command}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_say_what_they_are(page: Path) -> None:
-    """Oracle: the rule of CONTRIBUTING.md: a fence with a language, and nothing indented in its place."""
+    """Oracle: the rule of CONTRIBUTING.md: a fence with a language, and nothing indented in its
+    place.
+    """
     text = page.read_text(encoding="utf-8")
-    assert {match[1] for match in BLOCK.finditer(text)} <= {"bash", "python", "toml", "yaml", "text"}
+    assert {match[1] for match in BLOCK.finditer(text)} <= {
+        "bash",
+        "python",
+        "toml",
+        "yaml",
+        "text",
+    }
     assert not re.search(r"\n\n {4}(?![-*] )", BLOCK.sub("", text))

@@ -34,27 +34,74 @@ def lateral(weight: list, bias: list) -> LinearLateral:
 
 
 def test_linear_lateral_gives_rusus_hidden_units() -> None:
-    """Oracle: Rusu et al., eq. 1, evaluated in NumPy for two hidden units of a second column on one token."""
+    """Oracle: Rusu et al., eq. 1, evaluated in NumPy for two hidden units of a second column on one
+    token.
+    """
     first = torch.tensor(
-        [-0.767333984375, -0.625732421875, -0.725341796875, -1.473876953125, -0.38427734375, -1.206298828125],
+        [
+            -0.767333984375,
+            -0.625732421875,
+            -0.725341796875,
+            -1.473876953125,
+            -0.38427734375,
+            -1.206298828125,
+        ],
         dtype=torch.float64,
     )
     second = torch.tensor(
-        [0.373046875, -0.085205078125, -2.628173828125, -0.69970703125, -0.8623046875, 0.22314453125],
+        [
+            0.373046875,
+            -0.085205078125,
+            -2.628173828125,
+            -0.69970703125,
+            -0.8623046875,
+            0.22314453125,
+        ],
         dtype=torch.float64,
     )
     weight = [
-        [0.251220703125, 0.330078125, 0.061767578125, 0.397216796875, -0.234619140625, -0.36376953125],
-        [-0.514404296875, -0.085693359375, -0.2216796875, 0.27197265625, 0.308837890625, -0.025146484375],
+        [
+            0.251220703125,
+            0.330078125,
+            0.061767578125,
+            0.397216796875,
+            -0.234619140625,
+            -0.36376953125,
+        ],
+        [
+            -0.514404296875,
+            -0.085693359375,
+            -0.2216796875,
+            0.27197265625,
+            0.308837890625,
+            -0.025146484375,
+        ],
     ]
     heard = [
-        [0.174072265625, 1.35595703125, -0.22216796875, 0.527587890625, -0.00439453125, -0.056884765625],
-        [0.620361328125, 0.521484375, -0.1201171875, -1.144775390625, -0.249755859375, 0.575439453125],
+        [
+            0.174072265625,
+            1.35595703125,
+            -0.22216796875,
+            0.527587890625,
+            -0.00439453125,
+            -0.056884765625,
+        ],
+        [
+            0.620361328125,
+            0.521484375,
+            -0.1201171875,
+            -1.144775390625,
+            -0.249755859375,
+            0.575439453125,
+        ],
     ]
     own = F.linear(second, doubles(weight), doubles([-0.082763671875, 0.015869140625]))
     hidden = torch.tanh(own + lateral(heard, [-0.163818359375, 0.11865234375])([first]))
     torch.testing.assert_close(
-        hidden, torch.tensor([-0.965973500154178, 0.41710954821680235], dtype=torch.float64), rtol=1e-9, atol=1e-12
+        hidden,
+        torch.tensor([-0.965973500154178, 0.41710954821680235], dtype=torch.float64),
+        rtol=1e-9,
+        atol=1e-12,
     )
 
 
@@ -66,7 +113,9 @@ def test_adapter_lateral_is_rusus_equation_2() -> None:
     adapter = AdapterLateral(2, 3, 4).double()
     earlier = torch.randn(2, 5, 3, dtype=torch.float64)
     state = {name: tensor.numpy() for name, tensor in adapter.state_dict().items()}
-    joined = np.concatenate([a * h for a, h in zip(state["scales"], earlier.numpy(), strict=True)], axis=-1)
+    joined = np.concatenate(
+        [a * h for a, h in zip(state["scales"], earlier.numpy(), strict=True)], axis=-1
+    )
     inner = joined @ state["down.weight"].T + state["down.bias"]
     gelu = inner * 0.5 * (1 + np.vectorize(erf)(inner / np.sqrt(2)))
     expected = gelu @ state["up.weight"].T + state["up.bias"]
@@ -75,8 +124,9 @@ def test_adapter_lateral_is_rusus_equation_2() -> None:
 
 @pytest.mark.parametrize("architecture", list_architecture_names())
 def test_columns_are_transformers_with_laterals_added(architecture: str) -> None:
-    """Oracle: transformers' own forward pass, with hooks that add sum_j U h_j + c to the input of each layer, and to
-    what the last layer puts out."""
+    """Oracle: transformers' own forward pass, with hooks that add sum_j U h_j + c to the input of
+    each layer, and to what the last layer puts out.
+    """
     model = progressive(architecture).eval()
     tokens, positions = rows()
     heard: list[list[Tensor]] = []
@@ -87,10 +137,14 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
         def add(level: int, hidden: Tensor, k: int = k, levels: list = levels) -> Tensor:
             levels.append(hidden)
             maps = model.laterals[k - 1][level].maps if k else []
-            return hidden + sum(h[level] @ m.weight.T + m.bias for h, m in zip(heard, maps, strict=True))
+            return hidden + sum(
+                h[level] @ m.weight.T + m.bias for h, m in zip(heard, maps, strict=True)
+            )
 
         handles = [
-            layer.register_forward_pre_hook(lambda _, args, i=i, add=add: (add(i, args[0]), *args[1:]))
+            layer.register_forward_pre_hook(
+                lambda _, args, i=i, add=add: (add(i, args[0]), *args[1:])
+            )
             for i, layer in enumerate(layers)
         ]
         handles.append(layers[-1].register_forward_hook(lambda _, args, out, add=add: add(2, out)))
@@ -106,8 +160,12 @@ def test_columns_are_transformers_with_laterals_added(architecture: str) -> None
 
 
 def test_dropout_only_in_the_newest_column() -> None:
-    """Oracle: in training mode what earlier columns put out has no randomness, what the newest does has."""
-    model = ProgressiveModel.add_column(progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval())
+    """Oracle: in training mode what earlier columns put out has no randomness, what the newest does
+    has.
+    """
+    model = ProgressiveModel.add_column(
+        progressive("bert", 2, dropout=0.5), plain("bert", dropout=0.5).eval()
+    )
     assert model.training
     tokens, _ = rows()
     assert torch.equal(model.encode(tokens, column=1), model.encode(tokens, column=1))
@@ -118,10 +176,13 @@ def test_dropout_only_in_the_newest_column() -> None:
 
 @pytest.mark.parametrize("kind, millions", [("linear", 162.1), ("adapter", 166.2)])
 def test_parameters_of_the_released_code(kind: Kind, millions: float) -> None:
-    """Oracle: about 162 M for five columns L6_D384 there. The adapter has one d x d map more for each of the
-    7 levels of 4 columns: 28 x 147,456 = 4.1 M."""
+    """Oracle: about 162 M for five columns L6_D384 there. The adapter has one d x d map more for
+    each of the 7 levels of 4 columns: 28 x 147,456 = 4.1 M.
+    """
     with torch.device("meta"):
         model: Any = build("bert", 6, 384, Vocabulary(50265), 512)
         for _ in range(4):
-            model = ProgressiveModel.add_column(model, build("bert", 6, 384, Vocabulary(50265), 512), kind)
+            model = ProgressiveModel.add_column(
+                model, build("bert", 6, 384, Vocabulary(50265), 512), kind
+            )
     assert model.parameters_count / 1e6 == pytest.approx(millions, abs=0.05)

@@ -29,7 +29,14 @@ from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 from benchmark.training.processes import Sources, Taken, join
 from tests.support import processes
-from tests.support.suite_folder import SuiteFolder, copy_code, submitting, train_here, wait_until, write_texts
+from tests.support.suite_folder import (
+    SuiteFolder,
+    copy_code,
+    submitting,
+    train_here,
+    wait_until,
+    write_texts,
+)
 from tests.support.thorough import only_thorough
 
 NAIVE, ER, MAS = ('{ method = "naive" }', '{ method = "er" }', '{ method = "mas" }')
@@ -46,13 +53,17 @@ def tiny(tmp_path) -> SuiteFolder:
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_slots_are_equal_and_apart(count: int, monkeypatch) -> None:
-    """Oracle: a partition of eight physical cores of two threads, whatever does not divide left out."""
+    """Oracle: a partition of eight physical cores of two threads, whatever does not divide left
+    out.
+    """
     cores = [(core, core + 8) for core in range(8)]
     slots = pool.make_slots(count, cores, 0)
     taken = [core for slot in slots for core in slot.cores]
     assert len(taken) == len(set(taken)) and len({len(slot.cores) for slot in slots}) == 1
     assert [slot.threads for slot in slots] == [8 // count] * count
-    assert all((core + 8) % 16 in slot.cores for slot in slots for core in slot.cores), "siblings stay together"
+    assert all((core + 8) % 16 in slot.cores for slot in slots for core in slot.cores), (
+        "siblings stay together"
+    )
 
 
 def test_siblings_are_one_core(tmp_path, monkeypatch) -> None:
@@ -72,9 +83,16 @@ def machine(monkeypatch, cores: int, memory: float) -> None:
 
 
 def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: the least of runs, cores, and processes that the memory holds; none is one after the other."""
+    """Oracle: the least of runs, cores, and processes that the memory holds; none is one after the
+    other.
+    """
     runs = tiny.configs()
-    for cores, memory, expected in ((8, 1e12, 3), (2, 1e12, 2), (8, 2.5 * pool.PROCESS, 2), (8, 1e6, 0)):
+    for cores, memory, expected in (
+        (8, 1e12, 3),
+        (2, 1e12, 2),
+        (8, 2.5 * pool.PROCESS, 2),
+        (8, 1e6, 0),
+    ):
         machine(monkeypatch, cores, memory)
         assert len(share_machine(runs, None)) == expected
         assert len(share_machine(runs, 2)) == 2, "what is asked for counts more"
@@ -84,7 +102,9 @@ def test_as_many_as_fit(tiny: SuiteFolder, monkeypatch) -> None:
 class Accelerators:
     """Devices as torch has them: what they are told."""
 
-    taken: list[tuple[int, float]] = field(default_factory=list)  # device and share of its memory, by processes
+    taken: list[tuple[int, float]] = field(
+        default_factory=list
+    )  # device and share of its memory, by processes
     current: int = 0
 
     def set_per_process_memory_fraction(self, share: float) -> None:
@@ -96,12 +116,16 @@ class Accelerators:
 
 @pytest.fixture
 def install(monkeypatch):
-    """Makes two devices of some kind those of this machine, with eight cores and main memory in plenty."""
+    """Makes two devices of some kind those of this machine, with eight cores and main memory in
+    plenty.
+    """
 
     def put(module: object) -> None:
         monkeypatch.setattr(pool, "list_physical_cores", lambda: [(core,) for core in range(8)])
         monkeypatch.setattr(pool, "read_memory_size", lambda: 1e12)
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+        monkeypatch.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu")
+        )
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
         monkeypatch.setattr(torch.accelerator, "set_device_index", getattr(module, "choose", None))
         monkeypatch.setattr(torch, "get_device_module", lambda device: module)
@@ -109,12 +133,19 @@ def install(monkeypatch):
     return put
 
 
-def test_runs_on_gpus_are_one_a_device_unless_more_are_asked_for(tiny: SuiteFolder, install) -> None:
+def test_runs_on_gpus_are_one_a_device_unless_more_are_asked_for(
+    tiny: SuiteFolder, install
+) -> None:
     """Oracle: by hand: two devices have a run each; five runs have a third of one each."""
     install(Accelerators())
     runs = 4 * tiny.configs()
-    assert [(slot.gpu, slot.gpu_share) for slot in share_machine(runs, None)] == [(0, 1.0), (1, 1.0)]
-    assert [(slot.gpu, slot.gpu_share) for slot in share_machine(runs, 5)] == [(n % 2, 1 / 3) for n in range(5)]
+    assert [(slot.gpu, slot.gpu_share) for slot in share_machine(runs, None)] == [
+        (0, 1.0),
+        (1, 1.0),
+    ]
+    assert [(slot.gpu, slot.gpu_share) for slot in share_machine(runs, 5)] == [
+        (n % 2, 1 / 3) for n in range(5)
+    ]
 
 
 @dataclass(frozen=True)
@@ -128,8 +159,12 @@ class Nothing(Unit):
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_each_process_takes_its_device_and_its_share(count: int, tiny: SuiteFolder, install, monkeypatch) -> None:
-    """Oracle: by hand: in turns; half the memory where two share a device, and no limit where a process has it all."""
+def test_each_process_takes_its_device_and_its_share(
+    count: int, tiny: SuiteFolder, install, monkeypatch
+) -> None:
+    """Oracle: by hand: in turns; half the memory where two share a device, and no limit where a
+    process has it all.
+    """
     there = Accelerators()
     install(there)
     monkeypatch.setenv("LOCAL_RANK", "7")
@@ -154,13 +189,17 @@ class NoteThreads(Unit):
     kind = "measure"
 
     def __call__(self, worker: Worker) -> None:
-        most = max(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        most = max(
+            library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+        )
         with (self.runs / "notes").open("a") as file:
             file.write(f"{self.key} {most}\n")
 
 
 def test_the_last_unit_begins_first_with_threads_of_its_slot_alone(tiny: SuiteFolder) -> None:
-    """Oracle: threadpoolctl's count in each process, of a slot of one core, whatever the machine has."""
+    """Oracle: threadpoolctl's count in each process, of a slot of one core, whatever the machine
+    has.
+    """
     units = [NoteThreads(tiny.runs, tiny.configs()[0], key) for key in "abc"]
     assert pool.work_through(units, pool.make_slots(1, [(0,)], 0), lambda: False) == []
     assert (tiny.runs / "notes").read_text() == "c 1\nb 1\na 1\n"
@@ -179,8 +218,12 @@ def test_under_seconds_only_when_asked_and_apart(tiny: SuiteFolder, monkeypatch)
         share_machine(timed, 3)
 
 
-def test_several_processes_and_runs_side_by_side_are_one_too_many(tiny: SuiteFolder, capsys) -> None:
-    """By hand: three processes train one run at a time, so two runs side by side are refused with both numbers."""
+def test_several_processes_and_runs_side_by_side_are_one_too_many(
+    tiny: SuiteFolder, capsys
+) -> None:
+    """By hand: three processes train one run at a time, so two runs side by side are refused with
+    both numbers.
+    """
     assert tiny.call("run", "--processes", "3", "--parallel", "2") == 2
     assert "--parallel 2: 3 processes " in capsys.readouterr().err
 
@@ -188,7 +231,9 @@ def test_several_processes_and_runs_side_by_side_are_one_too_many(tiny: SuiteFol
 def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -> None:
     """Oracle: by hand: of eight GPUs a run takes one, and two runs side by side take two."""
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cuda", 8))
-    monkeypatch.setattr("benchmark.training.processes.choose_device", lambda *_: torch.device("cpu"))
+    monkeypatch.setattr(
+        "benchmark.training.processes.choose_device", lambda *_: torch.device("cpu")
+    )
     monkeypatch.setattr(local, "work_through", lambda *_, **__: [])
     monkeypatch.setattr(local, "do_units", lambda *_, **__: [])
     for count, idle in (("1", 7), ("2", 6)):
@@ -197,7 +242,9 @@ def test_gpus_that_stand_idle_are_said(tiny: SuiteFolder, monkeypatch, capsys) -
 
 
 @pytest.mark.parametrize("option", [("--parallel", "2"), ("--processes", "all")])
-def test_slurm_refuses_what_is_for_one_machine(tiny: SuiteFolder, capsys, option: tuple[str, ...]) -> None:
+def test_slurm_refuses_what_is_for_one_machine(
+    tiny: SuiteFolder, capsys, option: tuple[str, ...]
+) -> None:
     """Oracle: the message names the settings that do the same on a cluster."""
     assert tiny.call("run", "--executor", "slurm", *option) == 2
     assert "slurm.array_parallelism" in capsys.readouterr().err
@@ -210,7 +257,11 @@ def hashes(tiny: SuiteFolder) -> dict[str, str]:
     """A hash of the weights of each row."""
     return {
         config.row: hashlib.sha256(
-            (Store(tiny.runs).stage_folder(tiny.keys(config.row)[-1]) / "model" / "model.safetensors").read_bytes()
+            (
+                Store(tiny.runs).stage_folder(tiny.keys(config.row)[-1])
+                / "model"
+                / "model.safetensors"
+            ).read_bytes()
         ).hexdigest()
         for config in tiny.configs()
     }
@@ -239,9 +290,11 @@ def held_until_done(row: str, tiny: SuiteFolder, stages: list[Path]) -> Iterator
 
 
 def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd) -> None:
-    """Oracle: the same runs one after the other, bit for bit; the stage that they share is trained once.
+    """Oracle: the same runs one after the other, bit for bit; the stage that they share is trained
+    once.
 
-    Others have two of three runs: both processes go on to the third, and take these when they are free.
+    Others have two of three runs: both processes go on to the third, and take these when they are
+    free.
     """
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     alone = SuiteFolder(tiny.folder / "alone", tiny.texts)
@@ -259,8 +312,9 @@ def test_results_are_those_of_single_runs(tiny: SuiteFolder, monkeypatch, capfd)
 
 
 def test_a_trained_stage_is_waited_for_by_who_waits_for_none(tiny: SuiteFolder) -> None:
-    """Another process looks at what two runs share. Oracle: the run goes on; while its own stage is another's it is
-    put off."""
+    """Another process looks at what two runs share. Oracle: the run goes on; while its own stage is
+    another's it is put off.
+    """
     train_here(tiny.config("Naive"), tiny.runs)
     shared, own = (Store(tiny.runs).stage_folder(key) for key in tiny.states()["ER"].keys)
     er = Train(tiny.runs, tiny.config("ER"), "", methods.build)
@@ -339,4 +393,6 @@ def test_all_stop_after_a_checkpoint_when_the_parent_is_killed(paced: SuiteFolde
     assert [tiny.count(row, "resumed") for row in ("x", "y")] == [1, 1]
     for row in ("x", "y", "Naive"):
         expected = tiny.undisturbed(row).weights(row)
-        assert all(torch.equal(tensor, tiny.weights(row)[name]) for name, tensor in expected.items())
+        assert all(
+            torch.equal(tensor, tiny.weights(row)[name]) for name, tensor in expected.items()
+        )

@@ -12,9 +12,13 @@ ROOT = Path(__file__).parent.parent
 def test_each_place_that_a_hook_watches_is_there() -> None:
     """Oracle: git's list of files: each alternative of a hook's pattern is a file of the project."""
     content = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
-    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     files = listing.stdout.splitlines()
-    patterns = [part for group in re.findall(r"files: \^\((.+)\)\$", content) for part in group.split("|")]
+    patterns = [
+        part for group in re.findall(r"files: \^\((.+)\)\$", content) for part in group.split("|")
+    ]
     assert len(patterns) == 3
     for pattern in patterns:
         assert any(re.fullmatch(pattern, file) for file in files), pattern

@@ -52,7 +52,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRuns:
 
 
 def lines_of(run: Run, stage: int, kind: str) -> list[Any]:
-    return [line for line in read_lines(run.store.stage_file(run.keys[stage])) if line["kind"] == kind]
+    return [
+        line for line in read_lines(run.store.stage_file(run.keys[stage])) if line["kind"] == kind
+    ]
 
 
 def weights_of(run: Run) -> list[str]:
@@ -64,9 +66,13 @@ def precisions(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("began", MACHINES)
-def test_a_run_goes_on_in_the_precision_that_it_began_with(began: str, tiny: TinyRuns, move) -> None:
-    """Oracle: the weights of a run that asks for that precision outright, bit for bit; the rest of the first stage and
-    all of the second are trained on a machine that would have chosen the other one."""
+def test_a_run_goes_on_in_the_precision_that_it_began_with(
+    began: str, tiny: TinyRuns, move
+) -> None:
+    """Oracle: the weights of a run that asks for that precision outright, bit for bit; the rest of
+    the first stage and all of the second are trained on a machine that would have chosen the other
+    one.
+    """
     asked = tiny.make_run(tiny.make_config(precision=began), f"asked-{began}")
     asked.train(last_stage=1)
     config, calls = tiny.make_config(precision="auto"), iter(range(100))
@@ -82,8 +88,9 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(began: str, tiny: Tin
 
 
 def test_a_shared_first_stage_decides_for_all_that_go_on_from_it(tiny: TinyRuns, move) -> None:
-    """Oracle: what the records say of the stage that another run has trained, elsewhere; a first stage of its own is
-    decided here."""
+    """Oracle: what the records say of the stage that another run has trained, elsewhere; a first
+    stage of its own is decided here.
+    """
     move("fp32")
     tiny.make_run(tiny.make_config(precision="auto"), "shared").train(last_stage=0)
     move("bf16")
@@ -100,9 +107,12 @@ def seeded(config: RunConfig, seed: int) -> RunConfig:
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
-def test_what_is_kept_is_fp32_under_bf16(architecture: str, tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: the type of all parameters, gradients and moments of Adam after each step, of linear layers that give
-    bf16."""
+def test_what_is_kept_is_fp32_under_bf16(
+    architecture: str, tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the type of all parameters, gradients and moments of Adam after each step, of linear
+    layers that give bf16.
+    """
     given: set[torch.dtype] = set()
     kept: dict[str, set[torch.dtype]] = {"parameters": set(), "gradients": set(), "moments": set()}
     plain = Stepper.step
@@ -127,7 +137,9 @@ def test_what_is_kept_is_fp32_under_bf16(architecture: str, tiny: TinyRuns, monk
             given.add(output.dtype)
 
     monkeypatch.setattr(Stepper, "step", step)
-    tiny.make_run(tiny.make_config(architecture, precision="bf16"), f"kept-{architecture}").train(last_stage=1)
+    tiny.make_run(tiny.make_config(architecture, precision="bf16"), f"kept-{architecture}").train(
+        last_stage=1
+    )
     assert given == {torch.bfloat16}
     assert kept == {what: {torch.float32} for what in kept}
 
@@ -145,15 +157,25 @@ def test_a_score_says_in_what_it_was_computed(auto: str, tmp_path: Path, move) -
     hook = nn.modules.module.register_module_forward_hook(look)
     try:
         task = TASK.model_copy(update={"max_epochs": 1})
-        line = score(SavedModel(save(tmp_path / "bert", "bert")), data_of(8, 8, task=task), "none", 0, Finetuning())
+        line = score(
+            SavedModel(save(tmp_path / "bert", "bert")),
+            data_of(8, 8, task=task),
+            "none",
+            0,
+            Finetuning(),
+        )
     finally:
         hook.remove()
     assert seen == {devices.HALF.get(auto, torch.float32)}
     assert line.precision == auto
 
 
-@pytest.mark.parametrize(("capability", "expected"), [((7, 0), "fp16"), ((7, 5), "fp16"), ((6, 1), "fp32")])
-def test_a_gpu_without_bf16_computes_in_fp16(capability: tuple[int, int], expected: str, move, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((7, 0), "fp16"), ((7, 5), "fp16"), ((6, 1), "fp32")]
+)
+def test_a_gpu_without_bf16_computes_in_fp16(
+    capability: tuple[int, int], expected: str, move, monkeypatch
+) -> None:
     """Oracle: NVIDIA's list: a V100 is of 7.0, a T4 of 7.5, and a GTX 1080 of 6.1, slow in fp16."""
     monkeypatch.setattr(devices, "computes_in_bf16", lambda device: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -169,21 +191,29 @@ def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
     """The weights of the first stage, and how many steps were skipped, by torch's own recipe."""
     stage = make_stage(run.config, 0, run.stream)
     torch.manual_seed(stage.seed)
-    inputs = StageInputs(run.config, stage, run.stream, LifelongMethod(), stage.build(stage.ladder[0]), ALONE)
+    inputs = StageInputs(
+        run.config, stage, run.stream, LifelongMethod(), stage.build(stage.ladder[0]), ALONE
+    )
     model, loader, skipped = inputs.model, Loader(inputs, Phase("adapt"), 0), 0
     inputs.begin()
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01, fused=True
+    )
     scaler = torch.amp.GradScaler("cpu", **STEEP)
     for step in range(STEPS):
         optimizer.zero_grad()
         for batch in loader.get(step)[0]:
             with torch.autocast("cpu", dtype=torch.float16):
-                loss = model.compute_mean_loss(batch.tokens, batch.domains, batch.positions, batch.targets)
+                loss = model.compute_mean_loss(
+                    batch.tokens, batch.domains, batch.positions, batch.targets
+                )
             scaler.scale(loss * (len(batch.tokens) / batch.rows)).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         over = measure_elapsed(step, 1.0, (0.0, STEPS), (0.0, STEPS), (0.0, STEPS))
-        optimizer.param_groups[0]["lr"] = stage.learning_rate * find_schedule("linear", 0.08).at(over.phase)
+        optimizer.param_groups[0]["lr"] = stage.learning_rate * find_schedule("linear", 0.08).at(
+            over.phase
+        )
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
@@ -192,9 +222,13 @@ def by_hand(run: Run) -> tuple[dict[str, torch.Tensor], int]:
     return model.state_dict(), skipped
 
 
-def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: a loop with torch's GradScaler as its manual has it, bit for bit; of ten steps, which are all charged, it
-    skips some. The same after a stop between two of them: the scale and its age go on."""
+def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(
+    tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: a loop with torch's GradScaler as its manual has it, bit for bit; of ten steps, which
+    are all charged, it skips some. The same after a stop between two of them: the scale and its age
+    go on.
+    """
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, **STEEP))
     run = in_fp16(tiny, "fp16")
     expected, skipped = by_hand(run)
@@ -211,15 +245,25 @@ def test_fp16_is_torchs_recipe_and_goes_on_after_a_kill(tiny: TinyRuns, monkeypa
 
 
 @pytest.mark.parametrize("name", ["agem", "ewc", "das"])
-def test_what_overflows_in_fp16_spoils_no_state(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Methods that take in gradients of their own. Oracle: all that is kept is finite, and steps were skipped; phases
-    that measure are in fp32 and skip none."""
+def test_what_overflows_in_fp16_spoils_no_state(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Methods that take in gradients of their own. Oracle: all that is kept is finite, and steps
+    were skipped; phases that measure are in fp32 and skip none.
+    """
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, **STEEP))
     tiny = TinyRuns(name, methods.build, tmp_path)
     run = in_fp16(tiny, "fp16")
     run.train(last_stage=1)
-    skipped = {line["phase"]: line["values"]["skipped_steps"] for line in lines_of(run, 1, "metrics")}
+    skipped = {
+        line["phase"]: line["values"]["skipped_steps"] for line in lines_of(run, 1, "metrics")
+    }
     assert list(skipped) == ["adapt"] and skipped["adapt"]
     state = torch.load(run.store.stage_folder(run.keys[1]) / "method.pt", weights_only=True)
-    tensors = [tensor for value in state.values() for tensor in value or [] if isinstance(tensor, torch.Tensor)]
+    tensors = [
+        tensor
+        for value in state.values()
+        for tensor in value or []
+        if isinstance(tensor, torch.Tensor)
+    ]
     assert all(tensor.isfinite().all() for tensor in tensors) and (tensors or name == "agem")

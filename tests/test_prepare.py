@@ -1,4 +1,6 @@
-"""Prepared data: made once whoever asks, named by its content, whole or not there, in constant memory."""
+"""Prepared data: made once whoever asks, named by its content, whole or not there, in constant
+memory.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
-    """Oracle: nothing is reported, and nothing can be read; another length of rows is not another corpus."""
+    """Oracle: nothing is reported, and nothing can be read; another length of rows is not another
+    corpus.
+    """
     lines: list[str] = []
     domains = two_domains(tmp_path)
     first = prepare(domains, SMALL, DATA, tmp_path / "data", lines.append)
@@ -47,10 +51,14 @@ def test_a_second_call_does_nothing(tmp_path, monkeypatch) -> None:
 
 
 def test_keys_follow_the_content(tmp_path) -> None:
-    """Oracle: the same bytes under other paths, names of files, times and packing; then one letter differs."""
+    """Oracle: the same bytes under other paths, names of files, times and packing; then one letter
+    differs.
+    """
     first = prepare(two_domains(tmp_path / "here"), SMALL, DATA, tmp_path / "data")
     for name in ("a", "b"):
-        content = (tmp_path / f"here/{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        content = (
+            (tmp_path / f"here/{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        )
         for part, lines in enumerate((content[:50], content[50:])):
             path = tmp_path / f"there/{name}/{part}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,11 +67,20 @@ def test_keys_follow_the_content(tmp_path) -> None:
     moved = [Domain(name=name, train=(str(tmp_path / "there" / name),)) for name in ("a", "b")]
     elsewhere = prepare(moved, SMALL, DATA, tmp_path / "other data")
     assert elsewhere.keys == first.keys
-    assert [d.info["sha256"] for d in elsewhere.domains] == [d.info["sha256"] for d in first.domains]
+    assert [d.info["sha256"] for d in elsewhere.domains] == [
+        d.info["sha256"] for d in first.domains
+    ]
     changed = tmp_path / "there/b/0.jsonl"
-    changed.write_text(changed.read_text(encoding="utf-8").replace("other", "Other", 1), encoding="utf-8")
+    changed.write_text(
+        changed.read_text(encoding="utf-8").replace("other", "Other", 1), encoding="utf-8"
+    )
     again = prepare(moved, Tokenizer(vocabulary=320, domains=("a",)), DATA, tmp_path / "data")
-    before = prepare(two_domains(tmp_path / "here"), Tokenizer(vocabulary=320, domains=("a",)), DATA, tmp_path / "data")
+    before = prepare(
+        two_domains(tmp_path / "here"),
+        Tokenizer(vocabulary=320, domains=("a",)),
+        DATA,
+        tmp_path / "data",
+    )
     assert again.domains[0].key == before.domains[0].key
     assert again.domains[1].key != before.domains[1].key
     assert before.domains[0].key != first.domains[0].key  # another tokenizer
@@ -101,7 +118,9 @@ def child(domains: tuple[Domain, ...], folder: Path, **environment: str) -> subp
     )
 
 
-@pytest.mark.parametrize("at", ["tokenizer: training", "a: 0 MB of text tokenised", "b: tokenising"])
+@pytest.mark.parametrize(
+    "at", ["tokenizer: training", "a: 0 MB of text tokenised", "b: tokenising"]
+)
 def test_killed_and_started_again(tmp_path, at: str) -> None:
     """Oracle: a folder where nobody was killed."""
     domains = two_domains(tmp_path)
@@ -116,10 +135,13 @@ def test_killed_and_started_again(tmp_path, at: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["", "later", "before"])
-def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, monkeypatch) -> None:
+def test_what_was_tokenised_stays_where_the_source_fails(
+    change: str, tmp_path, monkeypatch
+) -> None:
     """Oracle: a folder of the same text where nothing failed; what is tokenised is counted.
 
-    A text that changes after what was tokenised is that text, one that changes before is begun anew.
+    A text that changes after what was tokenised is that text, one that changes before is begun
+    anew.
     """
     monkeypatch.setattr(tokens, "REPORT_EVERY", 1000)
     monkeypatch.setattr(tokenizer, "BATCH", 10)
@@ -147,7 +169,9 @@ def test_what_was_tokenised_stays_where_the_source_fails(change: str, tmp_path, 
     if change:
         texts[299 if change == "later" else 3] += "!"
     ends, tokenised = 300, 0
-    assert_same(prepare(domains, bpe, DATA, folder), prepare(domains, bpe, DATA, tmp_path / "undisturbed"))
+    assert_same(
+        prepare(domains, bpe, DATA, folder), prepare(domains, bpe, DATA, tmp_path / "undisturbed")
+    )
     assert tokenised > 600 if change == "before" else 450 < tokenised < 540
     assert [path.name for path in (folder / "domains").glob(".*")] == []
 
@@ -176,14 +200,18 @@ def test_who_polls_may_end_it(tmp_path) -> None:
 
         with pytest.raises(Stopped):
             prepare(domains, SMALL, DATA, tmp_path / "data", poll=poll)
-        gc.collect()  # the reader's database belongs to this thread, and another could be the one to collect it
+        # the reader's database belongs to this thread, and another could be the one to collect it
+        gc.collect()
     assert_same(
-        prepare(domains, SMALL, DATA, tmp_path / "data"), prepare(domains, SMALL, DATA, tmp_path / "undisturbed")
+        prepare(domains, SMALL, DATA, tmp_path / "data"),
+        prepare(domains, SMALL, DATA, tmp_path / "undisturbed"),
     )
 
 
 def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> None:
-    """Oracle: the rule for stages: who is asked to stop does, who waits for none leaves what another process has."""
+    """Oracle: the rule for stages: who is asked to stop does, who waits for none leaves what
+    another process has.
+    """
     tiny = TinyRuns("naive", methods.build, tmp_path)
     with pytest.raises(Stopped):
         tiny.make_run(tiny.make_config(), "stopped", lambda: True)
@@ -203,7 +231,9 @@ def test_a_run_stops_and_waits_for_nobody_where_it_makes_its_text(tmp_path) -> N
 
 
 def test_two_processes_at_once(tmp_path) -> None:
-    """Oracle: a process alone. The second starts while the first holds the lock, and finds the work done."""
+    """Oracle: a process alone. The second starts while the first holds the lock, and finds the work
+    done.
+    """
     domains = two_domains(tmp_path)
     first = child(domains, tmp_path / "data", WAIT_AT="a: tokenising")
     assert first.stdout is not None

@@ -21,13 +21,21 @@ def values(name: str) -> tuple[PrintedValue, ...]:
 
 def numbers(name: str) -> dict[tuple[str, str, str, str], float]:
     """The corrected number of each block, row, stage, and column + metric."""
-    return {(v.block, v.row, v.stage, v.column + v.metric): v.value for v in values(name) if v.value is not None}
+    return {
+        (v.block, v.row, v.stage, v.column + v.metric): v.value
+        for v in values(name)
+        if v.value is not None
+    }
 
 
 def test_the_transcription_is_as_it_was_held_against_the_paper():
-    """Oracle: the hash of all cells, in reading order, when each was the LaTeX's own, and no table was left out."""
+    """Oracle: the hash of all cells, in reading order, when each was the LaTeX's own, and no table
+    was left out.
+    """
     cells = [
-        (name, v.table, v.block, v.row, v.stage, v.column, v.metric, v.printed) for name in NAMES for v in values(name)
+        (name, v.table, v.block, v.row, v.stage, v.column, v.metric, v.printed)
+        for name in NAMES
+        for v in values(name)
     ]
     assert hashlib.sha256(repr(cells).encode()).hexdigest()[:16] == "3e2c75292712cd84"
 
@@ -36,7 +44,9 @@ def test_the_transcription_is_as_it_was_held_against_the_paper():
 def test_files_are_well_formed(name):
     """Oracle: the columns that `analysis.exhibits` documents; no cell twice; a correction says why."""
     with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        assert tuple(next(csv.reader(file))) == tuple(field.name for field in dataclasses.fields(PrintedValue))
+        assert tuple(next(csv.reader(file))) == tuple(
+            field.name for field in dataclasses.fields(PrintedValue)
+        )
     keys = [(v.block, v.row, v.stage, v.column, v.metric) for v in values(name)]
     assert len(set(keys)) == len(keys)
     for v in values(name):
@@ -44,11 +54,15 @@ def test_files_are_well_formed(name):
 
 
 def close(a: float, b: float, rounding: float) -> bool:
-    """Equal up to the rounding of both (half a unit of the last digit each) and of the float arithmetic."""
+    """Equal up to the rounding of both (half a unit of the last digit each) and of the float
+    arithmetic.
+    """
     return abs(a - b) <= rounding + 1e-9
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "downstream" in name or name == "prompt_finetuning"])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if "downstream" in name or name == "prompt_finetuning"]
+)
 def test_averages_are_the_means_of_their_rows(name):
     """Oracle: the paper's formula of the average F1, within rounding, with the corrections."""
     half = 0.005 if name == "downstream_by_stage" else 0.05
@@ -60,15 +74,22 @@ def test_averages_are_the_means_of_their_rows(name):
         coarse = any(v.corrected and "." in v.corrected and len(v.corrected.split(".")[1]) == 1
                      for v in values(name) if (v.block, v.row, v.stage) == (block, row, stage))  # fmt: skip
         mean = sum(cells[block, row, stage, f"{domain}F1"] for domain in DOMAINS) / 5
-        assert close(mean, average, 2 * half + (0.01 if coarse else 0)), (block, row, stage, mean, average)
+        assert close(mean, average, 2 * half + (0.01 if coarse else 0)), (
+            block,
+            row,
+            stage,
+            mean,
+            average,
+        )
 
 
 @pytest.mark.parametrize("name", ["architectures", "growth_architectures"])
 def test_sizes_give_the_printed_number_of_parameters(name):
-    """Oracle: the number of parameters by formula, to the printed three digits, with the corrected sizes.
+    """Oracle: the number of parameters by formula, to the printed three digits, with the corrected
+    sizes.
 
-    BERT: 50265 tokens, 514 positions, one LayerNorm there, 12 d^2 + 13 d a layer, a tied head with a dense layer,
-    a LayerNorm and a bias. GPT: the tokens, the layers and a final LayerNorm.
+    BERT: 50265 tokens, 514 positions, one LayerNorm there, 12 d^2 + 13 d a layer, a tied head with
+    a dense layer, a LayerNorm and a bias. GPT: the tokens, the layers and a final LayerNorm.
     """
     cells = numbers(name)
     for (block, row, stage, column), count in cells.items():
@@ -85,7 +106,10 @@ def test_sizes_give_the_printed_number_of_parameters(name):
 def test_printed_notations_are_read():
     """Oracle: by hand."""
     place = dict.fromkeys(("table", "block", "row", "stage", "column", "metric"), "")
-    values = [PrintedValue(**place, printed=text).value for text in ["62.5k", "8%", "30.3M", "5.0e-4", "-0.20"]]
+    values = [
+        PrintedValue(**place, printed=text).value
+        for text in ["62.5k", "8%", "30.3M", "5.0e-4", "-0.20"]
+    ]
     assert values == pytest.approx([62_500, 0.08, 30.3e6, 5e-4, -0.2])
     assert PrintedValue(**place, printed="Linear").value is None
     assert PrintedValue(**place, printed="77,11", corrected="77.11").value == 77.11

@@ -1,4 +1,6 @@
-"""Several processes that train together: what one does while the others wait, and what they say when all fail."""
+"""Several processes that train together: what one does while the others wait, and what they say
+when all fail.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _run_short_of_memory(rank: int, folder: Path) -> None:
     tiny = TinyRuns("naive", build, folder)
     with join() as world:
         run = tiny.make_run(tiny.make_config(), "two", world=world)
-        with pytest.raises(ConfigError, match=r"4 rows .*stage 0: .*training\.micro_batch_size = 2"):
+        with pytest.raises(
+            ConfigError, match=r"4 rows .*stage 0: .*training\.micro_batch_size = 2"
+        ):
             run.train(last_stage=0)
         world.wait_for_all()
         run = tiny.make_run(tiny.make_config(micro_batch_size=2), "two", world=world)
@@ -82,13 +86,17 @@ def _leave_a_model(rank: int, folder: Path) -> None:
         model(torch.ones(1, 2)).sum().backward()
         model.__dict__["cycle"] = model  # as a run's
         del model
-    names = [file.read_text(encoding="utf-8").strip() for file in Path("/proc/self/task").glob("*/comm")]
+    names = [
+        file.read_text(encoding="utf-8").strip() for file in Path("/proc/self/task").glob("*/comm")
+    ]
     left = [name for name in names if "gloo" in name]
     assert not left, f"{left} live on"
 
 
 def _do_all(ports: Sequence[int], folder: Path) -> None:
-    for act, port in zip((_let_the_first_act, _run_short_of_memory, _leave_a_model), ports, strict=True):
+    for act, port in zip(
+        (_let_the_first_act, _run_short_of_memory, _leave_a_model), ports, strict=True
+    ):
         os.environ["MASTER_PORT"] = str(port)
         act(int(os.environ["RANK"]), folder)
 
@@ -96,15 +104,15 @@ def _do_all(ports: Sequence[int], folder: Path) -> None:
 def test_a_pair_of_processes(tmp_path: Path) -> None:
     """One pair does it all, as it takes seconds to start.
 
-    They talk while the first prepares. Oracle: its work, which it alone does, ends only once both have talked five
-    times; were the other waiting for its end in one collective, as long as a backend's limit lets it, it never would.
-    What it raises both raise.
+    They talk while the first prepares. Oracle: its work, which it alone does, ends only once both
+    have talked five times; were the other waiting for its end in one collective, as long as a
+    backend's limit lets it, it never would. What it raises both raise.
 
-    Both are short of memory. Oracle: by hand: of eight rows each of two processes has four, at once too many for both.
-    Each says the cure, the records once; a run that follows it is trained.
+    Both are short of memory. Oracle: by hand: of eight rows each of two processes has four, at once
+    too many for both. Each says the cure, the records once; a run that follows it is trained.
 
-    Their threads end with the pair. Oracle: Linux's list: one that lives on as the interpreter ends aborts it now and
-    then.
+    Their threads end with the pair. Oracle: Linux's list: one that lives on as the interpreter ends
+    aborts it now and then.
     """
     tiny = TinyRuns("naive", build, tmp_path)
     run = tiny.make_run(tiny.make_config(), "two")  # makes the text
@@ -129,10 +137,15 @@ if sys.argv[2] in ("fails", "is killed"):
 """
 
 
-@pytest.mark.parametrize(("what", "status"), [("ends", 0), ("fails", 2), ("is killed", 128 + signal.SIGKILL)])
-def test_processes_are_started_and_end_together(what: str, status: int, tmp_path: Path, monkeypatch) -> None:
-    """Oracle: by hand: each has a rank; where one fails the other, which would wait for ever, is ended, and the exit
-    status is that one's, 128 and the signal where one killed it."""
+@pytest.mark.parametrize(
+    ("what", "status"), [("ends", 0), ("fails", 2), ("is killed", 128 + signal.SIGKILL)]
+)
+def test_processes_are_started_and_end_together(
+    what: str, status: int, tmp_path: Path, monkeypatch
+) -> None:
+    """Oracle: by hand: each has a rank; where one fails the other, which would wait for ever, is
+    ended, and the exit status is that one's, 128 and the signal where one killed it.
+    """
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(local, "list_physical_cores", lambda: [(core,) for core in range(7)])
     program = tmp_path / "program.py"
@@ -144,7 +157,9 @@ def test_processes_are_started_and_end_together(what: str, status: int, tmp_path
 
 
 def test_all_are_as_many_as_there_are_gpus(monkeypatch) -> None:
-    """By hand: a made-up machine has 8 GPUs and another none, where `all` is refused; a number is itself."""
+    """By hand: a made-up machine has 8 GPUs and another none, where `all` is refused; a number is
+    itself.
+    """
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cuda", 8))
     assert (count_processes("all"), count_processes(3)) == (8, 3)
     monkeypatch.setattr(devices, "find_accelerators", lambda: ("cpu", 0))

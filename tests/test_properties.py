@@ -23,7 +23,15 @@ from tests.support.texts import tiny_corpus
 
 few = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 KEYS = st.sampled_from(
-    ["seeds", "title", "data.memory_tokens", "training.clip", "budget.amount", "model.ladder", "rows"]
+    [
+        "seeds",
+        "title",
+        "data.memory_tokens",
+        "training.clip",
+        "budget.amount",
+        "model.ladder",
+        "rows",
+    ]
 )
 
 
@@ -31,7 +39,10 @@ def values_of(letters: st.SearchStrategy[str]) -> st.SearchStrategy[object]:
     """Values of JSON, with texts of these letters."""
     return st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(letters),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(letters, max_size=5), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(letters, max_size=5), inner, max_size=3)
+        ),
         max_leaves=5,
     )
 
@@ -50,9 +61,17 @@ def test_a_suite_is_read_or_refused(key: str, value: object) -> None:
 
 
 def rows_of(
-    steps: range, stage: int, phase: Phase, batch_size: int, micro: int, processes: int, masked: bool
+    steps: range,
+    stage: int,
+    phase: Phase,
+    batch_size: int,
+    micro: int,
+    processes: int,
+    masked: bool,
 ) -> list[list[tuple[int, ...]]]:
-    """The rows of all processes in some steps, sorted: source, domain, tokens, targets. Each begins with its loader."""
+    """The rows of all processes in some steps, sorted: source, domain, tokens, targets. Each begins
+    with its loader.
+    """
     rows_of_steps: list[list[tuple[int, ...]]] = [[] for _ in steps]
     for rank in range(processes):
         inputs: Any = SimpleNamespace(
@@ -69,19 +88,27 @@ def rows_of(
             for part in loader.get(step)[0]:
                 values = (tensor.tolist() for tensor in (part.domains, part.tokens, part.targets))
                 rows += [
-                    (part.source, domain, *tokens, *targets) for domain, tokens, targets in zip(*values, strict=True)
+                    (part.source, domain, *tokens, *targets)
+                    for domain, tokens, targets in zip(*values, strict=True)
                 ]
         loader.close()
     return [sorted(rows) for rows in rows_of_steps]
 
 
 CORPUS = tiny_corpus(domains=3, train_tokens=1000, valid_tokens=100)
-MACHINES = st.tuples(st.integers(1, 24), st.sampled_from([1, 2, 3]))  # rows of a forward pass, processes
+MACHINES = st.tuples(
+    st.integers(1, 24), st.sampled_from([1, 2, 3])
+)  # rows of a forward pass, processes
 
 
 @few
 @given(
-    *(st.integers(0, 2), st.integers(0, 20).map(lambda part: part / 20), st.booleans(), st.integers(1, 4)),
+    *(
+        st.integers(0, 2),
+        st.integers(0, 20).map(lambda part: part / 20),
+        st.booleans(),
+        st.integers(1, 4),
+    ),
     *(MACHINES, MACHINES, st.integers(0, 4), st.booleans()),
 )
 def test_a_stream_goes_on_at_any_step(
@@ -94,14 +121,18 @@ def test_a_stream_goes_on_at_any_step(
     resumed: int,
     masked: bool,
 ) -> None:
-    """Oracles: the rows of a stream that was let alone, whatever the machine that goes on; of each domain as many rows
-    as are nearest to its share of the batch."""
+    """Oracles: the rows of a stream that was let alone, whatever the machine that goes on; of each
+    domain as many rows as are nearest to its share of the batch.
+    """
     size, sources = 6 * sixths, (Source("new", 1 - share), Source("memory", share))
     phase = Phase("adapt", sources=sources) if apart else Phase("adapt", memory=share)
     try:
         whole = rows_of(range(5), stage, phase, size, *machine, masked)
         rest = rows_of(range(resumed, 5), stage, phase, size, *other, masked)
-    except (ConfigError, ValueError) as error:  # a share that no batch can hold, or fewer rows than processes
+    except (
+        ConfigError,
+        ValueError,
+    ) as error:  # a share that no batch can hold, or fewer rows than processes
         assert re.search("rounds to|cannot be split", str(error))
         return
     assert rest == whole[resumed:]

@@ -16,7 +16,9 @@ PAGE = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding=
 
 
 def test_the_page_can_be_typed(tmp_path, monkeypatch) -> None:
-    """Oracle: the records that its own programs left: their last perplexities, and the table of the command line."""
+    """Oracle: the records that its own programs left: their last perplexities, and the table of the
+    command line.
+    """
     tiny_suite.write(tmp_path).rename(tmp_path / "mine.toml")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -30,5 +32,7 @@ def test_the_page_can_be_typed(tmp_path, monkeypatch) -> None:
         assert dict(zip("ab", last["perplexity"], strict=True)) == run.matrix[1].perplexity
     assert run_all.main(["report", "mine", "--out", "report"]) == 0
     shown = (tmp_path / "report" / "mine" / "main_pretraining.md").read_text()
-    assert names["table"]._repr_markdown_() in shown and (tmp_path / "mine.png").stat().st_size > 5000
+    assert (
+        names["table"]._repr_markdown_() in shown and (tmp_path / "mine.png").stat().st_size > 5000
+    )
     assert names["figure"].axes[0].get_title() == "my stream"

@@ -1,4 +1,6 @@
-"""The records: what is written is read back, whatever a killed writer left, and a resume counts once."""
+"""The records: what is written is read back, whatever a killed writer left, and a resume counts
+once.
+"""
 
 import dataclasses
 import json
@@ -50,7 +52,9 @@ def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut
     path = tmp_path / "records.jsonl"
     write_all(path, [STAGE, evaluation("adapt", 1, 7.0)])
     os.truncate(path, path.stat().st_size - cut)
-    whole = ["StageLine"] if cut > 1 else ["StageLine", "EvaluationLine"]  # without its newline it is still whole
+    whole = (
+        ["StageLine"] if cut > 1 else ["StageLine", "EvaluationLine"]
+    )  # without its newline it is still whole
     assert kinds_in(path) == whole
     assert ("killed" in caplog.text) == (cut > 1)
     records.append(path, measured(2, 6.0))
@@ -97,18 +101,38 @@ def test_what_is_not_finite_becomes_null(tmp_path):
     """Oracle: the JSON standard, which knows no NaN and no Infinity."""
     path = tmp_path / "records.jsonl"
     records.append(path, MetricsLine(phase="adapt", step=1, values={"a": math.inf, "b": math.nan}))
-    assert json.loads(path.read_text(), parse_constant=pytest.fail)["values"] == {"a": None, "b": None}
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["values"] == {
+        "a": None,
+        "b": None,
+    }
 
 
 def test_a_resume_takes_back_what_lies_beyond_its_checkpoint(tmp_path):
     """Oracle: the lines of a run that was never killed."""
     path = tmp_path / "records.jsonl"
-    before = [STAGE, evaluation("start", 0, 9.5), evaluation("recover", 3, 9.0), evaluation("adapt", 2, 8.0)]
-    lost = [evaluation("adapt", 5, 7.0), {"kind": "metrics", "phase": "adapt", "step": 5, "values": {}}]
+    before = [
+        STAGE,
+        evaluation("start", 0, 9.5),
+        evaluation("recover", 3, 9.0),
+        evaluation("adapt", 2, 8.0),
+    ]
+    lost = [
+        evaluation("adapt", 5, 7.0),
+        {"kind": "metrics", "phase": "adapt", "step": 5, "values": {}},
+    ]
     again = [evaluation("adapt", 6, 6.5), DONE]
-    write_all(path, [*before, *lost, {"kind": "resumed", "phase": "adapt", "step": 2, "charged": {}}, *again])
-    steps = [(type(line).__name__, getattr(line, "step", None)) for line in records.read_stage(path)]
-    expected = [("StageLine", None), *(("EvaluationLine", step) for step in (0, 3, 2)), ("ResumedLine", 2)]
+    write_all(
+        path,
+        [*before, *lost, {"kind": "resumed", "phase": "adapt", "step": 2, "charged": {}}, *again],
+    )
+    steps = [
+        (type(line).__name__, getattr(line, "step", None)) for line in records.read_stage(path)
+    ]
+    expected = [
+        ("StageLine", None),
+        *(("EvaluationLine", step) for step in (0, 3, 2)),
+        ("ResumedLine", 2),
+    ]
     assert steps == [*expected, ("EvaluationLine", 6), ("DoneLine", None)]
 
 
@@ -141,7 +165,9 @@ def test_lines_of_concurrent_writers_never_mix(tmp_path):
     start_fork_server()
     context = multiprocessing.get_context("forkserver")
     start = context.Barrier(2)
-    writers = [context.Process(target=_write_many, args=(path, writer, start)) for writer in range(2)]
+    writers = [
+        context.Process(target=_write_many, args=(path, writer, start)) for writer in range(2)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -164,7 +190,10 @@ def run_line(name: str, row_index: int, seed: int, stages: list[str]) -> dict:
 
 def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failure(tmp_path):
     """Oracle: the layout of the run folder, by hand."""
-    write_all(tmp_path / "stages" / "a" / "records.jsonl", [STAGE | {"key": "a"}, evaluation("adapt", 1, 8.0)])
+    write_all(
+        tmp_path / "stages" / "a" / "records.jsonl",
+        [STAGE | {"key": "a"}, evaluation("adapt", 1, 8.0)],
+    )
     named = dict.fromkeys(("key", "task", "task_key", "domain", "metric"), "x")
     score = {"kind": "score", **named, "prompt": "none", "seed": 0, "dev": 0.1, "seconds": 1.0}
     write_all(tmp_path / "scores" / "a.jsonl", [score | {"test": 0.1}, score | {"test": 0.7}])
@@ -173,7 +202,10 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
     folder = tmp_path / "suites" / "s"
     failed = {"kind": "failed", "stage": 1, "error": "loss is not finite"}
     write_all(folder / "1.jsonl", [run_line("1", 1, 0, ["a", "b"]), failed])
-    write_all(folder / "2.jsonl", [run_line("2", 0, 1, ["a", "b"]), failed, run_line("2", 0, 1, ["a", "b"])])
+    write_all(
+        folder / "2.jsonl",
+        [run_line("2", 0, 1, ["a", "b"]), failed, run_line("2", 0, 1, ["a", "b"])],
+    )
     write_all(folder / "3.jsonl", [run_line("3", 0, 0, ["a", "b"]), failed, {"kind": "done"}])
     runs = load_runs(tmp_path, "s")
     assert [run.id for run in runs] == ["3", "2", "1"]
@@ -189,8 +221,9 @@ def test_runs_are_loaded_in_the_suites_order_with_their_stages_scores_and_failur
 
 
 def test_of_two_ends_of_a_stage_the_last_counts_for_all_readers(tmp_path):
-    """A writer that hung may add its own after that of who took over. Oracle: by hand, for what compares and
-    shows; the steps of one of them are counted."""
+    """A writer that hung may add its own after that of who took over. Oracle: by hand, for what
+    compares and shows; the steps of one of them are counted.
+    """
     path = tmp_path / "stages" / "a" / "records.jsonl"
     last = evaluation("adapt", 1, 8.0)
     spent = last["charged"]

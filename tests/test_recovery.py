@@ -1,4 +1,6 @@
-"""Runs that go wrong and go on: weights that overflow, memory that is short, failures that are over, killed parents."""
+"""Runs that go wrong and go on: weights that overflow, memory that is short, failures that are
+over, killed parents.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def lines_of(run: Any, stage: int = 0) -> list[Any]:
 
 
 def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
-    """Oracle: such steps leave weights that are finite, and a mean loss whose exponential is no number."""
+    """Oracle: such steps leave weights that are finite, and a mean loss whose exponential is no
+    number.
+    """
     tiny = tiny_runs_of(Naive, folder)
     run = tiny.make_run(tiny.make_config(learning_rate=100.0), "blown-up")
     with pytest.raises(NonFiniteLoss, match=r"perplexity of \w+ .*stage 0.*clip"):
@@ -110,8 +114,9 @@ def test_a_run_that_blew_up_is_not_done(folder: Path) -> None:
 
 
 def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
-    """Oracle: the loss of every step is finite, so only a look at the weights can tell. The stage is not done, and the
-    checkpoint is from before."""
+    """Oracle: the loss of every step is finite, so only a look at the weights can tell. The stage
+    is not done, and the checkpoint is from before.
+    """
     tiny = tiny_runs_of(Overflows, folder)
     run = tiny.make_run(tiny.make_config(checkpoint_seconds=1e-9), "overflows")
     with pytest.raises(NonFiniteLoss, match=rf"weights .*stage 0 \(json\) .*step {STEPS}\b.*clip"):
@@ -123,8 +128,9 @@ def test_weights_that_the_last_step_spoils_are_not_kept(folder: Path) -> None:
 
 
 def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> None:
-    """Oracle: the weights of a run that was asked for as many rows (2 of 8, halved twice) from the start, bit for bit,
-    and up to rounding those of all rows at once. The record says so."""
+    """Oracle: the weights of a run that was asked for as many rows (2 of 8, halved twice) from the
+    start, bit for bit, and up to rounding those of all rows at once. The record says so.
+    """
     tiny = tiny_runs_of(Hungry, folder)
     run = tiny.make_run(tiny.make_config(), "hungry")
     run.train(last_stage=0)
@@ -143,7 +149,9 @@ def test_a_run_goes_on_with_fewer_rows_where_memory_is_short(folder: Path) -> No
 
 
 def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
-    """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has no word."""
+    """Oracle: the cure by hand, in what is raised and in the record: Python's own MemoryError has
+    no word.
+    """
     tiny = tiny_runs_of(TooLarge, folder)
     run = tiny.make_run(tiny.make_config(), "no-row")
     with pytest.raises(ConfigError, match=r"1 rows .*stage 0: .*smaller model"):
@@ -153,9 +161,13 @@ def test_a_run_of_which_memory_holds_no_row_says_so(folder: Path) -> None:
 
 
 def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> None:
-    """Oracle: torch's own switch, inside and afterwards. A run without them has the key that it had before there were
-    any; here they are the same algorithms, so weights agree."""
-    assert "deterministic" not in Training().model_dump() and Training(deterministic=True).model_dump()["deterministic"]
+    """Oracle: torch's own switch, inside and afterwards. A run without them has the key that it had
+    before there were any; here they are the same algorithms, so weights agree.
+    """
+    assert (
+        "deterministic" not in Training().model_dump()
+        and Training(deterministic=True).model_dump()["deterministic"]
+    )
     tiny = tiny_runs_of(Strict, folder)
     run = tiny.make_run(tiny.make_config(deterministic=True), "strict")
     run.train(last_stage=0)
@@ -168,9 +180,11 @@ def test_strict_algorithms_are_asked_for_and_are_another_stage(folder: Path) -> 
 
 
 def test_a_stage_that_was_taken_over_is_left_and_gone_on_with(folder: Path) -> None:
-    """Oracle: the weights of a run that was let alone; and while another has the stage nothing is written.
+    """Oracle: the weights of a run that was let alone; and while another has the stage nothing is
+    written.
 
-    Somebody on another machine takes the stage after its first record, and gives it back when this run comes to wait.
+    Somebody on another machine takes the stage after its first record, and gives it back when this
+    run comes to wait.
     """
     tiny = tiny_runs_of(Plain, folder)
     alone = tiny.make_run(tiny.make_config(), "whole")

@@ -1,4 +1,6 @@
-"""General text beside the stream: `[replay]` puts the training text of a probe into each batch of every stage."""
+"""General text beside the stream: `[replay]` puts the training text of a probe into each batch of
+every stage.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ def streams() -> tuple[Stream, Stream]:
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.25, 1.0])
-def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], memory: float) -> None:
-    """Oracle: of 20 rows six are the probe's, each block of it once in an epoch; the others are a batch of fourteen."""
+def test_the_rest_of_a_batch_is_a_smaller_batch(
+    streams: tuple[Stream, Stream], memory: float
+) -> None:
+    """Oracle: of 20 rows six are the probe's, each block of it once in an epoch; the others are a
+    batch of fourteen.
+    """
     stream, without = streams
     phase = Phase("adapt", memory=memory)
     [looks], _ = stream.plan_draws(Phase("look", trains=False), 0, 1, 20)
@@ -44,9 +50,13 @@ def test_the_rest_of_a_batch_is_a_smaller_batch(streams: tuple[Stream, Stream], 
         alone = draw(without, 1, phase, 0, step, 14, range(14))
         general = (batch.domains == 3).numpy()
         assert general.sum() == 6 and np.array_equal(batch.tokens[~general], alone.tokens)
-        assert batch.memory_rows == alone.memory_rows and not general[20 - batch.memory_rows :].any()
+        assert (
+            batch.memory_rows == alone.memory_rows and not general[20 - batch.memory_rows :].any()
+        )
         parts = [draw(stream, 1, phase, 0, step, 20, range(rank, 20, 2)) for rank in (0, 1)]
-        assert all(np.array_equal(part.tokens, batch.tokens[rank::2]) for rank, part in enumerate(parts))
+        assert all(
+            np.array_equal(part.tokens, batch.tokens[rank::2]) for rank, part in enumerate(parts)
+        )
         blocks += [tuple(row) for row in batch.targets[general].tolist()]
     text = stream.corpus.probes[0].train
     expected = {tuple(text[start : start + 16].tolist()) for start in range(0, 992, 16)}
@@ -63,8 +73,9 @@ def test_each_batch_of_a_step_that_is_new_has_its_part(streams: tuple[Stream, St
 
 
 def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
-    """Oracle: the run without it. The probe is predicted better, keys are others, and without a share the same; domains
-    that are measured, and stages, are the stream's."""
+    """Oracle: the run without it. The probe is predicted better, keys are others, and without a
+    share the same; domains that are measured, and stages, are the stream's.
+    """
     tiny = TinyRuns("er", methods.build, tmp_path)
     probe = Domain(name="general", packages=("unittest",))
     without = tiny.make_config(batch_size=20).model_copy(update={"probes": (probe,)})
@@ -92,5 +103,7 @@ def test_a_share_that_a_batch_cannot_hold_is_refused(tmp_path, share: float, bat
     """Oracle: a hundredth of twenty rows is none; a tenth of two rows is none of them, ER's memory."""
     config = TinyRuns("er", methods.build, tmp_path).make_config(batch_size=batch)
     config = config.model_copy(update={"replay": Replay(text="general", share=share)})
-    with pytest.raises(ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none\\b"):
+    with pytest.raises(
+        ConfigError, match=f"{'replay' if share < 0.5 else 'memory'} of phase 'adapt'.* none\\b"
+    ):
         check_method(config, methods.build("er"))

@@ -33,9 +33,16 @@ NASTY = "<script>alert(1)</script> & \"'{{ 7 * 7 }}"
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
-    """A report whose last row has a name that must be escaped and stopped in its third stage with an error."""
+    """A report whose last row has a name that must be escaped and stopped in its third stage with
+    an error.
+    """
     folder = tmp_path_factory.mktemp("report")
-    rows = [("Naive", "naive", {}), ("ER", "er", {}), ("ELLE", "elle", {}), (NASTY, "er", {"note": NASTY})]
+    rows = [
+        ("Naive", "naive", {}),
+        ("ER", "er", {}),
+        ("ELLE", "elle", {}),
+        (NASTY, "er", {"note": NASTY}),
+    ]
     synthetic.write(folder / "runs", "demo", rows=rows, finished=2)
     runs = load_runs(folder / "runs", "demo")
     runs[-1].failure = FailedLine(stage=2, error=NASTY)
@@ -66,11 +73,15 @@ def test_links_lead_somewhere(report):
     for tag, attributes in elements:
         if tag == "a":
             link = attributes["href"] or ""
-            assert link[1:] in ids if link.startswith("#") else (report.parent / link).exists(), link
+            assert link[1:] in ids if link.startswith("#") else (report.parent / link).exists(), (
+                link
+            )
 
 
 def test_who_cannot_see_the_page_gets_headers_and_words(report):
-    """Oracle: cells that head others say which, lines by their names; a picture says where its lines end."""
+    """Oracle: cells that head others say which, lines by their names; a picture says where its
+    lines end.
+    """
     elements = tags(report)
     heads = [attributes.get("scope") for tag, attributes in elements if tag == "th"]
     assert {*heads} == {"col", "colgroup", "row", "rowgroup"}
@@ -80,11 +91,21 @@ def test_who_cannot_see_the_page_gets_headers_and_words(report):
 
 @pytest.mark.parametrize("seeds", [2, 6])
 def test_the_page_begins_with_table_curve_and_words(tmp_path, seeds):
-    """Oracle: the order of its parts; two seeds decide nothing, which is one line that opens, and six do."""
+    """Oracle: the order of its parts; two seeds decide nothing, which is one line that opens, and
+    six do.
+    """
     synthetic.write(tmp_path, "demo", seeds=seeds, evaluations=2)
-    synthetic.report("demo", load_runs(tmp_path, "demo"), ["main_pretraining", "main_downstream"], tmp_path)
+    synthetic.report(
+        "demo", load_runs(tmp_path, "demo"), ["main_pretraining", "main_downstream"], tmp_path
+    )
     text = (tmp_path / "index.html").read_text("utf-8")
-    parts = ['id="main_pretraining"', 'id="explore"', "<li>Best: ELLE", 'id="scorecard"', 'id="main_downstream"']
+    parts = [
+        'id="main_pretraining"',
+        'id="explore"',
+        "<li>Best: ELLE",
+        'id="scorecard"',
+        'id="main_downstream"',
+    ]
     assert sorted(parts, key=text.index) == parts
     assert ('<details id="scorecard">' in text) == (seeds == 2)
 
@@ -97,22 +118,36 @@ def test_whatever_a_user_gave_is_escaped(report):
 
 
 def test_the_page_says_what_is_missing_failed_and_unequal(report):
-    """Oracle: six of eight runs end, one is made to fail, hardware and budgets are the same; no note stands twice."""
+    """Oracle: six of eight runs end, one is made to fail, hardware and budgets are the same; no
+    note stands twice.
+    """
     text = report.read_text(encoding="utf-8")
     assert "8 runs, 6 done, 1 failed." in text
     assert "python run_all.py run demo" in text
     audit = text.partition('id="audit"')[2]
-    assert audit.count("failed in stage Rev: ") == text.count("failed in stage Rev: ") == 1 and "well." not in audit
-    for part in ("Hardware differs", "Texts differ", "Budgets differ in stage ", "Other programs took cores"):
+    assert (
+        audit.count("failed in stage Rev: ") == text.count("failed in stage Rev: ") == 1
+        and "well." not in audit
+    )
+    for part in (
+        "Hardware differs",
+        "Texts differ",
+        "Budgets differ in stage ",
+        "Other programs took cores",
+    ):
         assert part not in text
-    notes = re.findall("<li>(.*?)</li>", "".join(re.findall('<ul class="soft">(.*?)</ul>', text, re.S)), re.S)
+    notes = re.findall(
+        "<li>(.*?)</li>", "".join(re.findall('<ul class="soft">(.*?)</ul>', text, re.S)), re.S
+    )
     assert len({*notes}) == len(notes) > 4 and "Example CPU, 2 threads, fp32" in text
     assert 'id="scorecard"' in text and "decided with 2 seeds" in text
 
 
 @pytest.mark.parametrize("paper", [False, True])
 def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
-    """Oracle: what a suite says: its title heads the page; scorecard and printed numbers come with `paper` alone."""
+    """Oracle: what a suite says: its title heads the page; scorecard and printed numbers come with
+    `paper` alone.
+    """
     synthetic.write(tmp_path / "runs", "demo", rows=[("ER", "er", {}), ("ELLE", "elle", {})])
     suite = load_suite("demo").model_copy(update={"paper": paper, "title": "Tales & <saga>"})
     runs = load_runs(tmp_path / "runs", "demo")
@@ -120,23 +155,45 @@ def test_parts_of_the_paper_are_shown_to_who_asks(tmp_path, paper):
     render(study, [synthetic.load("main_pretraining")], paper_tables.load, tmp_path / "out")
     text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "<h1>Tales &amp; &lt;saga&gt;</h1>" in text
-    shown = ("scorecard" in text.lower(), "the paper prints" in text, (tmp_path / "out" / "scorecard.md").exists())
+    shown = (
+        "scorecard" in text.lower(),
+        "the paper prints" in text,
+        (tmp_path / "out" / "scorecard.md").exists(),
+    )
     assert shown == (paper, paper, paper)
 
 
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    " ": 32,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 PATIENCE = 120.0  # seconds for an answer, on a machine that is busy
 
 
 class Browser:
-    """One page in a headless Chromium over its own protocol, with a profile below `folder`; a context that ends it."""
+    """One page in a headless Chromium over its own protocol, with a profile below `folder`; a
+    context that ends it.
+    """
 
     def __init__(self, program: str, folder: Path) -> None:
         (to_read, self._to), (self._from, to_write) = os.pipe(), os.pipe()
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+        options = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={folder / 'profile'}",
+        ]
         command = [program, *options, "--remote-debugging-pipe", "about:blank"]
         shell = ["bash", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write}', "bash", *command]
-        self._process = subprocess.Popen(shell, pass_fds=(to_read, to_write), stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            shell, pass_fds=(to_read, to_write), stderr=subprocess.DEVNULL
+        )
         os.close(to_read)
         os.close(to_write)
         self._buffer, self._count, self._session = b"", 0, ""
@@ -151,7 +208,12 @@ class Browser:
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -162,13 +224,16 @@ class Browser:
         os.close(self._from)
 
     def open(self, path: Path, width: int = 1280, *, scripts: bool = True, **media: str) -> None:
-        """Show a file in a window of this width, under media features like `prefers_color_scheme="dark"`.
+        """Show a file in a window of this width, under media features like
+        `prefers_color_scheme="dark"`.
 
         `scripts`: whether those of the page may run; ours do in any case.
         """
         self._call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.said, self.asked = [], []
-        features = [{"name": name.replace("_", "-"), "value": value} for name, value in media.items()]
+        features = [
+            {"name": name.replace("_", "-"), "value": value} for name, value in media.items()
+        ]
         self._call("Emulation.setEmulatedMedia", media="", features=features)
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self._call("Emulation.setDeviceMetricsOverride", **metrics)
@@ -181,7 +246,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression, awaited."""
-        answer = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self._call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -202,7 +269,11 @@ class Browser:
             self._call("Input.dispatchKeyEvent", type="keyUp", **code)
 
     def _attach(self) -> None:
-        page = next(target for target in self._call("Target.getTargets")["targetInfos"] if target["type"] == "page")
+        page = next(
+            target
+            for target in self._call("Target.getTargets")["targetInfos"]
+            if target["type"] == "page"
+        )
         attached = self._call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network"):
@@ -242,18 +313,24 @@ def browser(tmp_path_factory) -> Iterator[Browser]:
 
 
 def test_without_scripts_tables_and_pictures_are_there(report, browser):
-    """Oracle: Chromium, which runs no script of the page: numbers, pictures and what opens are laid out; what scripts
-    would fill has no room, and nothing can be pressed that would do nothing."""
+    """Oracle: Chromium, which runs no script of the page: numbers, pictures and what opens are laid
+    out; what scripts would fill has no room, and nothing can be pressed that would do nothing.
+    """
     browser.open(report, scripts=False)
     assert not browser.run("document.documentElement.classList.contains('explorable')")
     study = Study("demo", load_runs(report.parent / "runs", "demo"))
     ends = study.ends[(study.ends["stage"] == 4) & (study.ends["row"] == "ER")]["ap"]
-    assert format_number(ends.mean(), 2) in browser.run("document.querySelector('table.sorts').innerText")
+    assert format_number(ends.mean(), 2) in browser.run(
+        "document.querySelector('table.sorts').innerText"
+    )
     sizes = "[...document.images].map(image => image.naturalWidth > 400 && image.getBoundingClientRect().width > 200)"
     assert browser.run(sizes) == [True, True]
     shown = "[...document.querySelectorAll('{}')].filter(part => part.checkVisibility()).length"
     assert browser.run(shown.format("button, select, input, #explore")) == 0
-    assert browser.run(shown.format("details > summary")) > 0 and browser.run(shown.format("details > pre")) == 0
+    assert (
+        browser.run(shown.format("details > summary")) > 0
+        and browser.run(shown.format("details > pre")) == 0
+    )
     browser.run("document.querySelector('details[data-settings] summary').focus()")
     browser.press("Enter")
     assert browser.run(shown.format("details > pre")) == 1
@@ -267,14 +344,13 @@ BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])
 def test_a_browser_draws_all_figures_without_complaint(report, browser, width, scheme):
-    """Oracle: Chromium: nothing on the console, every image decoded and wide enough to read, no sideways scrolling of
-    the page, the asked colour scheme, nothing asked for but the page itself and what it holds; printed it is light, and
-    without what can be chosen."""
+    """Oracle: Chromium: nothing on the console, every image decoded and wide enough to read, no
+    sideways scrolling of the page, the asked colour scheme, nothing asked for but the page itself
+    and what it holds; printed it is light, and without what can be chosen.
+    """
     browser.open(report, width, prefers_color_scheme=scheme)
     browser.wait(DRAWN)
-    images = (
-        "[...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 400)"
-    )
+    images = "[...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 400)"
     assert browser.run(images) == [True, True]
     assert browser.run(OVERFLOW) == 0
     assert (browser.run(BACKGROUND) == "rgb(255, 255, 255)") == (scheme == "light")
@@ -288,7 +364,9 @@ def test_a_browser_draws_all_figures_without_complaint(report, browser, width, s
 
 
 def test_curves_follow_the_keyboard(report, browser):
-    """Oracle: keys that Chromium gets, and the records: each row has four evaluations of each stage that it was in."""
+    """Oracle: keys that Chromium gets, and the records: each row has four evaluations of each stage
+    that it was in.
+    """
     browser.open(report)
     browser.wait(DRAWN)
     points = "+document.querySelector('#explore-chart').dataset.points"
@@ -303,22 +381,38 @@ def test_curves_follow_the_keyboard(report, browser):
     assert browser.run(axes) == "Measured train wall time (s, linear),AP (log)"
     for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
         browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
-    browser.run("document.querySelector('[name=unit]').dispatchEvent(new Event('change', {bubbles: true}))")
+    browser.run(
+        "document.querySelector('[name=unit]').dispatchEvent(new Event('change', {bubbles: true}))"
+    )
     browser.wait(f"{axes} === 'Training tokens (linear),AP⁺ (linear)'")
     assert not browser.said
 
 
 def test_the_chart_names_domains_and_rows(tmp_path, browser):
-    """Oracle: the domains in their order, and each row's last AP in the records, in order and apart, though three end
-    side by side; a row whose box is off has none. Without figures there is no heading of them."""
-    rows: list[Any] = [("Naive", "naive", {}), ("EWC", "ewc", {}), ("MAS", "mas", {}), ("ELLE", "elle", {})]
+    """Oracle: the domains in their order, and each row's last AP in the records, in order and
+    apart, though three end side by side; a row whose box is off has none. Without figures there is
+    no heading of them.
+    """
+    rows: list[Any] = [
+        ("Naive", "naive", {}),
+        ("EWC", "ewc", {}),
+        ("MAS", "mas", {}),
+        ("ELLE", "elle", {}),
+    ]
     study = synthetic.study(tmp_path, rows=rows)
     synthetic.report("demo", study.runs, ["main_pretraining"], tmp_path)
     browser.open(tmp_path / "index.html")
     browser.wait(DRAWN)
-    texts = "[...document.querySelectorAll('#explore-chart .layer_{}_marks text')].map(text => text.{})"
+    texts = (
+        "[...document.querySelectorAll('#explore-chart .layer_{}_marks text')].map(text => text.{})"
+    )
     assert browser.run(texts.format(1, "textContent")) == ["WB", "Ns", "Rev", "Bio", "CS"]
-    ended = study.ends[study.ends["stage"] == 4].groupby("row")["ap"].mean().sort_values(ascending=False)
+    ended = (
+        study.ends[study.ends["stage"] == 4]
+        .groupby("row")["ap"]
+        .mean()
+        .sort_values(ascending=False)
+    )
     drawn = [f"{row} {format_number(end, 2)}" for row, end in ended.items()]
     assert browser.run(texts.format(6, "textContent")) == drawn
     tops = browser.run(texts.format(6, "getBoundingClientRect().top"))
@@ -330,14 +424,16 @@ def test_the_chart_names_domains_and_rows(tmp_path, browser):
 
 
 def test_a_phone_names_domains_whole_and_nine_rows(tmp_path, browser):
-    """Oracle: the boxes that Chromium lays out: names of domains are as long at 320 pixels, turned and apart, as at
-    1280; nine rows, one more than have a colour beside grey ones, have nine names."""
+    """Oracle: the boxes that Chromium lays out: names of domains are as long at 320 pixels, turned
+    and apart, as at 1280; nine rows, one more than have a colour beside grey ones, have nine names.
+    """
     domains = [(f"d{place}", f"A long title {place}") for place in range(5)]
     rows: list[Any] = [(f"row {place}", "naive", {}) for place in range(9)]
     study = synthetic.study(tmp_path, rows=rows, domains=domains, seeds=1)
     synthetic.report("demo", study.runs, ["main_pretraining"], tmp_path)
     boxes = (
-        "[...document.querySelectorAll('#explore-chart .layer_1_marks text')].map(text => text.getBoundingClientRect())"
+        "[...document.querySelectorAll('#explore-chart .layer_1_marks text')].map(text => "
+        "text.getBoundingClientRect())"
         ".map(box => [box.left, box.right, box.height])"
     )
     shown = []
@@ -346,7 +442,9 @@ def test_a_phone_names_domains_whole_and_nine_rows(tmp_path, browser):
         browser.wait(DRAWN)
         shown.append(browser.run(boxes))
         assert all(left[1] < right[0] for left, right in itertools.pairwise(shown[-1]))
-        assert browser.run("document.querySelectorAll('#explore-chart .layer_6_marks text').length") == len(rows)
+        assert browser.run(
+            "document.querySelectorAll('#explore-chart .layer_6_marks text').length"
+        ) == len(rows)
     (left, right, _), (*_, length) = shown[0][0], shown[1][0]
     assert length == pytest.approx(right - left, abs=2)
 
@@ -355,12 +453,12 @@ def test_tables_sort(report, browser):
     """Oracle: the table's own numbers, in order."""
     browser.open(report)
     browser.wait(DRAWN)
-    names = (
-        "[...document.querySelectorAll('table.sorts')[0].querySelectorAll('tr[data-row]')].map(row => row.dataset.row)"
-    )
+    names = "[...document.querySelectorAll('table.sorts')[0].querySelectorAll('tr[data-row]')].map(row => row.dataset.row)"
     before = browser.run(names)
     assert before == ["Naive", "ER", "ELLE", NASTY]
-    browser.run("document.querySelectorAll('table.sorts')[0].querySelectorAll('th button')[2].focus()")
+    browser.run(
+        "document.querySelectorAll('table.sorts')[0].querySelectorAll('th button')[2].focus()"
+    )
     browser.press("Enter")
     values = names.replace("row.dataset.row", "+row.cells[2].dataset.value")
     assert browser.run(values) == sorted(browser.run(values)) and browser.run(names) != before

@@ -1,4 +1,6 @@
-"""A study's folder: what is collected into it, and what `verify` finds in one that does not hold what it says."""
+"""A study's folder: what is collected into it, and what `verify` finds in one that does not hold
+what it says.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,11 @@ def suites_of(study: Path) -> Suites:
 
 
 def check(study: Path) -> list[str]:
-    return list(studies.verify(study, suites_of(study), partial(write_report, only_tables=True), methods.build))
+    return list(
+        studies.verify(
+            study, suites_of(study), partial(write_report, only_tables=True), methods.build
+        )
+    )
 
 
 def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") -> None:
@@ -80,7 +86,9 @@ def spoil(study: Path, change: Callable[[dict], None], kind: str = "stages/") ->
 
 
 def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
-    """Oracle: the hash of what is loaded from its folder, and of it alone: one bit of one number changes it."""
+    """Oracle: the hash of what is loaded from its folder, and of it alone: one bit of one number
+    changes it.
+    """
     tiny = TinyRuns("naive", methods.build, tmp_path)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)
@@ -98,7 +106,9 @@ def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
 def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> None:
     """Oracle: the report that `run` rendered from the runs themselves, byte for byte, and two runs."""
     table = "main_pretraining.csv"
-    assert (study / "report/tiny" / table).read_bytes() == (trained / "out/tiny" / table).read_bytes()
+    assert (study / "report/tiny" / table).read_bytes() == (
+        trained / "out/tiny" / table
+    ).read_bytes()
     runs, report = check(study)
     assert runs.startswith("tiny: 2 of 2 runs")
     assert report.startswith("report: 4 tables ")
@@ -113,9 +123,12 @@ def test_a_study_holds_whatever_is_refactored_later(study: Path, monkeypatch) ->
     assert check(study)[1].startswith("report: 4 tables ")
 
 
-def test_a_run_of_an_earlier_version_stays_in_a_study_and_is_named(study: Path, monkeypatch) -> None:
-    """Oracle: the numbers as they were, and by hand: a method that computes something else has other code; with the
-    same code other keys are those of another run, and refused."""
+def test_a_run_of_an_earlier_version_stays_in_a_study_and_is_named(
+    study: Path, monkeypatch
+) -> None:
+    """Oracle: the numbers as they were, and by hand: a method that computes something else has
+    other code; with the same code other keys are those of another run, and refused.
+    """
     monkeypatch.setattr(ER, "version", 2)
     with pytest.raises(studies.ResultsError, match="er-s0-.* version or signature of its method"):
         check(study)
@@ -129,8 +142,12 @@ def test_a_run_of_an_earlier_version_stays_in_a_study_and_is_named(study: Path, 
     assert "compute something else since: ER. " in table.read_text()
 
 
-def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: Path, capsys) -> None:
-    """Oracle: a steps budget on a CPU is deterministic, so the second stage's hash is the recorded one."""
+def test_a_stage_trained_again_comes_to_the_same_weights(
+    trained: Path, study: Path, capsys
+) -> None:
+    """Oracle: a steps budget on a CPU is deterministic, so the second stage's hash is the recorded
+    one.
+    """
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
     key = Store(trained / "runs").read_stage_keys(er)[1]
     arguments = ["verify", str(study), "--stage", key, "--runs"]
@@ -146,8 +163,9 @@ def test_a_stage_trained_again_comes_to_the_same_weights(trained: Path, study: P
 def test_other_weights_are_put_down_to_rounding_where_perplexities_agree(
     trained: Path, study: Path, capsys, factor: float
 ) -> None:
-    """Oracle: 1e-4 of a perplexity, by hand. Both machines and their threads are named, of the record as it has them.
-    `collect` leaves the records as they were."""
+    """Oracle: 1e-4 of a perplexity, by hand. Both machines and their threads are named, of the
+    record as it has them. `collect` leaves the records as they were.
+    """
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
     key = Store(trained / "runs").read_stage_keys(er)[1]
     spoil(study, other_machine)
@@ -159,18 +177,26 @@ def test_other_weights_are_put_down_to_rounding_where_perplexities_agree(
     said = printed.out + printed.err
     assert all(place in said for place in places)
     if factor > 1 + 1e-4:
-        assert verified == 2 and re.search(r"recorded are 0{64} on .*; perplexity \S+ is recorded on", said)
-        with pytest.raises(ResultsError, match=r"weights .*recorded are 0{64} .*abacus.*perplexity"):
+        assert verified == 2 and re.search(
+            r"recorded are 0{64} on .*; perplexity \S+ is recorded on", said
+        )
+        with pytest.raises(
+            ResultsError, match=r"weights .*recorded are 0{64} .*abacus.*perplexity"
+        ):
             studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
     else:
         assert verified == 0 and f"stage {key} of {er.id}: weights differ in rounding" in said
         [collected] = studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
-        assert re.search("weights differ in rounding.*: 3$", collected) and all(place in collected for place in places)
+        assert re.search("weights differ in rounding.*: 3$", collected) and all(
+            place in collected for place in places
+        )
     assert (study / ARCHIVE).read_bytes() == held
 
 
 def test_a_stage_that_ended_elsewhere_is_another(trained: Path, study: Path) -> None:
-    """Oracle: by hand: of a stage that ended at another step, as under a budget in seconds, only its begin is equal."""
+    """Oracle: by hand: of a stage that ended at another step, as under a budget in seconds, only
+    its begin is equal.
+    """
 
     def end_later(line: dict) -> None:
         if line["kind"] == "evaluation" and line["step"]:
@@ -178,13 +204,18 @@ def test_a_stage_that_ended_elsewhere_is_another(trained: Path, study: Path) -> 
 
     spoil(study, other_machine)
     spoil(study, end_later)
-    with pytest.raises(ResultsError, match="the last perplexity is .* step 6 .*recorded is .* step 7 "):
+    with pytest.raises(
+        ResultsError, match="the last perplexity is .* step 6 .*recorded is .* step 7 "
+    ):
         studies.collect(*suites_of(study)[0], trained / "runs", study, methods.build)
 
 
-def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, study: Path, capsys) -> None:
-    """Oracle: what is recorded, and 1e-5 of it more, in bits per byte too, so that reading finds nothing; by hand what
-    perplexity is less copies."""
+def test_a_stage_measured_again_comes_to_the_same_perplexities(
+    trained: Path, study: Path, capsys
+) -> None:
+    """Oracle: what is recorded, and 1e-5 of it more, in bits per byte too, so that reading finds
+    nothing; by hand what perplexity is less copies.
+    """
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
     keys = Store(trained / "runs").read_stage_keys(er)
     arguments = ["verify", str(study), "--stage", keys[1], "--runs"]
@@ -193,7 +224,9 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
     [run] = load_runs(study / "again", "tiny")
     end = select_kind(run.stages[1], EvaluationLine)[-1]
     less, other = (
-        studies._list_measured(dataclasses.replace(run, stages=[[], [replace(end, without_copies={"a": by})]]), 1)
+        studies._list_measured(
+            dataclasses.replace(run, stages=[[], [replace(end, without_copies={"a": by})]]), 1
+        )
         for by in (1.9, 1.91)
     )
     assert len(less) == 5 and not find_difference(less, less, SAME)  # two domains, two unigrams
@@ -206,11 +239,15 @@ def test_a_stage_measured_again_comes_to_the_same_perplexities(trained: Path, st
         spoil(study, partial(scale_perplexities, 1 + 1e-5), f"stages/{keys[stage]}")
         assert main([*arguments, str(study / f"more{stage}")]) == 2
         told = capsys.readouterr().err
-        assert re.search(rf"error: perplexity \S+ .* [ab] after step \d of \w+ in stage {stage}, ", told)
+        assert re.search(
+            rf"error: perplexity \S+ .* [ab] after step \d of \w+ in stage {stage}, ", told
+        )
 
 
 def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path, capsys) -> None:
-    """Oracle: one weight of the first stage changed. Its records are as they were, and their perplexities agree."""
+    """Oracle: one weight of the first stage changed. Its records are as they were, and their
+    perplexities agree.
+    """
     [er] = [config for config in suites_of(study)[0][1] if config.method == "er"]
     first, second = Store(trained / "runs").read_stage_keys(er)
     arguments = ["verify", str(study), "--runs", str(study / "again"), "--stage"]
@@ -224,8 +261,12 @@ def test_a_stage_that_was_there_is_what_its_model_is(trained: Path, study: Path,
     assert f"{folder} has weights {hash_weights(model)}, " in capsys.readouterr().err
 
 
-def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, study: Path, tmp_path: Path) -> None:
-    """Oracle: by hand: the lines that were added, once, in the order of time; the message names both files."""
+def test_what_came_later_is_collected_and_another_run_is_refused(
+    trained: Path, study: Path, tmp_path: Path
+) -> None:
+    """Oracle: by hand: the lines that were added, once, in the order of time; the message names
+    both files.
+    """
     runs, [suite] = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), suites_of(study)
     key = Store(runs).read_stage_keys(suite[1][0])[1]
     scores, name = runs / "scores" / f"{key}.jsonl", f"scores/{key}.jsonl"
@@ -245,21 +286,31 @@ def test_what_came_later_is_collected_and_another_run_is_refused(trained: Path, 
     [line] = [name for name in members if name.startswith("suites/tiny/naive")]
     members[line] = members[line].replace(key.encode(), b"000000000000")
     studies._write_archive(study / ARCHIVE, members)
-    with pytest.raises(ResultsError, match=f"stages .*{key}, the study .*stages .*, 000000000000: "):
+    with pytest.raises(
+        ResultsError, match=f"stages .*{key}, the study .*stages .*, 000000000000: "
+    ):
         collected()
     assert studies._read_archive(study / ARCHIVE) == members
 
 
-def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Path, tmp_path: Path) -> None:
-    """Oracle: by hand, with two suites that share models, and a task of one name whose examples are not the same. The
-    suite whose archive is unpacked first was scored last."""
+def test_a_study_has_the_scores_of_each_suites_own_task(
+    trained: Path, study: Path, tmp_path: Path
+) -> None:
+    """Oracle: by hand, with two suites that share models, and a task of one name whose examples are
+    not the same. The suite whose archive is unpacked first was scored last.
+    """
     runs, suites = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), []
     text = (study / "tiny.toml").read_text()
     for name, number in (("tiny", 0.25), ("other", 0.75)):
         (study / f"{name}.toml").write_text(text)
-        assert main(["run", str(study / f"{name}.toml"), "--runs", str(runs), "--out", str(tmp_path)]) == 0
+        assert (
+            main(["run", str(study / f"{name}.toml"), "--runs", str(runs), "--out", str(tmp_path)])
+            == 0
+        )
         for split in SPLITS:
-            lines = [{"text": f"{name} {split} {word}", "label": word} for word in ("left", "right")]
+            lines = [
+                {"text": f"{name} {split} {word}", "label": word} for word in ("left", "right")
+            ]
             write_lines(tmp_path / f"{name}.{split}", lines)
         files = "\n".join(f'{split} = "{tmp_path / name}.{split}"' for split in SPLITS)
         task = f'[[tasks]]\nname = "toy"\ndomain = "a"\n{files}\n[finetuning]\nseeds = 1\n'
@@ -270,21 +321,39 @@ def test_a_study_has_the_scores_of_each_suites_own_task(trained: Path, study: Pa
         examples = load_examples(toy, suite.domains, store.data).key
         for model in {store.read_stage_keys(config)[-1] for config in configs}:
             key = make_score_key(model, toy, examples, suite.finetuning, "none", 0)
-            names = {"key": key, "task": "toy", "task_key": examples, "domain": "a", "prompt": "none"}
+            names = {
+                "key": key,
+                "task": "toy",
+                "task_key": examples,
+                "domain": "a",
+                "prompt": "none",
+            }
             numbers = {"seed": 0, "metric": "macro_f1", "dev": 0.0, "test": number, "seconds": 1.0}
             append_line(store.scores_file(model), {"kind": "score", **names, **numbers})
         studies.collect(suite, configs, runs, study, methods.build)
     scores = load_study(suites, studies.unpack(study, tmp_path / "unpacked").root).scores
-    assert dict(zip(scores["suite"], scores["test"], strict=True)) == {"tiny": 0.25, "other": 0.75} and len(scores) == 4
+    assert (
+        dict(zip(scores["suite"], scores["test"], strict=True)) == {"tiny": 0.25, "other": 0.75}
+        and len(scores) == 4
+    )
 
 
 def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
     trained: Path, study: Path, tmp_path: Path
 ) -> None:
     """Oracle: by hand: the line that one of two suites added, whichever archive is unpacked first."""
-    runs, configs = Path(shutil.copytree(trained / "runs", tmp_path / "runs")), suites_of(study)[0][1]
+    runs, configs = (
+        Path(shutil.copytree(trained / "runs", tmp_path / "runs")),
+        suites_of(study)[0][1],
+    )
     stage = Store(runs).stage_file(Store(runs).read_stage_keys(configs[0])[1])
-    line = {"kind": "later", "domain": "probe", "text": "0123", "perplexity": 7.0, "bits_per_byte": 1.0}
+    line = {
+        "kind": "later",
+        "domain": "probe",
+        "text": "0123",
+        "perplexity": 7.0,
+        "bits_per_byte": 1.0,
+    }
     append_line(stage, line)
     for name in ("first", "zeroth"):
         (study / f"{name}.toml").write_text((study / "tiny.toml").read_text())
@@ -298,17 +367,27 @@ def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
         (study / "records" / f"{name}-s0.tar.gz").unlink()
 
 
-def test_a_stage_that_suites_trained_to_other_weights_is_in_each_as_it_was(study: Path, tmp_path: Path) -> None:
+def test_a_stage_that_suites_trained_to_other_weights_is_in_each_as_it_was(
+    study: Path, tmp_path: Path
+) -> None:
     """Oracle: by hand: the weights in each archive, whichever comes first."""
     plain = studies._read_archive(study / ARCHIVE)
     for name in ("first", "zeroth"):
-        members = {path.replace("suites/tiny/", f"suites/{name}/"): content for path, content in plain.items()}
+        members = {
+            path.replace("suites/tiny/", f"suites/{name}/"): content
+            for path, content in plain.items()
+        }
         studies._write_archive(study / "records" / f"{name}-s0.tar.gz", members)
     spoil(study, other_machine)
     for name in ("first", "tiny", "zeroth"):
         store = studies.unpack(study, tmp_path / name, [name])
-        weights = {find_last(store.read_stage(path.name), DoneLine).weights for path in store.root.glob("stages/*")}
-        assert ("0" * 64 in weights) == (name == "tiny") and len(weights) == (1 if name == "tiny" else 3)
+        weights = {
+            find_last(store.read_stage(path.name), DoneLine).weights
+            for path in store.root.glob("stages/*")
+        }
+        assert ("0" * 64 in weights) == (name == "tiny") and len(weights) == (
+            1 if name == "tiny" else 3
+        )
         assert [path.name for path in (store.root / "suites").iterdir()] == [name]
 
 
@@ -338,14 +417,18 @@ def more_steps(line: dict) -> None:
         (more_steps, "stage 0: 12 steps .*of 6"),
         (
             lambda line: (
-                line.update(kind="metrics", phase="adapt", step=1, values={}) if line["kind"] == "done" else None
+                line.update(kind="metrics", phase="adapt", step=1, values={})
+                if line["kind"] == "done"
+                else None
             ),
             "stage 0 did not end",
         ),
         (lambda line: line.get("perplexity", {}).update(a=1.0), "the records give another table"),
     ],
 )
-def test_records_that_do_not_hold_are_refused(change: Callable[[dict], None], message: str, study: Path) -> None:
+def test_records_that_do_not_hold_are_refused(
+    change: Callable[[dict], None], message: str, study: Path
+) -> None:
     """Oracle: what was changed in the records."""
     spoil(study, change)
     with pytest.raises(ResultsError, match=message):
@@ -365,14 +448,18 @@ def later(**changes: object) -> Callable[[dict], None]:
 
 
 def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, study: Path) -> None:
-    """Oracle: stages of 6 steps: twelve in the second are what was given by then, 24 are more than a step over."""
+    """Oracle: stages of 6 steps: twelve in the second are what was given by then, 24 are more than
+    a step over.
+    """
     config = suites_of(study)[0][1][0]
     [run] = [run for run in load_runs(trained / "runs", "tiny") if run.id == config.id]
 
     def charge(steps: float) -> RunRecords:
         first, second = run.stages
         lines = [
-            replace(line, charged={**line.charged, "steps": steps}) if isinstance(line, DoneLine) else line
+            replace(line, charged={**line.charged, "steps": steps})
+            if isinstance(line, DoneLine)
+            else line
             for line in second
         ]
         return dataclasses.replace(run, stages=[first, lines])
@@ -404,8 +491,14 @@ def test_a_suite_without_records_has_no_report(study: Path) -> None:
     """Oracle: the folders of the report, which are the suites that have archives."""
     shutil.copy(study / "tiny.toml", study / "planned.toml")
     planned = load_suite(str(study / "planned.toml"))
-    said = list(studies.render(study, [*suites_of(study), (planned, methods.list_runs(planned))], write_report))
-    assert [path.name for path in (study / "report").iterdir()] == ["tiny"] and "planned: 0 of" in said[1]
+    said = list(
+        studies.render(
+            study, [*suites_of(study), (planned, methods.list_runs(planned))], write_report
+        )
+    )
+    assert [path.name for path in (study / "report").iterdir()] == [
+        "tiny"
+    ] and "planned: 0 of" in said[1]
 
 
 def test_a_name_that_no_disk_holds_is_refused_in_a_line(study: Path) -> None:
@@ -420,19 +513,45 @@ def test_a_study_is_reported_as_a_folder_of_runs_is(study: Path, tmp_path: Path,
     assert main(["status", str(study / "tiny.toml"), "--runs", str(study)]) == 0
     said = capsys.readouterr().out
     assert re.search(r": (\d+) runs, \1 done; 100% trained", said) and "run_all.py report" in said
-    assert main(["report", str(study / "tiny.toml"), "--runs", str(study), "--out", str(tmp_path / "out")]) == 0
+    assert (
+        main(
+            [
+                "report",
+                str(study / "tiny.toml"),
+                "--runs",
+                str(study),
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
     table = Path("tiny", "main_pretraining.csv")
     assert (tmp_path / "out" / table).read_text() == (study / "report" / table).read_text()
     opened = open_study(str(study / "tiny.toml"), str(study)).ends
     assert sorted(opened["run"].unique()) == sorted(config.id for config in suites_of(study)[0][1])
     capsys.readouterr()
-    assert main(["track", str(study / "tiny.toml"), "--runs", str(study), "--out", str(tmp_path / "tracked")]) == 0
+    assert (
+        main(
+            [
+                "track",
+                str(study / "tiny.toml"),
+                "--runs",
+                str(study),
+                "--out",
+                str(tmp_path / "tracked"),
+            ]
+        )
+        == 0
+    )
     written = {path.name for path in (tmp_path / "tracked" / "tiny").iterdir()}
     assert written == set(opened["run"]) and "tensorboard --logdir" in capsys.readouterr().out
 
 
 def test_a_study_is_not_written_to_but_by_collect(study: Path, tmp_path: Path, capsys) -> None:
-    """Oracle: the files that are there before and after, and the folder or suite that messages name."""
+    """Oracle: the files that are there before and after, and the folder or suite that messages
+    name.
+    """
     before = sorted(path for path in study.rglob("*"))
     for command in ("run", "prepare", "speed", "cancel", "tune"):
         assert main([command, str(study / "tiny.toml"), "--runs", str(study)]) == 2
@@ -445,7 +564,9 @@ def test_a_study_is_not_written_to_but_by_collect(study: Path, tmp_path: Path, c
 
 
 def test_records_that_are_not_there_are_said(study: Path, tmp_path: Path, capsys) -> None:
-    """Oracle: the suite's name in the words that are printed or raised, and no exit status of an error for a report."""
+    """Oracle: the suite's name in the words that are printed or raised, and no exit status of an
+    error for a report.
+    """
     suite = str(study / "tiny.toml")
     with pytest.raises(UserError, match="no records of tiny"):
         open_study(suite, str(tmp_path))
@@ -461,14 +582,20 @@ def test_runs_that_a_study_lacks_are_to_be_done(study: Path, capsys) -> None:
     assert "todo" in capsys.readouterr().out
 
 
-def test_collect_leaves_out_rows_that_the_study_does_not_name(trained: Path, study: Path, capsys) -> None:
-    """Oracle: the study's file, which names Naive alone: its archive has that one run, verifies, and ER is named."""
+def test_collect_leaves_out_rows_that_the_study_does_not_name(
+    trained: Path, study: Path, capsys
+) -> None:
+    """Oracle: the study's file, which names Naive alone: its archive has that one run, verifies,
+    and ER is named.
+    """
     (study / ARCHIVE).unlink()
     suite = study / "tiny.toml"
     suite.write_text(suite.read_text().replace('["naive", "er"]', '["naive"]'))
     places = ["--runs", str(trained / "runs"), "--study", str(study)]
     assert main(["collect", str(trained / "tiny.toml"), *places]) == 0
     assert "left out: ER;" in capsys.readouterr().out
-    runs = [name for name in studies._read_archive(study / ARCHIVE) if name.startswith("suites/tiny/")]
+    runs = [
+        name for name in studies._read_archive(study / ARCHIVE) if name.startswith("suites/tiny/")
+    ]
     assert len(runs) == 1 and "/naive-s0-" in runs[0]
     assert check(study)[0].startswith("tiny: 1 of 1 runs")

@@ -21,7 +21,11 @@ ROWS = 5
 
 def model_of(architecture: str) -> LanguageModel:
     torch.manual_seed(0)
-    model = build(architecture, 2, 32, Vocabulary(40, ("web", "news")), 12, head_size=16, prompts=True).double().eval()
+    model = (
+        build(architecture, 2, 32, Vocabulary(40, ("web", "news")), 12, head_size=16, prompts=True)
+        .double()
+        .eval()
+    )
     for parameter in model.parameters():  # biases and layer norms away from 0 and 1
         parameter.data.add_(0.1 * torch.randn_like(parameter))
     return model
@@ -33,7 +37,12 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     tokens = torch.randint(MASK, 40, (ROWS, 11), generator=generator)
     tokens[1, 5:] = PAD
     positions = torch.stack([torch.randperm(11, generator=generator)[:3] for _ in range(ROWS)])
-    return tokens, torch.tensor([0, 1, 0, 1, 1]), positions, torch.randint(4, 40, (ROWS, 3), generator=generator)
+    return (
+        tokens,
+        torch.tensor([0, 1, 0, 1, 1]),
+        positions,
+        torch.randint(4, 40, (ROWS, 3), generator=generator),
+    )
 
 
 def by_row(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor]:
@@ -43,7 +52,9 @@ def by_row(model: LanguageModel, autocast: torch.autocast) -> dict[str, Tensor]:
         tokens, domains, positions, targets = (part[row : row + 1] for part in batch())
         with autocast:
             loss = cross_entropy(model(tokens, domains, positions), targets)
-        names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
+        names, parameters = zip(
+            *((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True
+        )
         rows.append(dict(zip(names, torch.autograd.grad(loss, parameters), strict=True)))
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
@@ -70,42 +81,64 @@ FULL, BF16 = torch.autocast("cpu", enabled=False), torch.autocast("cpu", dtype=t
 
 @pytest.mark.parametrize("at_once", [1, ROWS * 41 * 32, 2**23])
 @pytest.mark.parametrize("architecture", list_architecture_names())
-def test_gradients_are_those_of_each_row_alone(architecture: str, at_once: int, monkeypatch) -> None:
-    """Oracle: a forward and backward pass of autograd for each row, in float64. Embeddings are tied to the head,
-    positions are shared by all rows, PAD has no gradient in RoBERTa's embedding; its
-    42 rows come one at a time, 41 (the last with one of the prompts, which give no logits) and one, or all."""
+def test_gradients_are_those_of_each_row_alone(
+    architecture: str, at_once: int, monkeypatch
+) -> None:
+    """Oracle: a forward and backward pass of autograd for each row, in float64. Embeddings are tied
+    to the head, positions are shared by all rows, PAD has no gradient in RoBERTa's embedding; its
+    42 rows come one at a time, 41 (the last with one of the prompts, which give no logits) and one,
+    or all.
+    """
     monkeypatch.setattr(module, "AT_ONCE", at_once)
     model = model_of(architecture)
     expected, ours = by_row(model, FULL), together(model, FULL)
     assert ours.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(ours[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")  # type: ignore[misc]
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+        torch.testing.assert_close(
+            ours[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
+        )  # type: ignore[misc]
+    assert all(
+        parameter.requires_grad and parameter.grad is None for parameter in model.parameters()
+    )
 
 
 @pytest.mark.parametrize("architecture", ["bert", "gpt"])
 def test_gradients_under_autocast(architecture: str) -> None:
-    """Oracle: a backward pass a row under the same autocast, to bf16's 8 bits of each tensor's largest gradient."""
+    """Oracle: a backward pass a row under the same autocast, to bf16's 8 bits of each tensor's
+    largest gradient.
+    """
     model = model_of(architecture).float()
     expected, ours = by_row(model, BF16), together(model, BF16)
     for name, value in expected.items():
         assert ours[name].dtype == torch.float32
-        torch.testing.assert_close(ours[name], value, rtol=0, atol=0.03 * float(value.abs().max()) + 1e-7)
+        torch.testing.assert_close(
+            ours[name], value, rtol=0, atol=0.03 * float(value.abs().max()) + 1e-7
+        )
 
 
 def test_other_uses_of_parameters_are_refused() -> None:
-    """By hand: the bare parameter, and the layer whose weight is used without a call, are named; no hook stays."""
+    """By hand: the bare parameter, and the layer whose weight is used without a call, are named; no
+    hook stays.
+    """
 
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.bare, self.called, self.uncalled = nn.Parameter(torch.ones(3)), nn.Linear(3, 3), nn.Linear(3, 3)
+            self.bare, self.called, self.uncalled = (
+                nn.Parameter(torch.ones(3)),
+                nn.Linear(3, 3),
+                nn.Linear(3, 3),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return self.called(x) * self.bare + x @ self.uncalled.weight + self.uncalled.bias
 
     model = Odd()
-    with pytest.raises(ConfigError, match=r"bare, uncalled\.bias, uncalled\.weight: .* Linear, Conv1D"):
-        compute_row_gradients(model, 2, lambda: model(torch.ones(2, 4, 3)).sum(), lambda *given: None)
+    with pytest.raises(
+        ConfigError, match=r"bare, uncalled\.bias, uncalled\.weight: .* Linear, Conv1D"
+    ):
+        compute_row_gradients(
+            model, 2, lambda: model(torch.ones(2, 4, 3)).sum(), lambda *given: None
+        )
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not any(layer._forward_hooks for layer in model.modules())

@@ -1,4 +1,6 @@
-"""Learning-rate schedules as values, over a phase, a stage and the stream, and what of it a method sees."""
+"""Learning-rate schedules as values, over a phase, a stage and the stream, and what of it a method
+sees.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,50 @@ import torch
 
 from benchmark.errors import UserError
 from benchmark.instruments.conformance import TinyRuns
-from benchmark.settings.schedules import SCHEDULES, Extent, Piece, Schedule, ScheduleName, find_schedule
+from benchmark.settings.schedules import (
+    SCHEDULES,
+    Extent,
+    Piece,
+    Schedule,
+    ScheduleName,
+    find_schedule,
+)
 from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import LifelongMethod, Phase
 
 WRONG: Any = "run"
-RISE_HOLD_FALL = (Piece(0.25, 1.0), Piece(0.5, 0.4, "cosine"), Piece(0.75, 0.4), Piece(1.0, 0.1, "exponential"))
+RISE_HOLD_FALL = (
+    Piece(0.25, 1.0),
+    Piece(0.5, 0.4, "cosine"),
+    Piece(0.75, 0.4),
+    Piece(1.0, 0.1, "exponential"),
+)
 
 
 @pytest.mark.parametrize(
     ("spent", "level"),
-    [(0.0, 0.0), (0.125, 0.5), (0.25, 1.0), (0.375, 0.7), (0.6, 0.4), (0.875, 0.2), (1.0, 0.1), (1.2, 0.1)],
+    [
+        (0.0, 0.0),
+        (0.125, 0.5),
+        (0.25, 1.0),
+        (0.375, 0.7),
+        (0.6, 0.4),
+        (0.875, 0.2),
+        (1.0, 0.1),
+        (1.2, 0.1),
+    ],
 )
 def test_pieces_follow_each_other(spent: float, level: float) -> None:
-    """Oracle: the formulas in the docstring, by hand; half-way of an exponential is the geometric mean."""
+    """Oracle: the formulas in the docstring, by hand; half-way of an exponential is the geometric
+    mean.
+    """
     assert Schedule(RISE_HOLD_FALL).at(spent) == pytest.approx(level)
 
 
 def test_every_name_has_a_schedule() -> None:
-    """Oracle: the names that a suite may say. Without warm-up each begins at its peak, which is finite throughout."""
+    """Oracle: the names that a suite may say. Without warm-up each begins at its peak, which is
+    finite throughout.
+    """
     assert set(SCHEDULES) == set(get_args(ScheduleName))
     for name in SCHEDULES:
         assert find_schedule(name, 0.0).at(0.0) == 1.0
@@ -40,7 +67,10 @@ def test_every_name_has_a_schedule() -> None:
     ("build", "message"),
     [
         (lambda: Schedule(()), "the last one be 1"),
-        (lambda: Schedule((Piece(0.5, 1.0), Piece(0.4, 1.0), Piece(1.0, 0.0))), r"\[0.5, 0.4, 1.0\]"),
+        (
+            lambda: Schedule((Piece(0.5, 1.0), Piece(0.4, 1.0), Piece(1.0, 0.0))),
+            r"\[0.5, 0.4, 1.0\]",
+        ),
         (lambda: Schedule((Piece(1.0, 1.0),), over=WRONG), "over 'run': .*phase, stage, stream"),
         (lambda: Schedule((Piece(1.0, 1.0, WRONG),)), "linear, cosine"),
         (lambda: Schedule((Piece(1.0, None),)), "inverse_sqrt"),
@@ -55,7 +85,9 @@ def test_what_is_no_schedule_is_refused(build: Any, message: str) -> None:
 
 @dataclass
 class OverTheStream(LifelongMethod):
-    """Naive with another schedule, which notes the rate and what of the budget is over at each step."""
+    """Naive with another schedule, which notes the rate and what of the budget is over at each
+    step.
+    """
 
     over: Extent = "stream"
     seen: list = field(default_factory=list, init=False)
@@ -74,14 +106,19 @@ class OverTheStream(LifelongMethod):
 
 
 @pytest.mark.parametrize(("over", "steps"), [("stream", 30), ("stage", 10)])
-def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, learning_rates) -> None:
-    """Oracle: the middles of 30 equal steps, a triangle over all of them or over each ten; two phases change nothing,
-    and the method sees the same shares."""
+def test_one_schedule_over_stage_and_stream(
+    over: Extent, steps: int, tmp_path, learning_rates
+) -> None:
+    """Oracle: the middles of 30 equal steps, a triangle over all of them or over each ten; two
+    phases change nothing, and the method sees the same shares.
+    """
     tiny = TinyRuns("over", lambda name, options: OverTheStream(over), tmp_path)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train()
     middles = [(i % steps + 0.5) / steps for i in range(30)]
-    assert learning_rates == pytest.approx([3e-3 * min(2 * share, 2 - 2 * share) for share in middles])
+    assert learning_rates == pytest.approx(
+        [3e-3 * min(2 * share, 2 - 2 * share) for share in middles]
+    )
     seen = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)["seen"]
     assert [stream for _, _, stream in seen] == pytest.approx([(i + 0.5) / 30 for i in range(30)])
     assert [stage for _, stage, _ in seen] == pytest.approx([(i + 0.5) / 10 for i in range(10)] * 3)
@@ -90,12 +127,15 @@ def test_one_schedule_over_stage_and_stream(over: Extent, steps: int, tmp_path, 
 
 
 def test_stages_depend_on_the_stream_where_a_rate_does(tmp_path) -> None:
-    """Oracle: the rule of stage keys: a stage is the same in a longer stream only if nothing tells it how long."""
+    """Oracle: the rule of stage keys: a stage is the same in a longer stream only if nothing tells
+    it how long.
+    """
     config = TinyRuns("over", lambda name, options: OverTheStream(), tmp_path).make_config()
     shorter = config.model_copy(update={"domains": config.domains[:2]})
     cases: tuple[tuple[Extent, bool], ...] = (("stream", False), ("stage", True))
     for over, same in cases:
         keys = [
-            make_stage_keys(run, OverTheStream(over), ["a", "b", "c"][: len(run.domains)]) for run in (config, shorter)
+            make_stage_keys(run, OverTheStream(over), ["a", "b", "c"][: len(run.domains)])
+            for run in (config, shorter)
         ]
         assert (keys[0][0] == keys[1][0]) == same

@@ -27,7 +27,9 @@ def scores_by_definition(data, row: str, stage: int, domain: str, prompt: str) -
 
 
 def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
-    """Oracle: the score records; the average is the mean of the row's means, for each pre-training seed."""
+    """Oracle: the score records; the average is the mean of the row's means, for each pre-training
+    seed.
+    """
     data = study(tmp_path, seeds=3)
     table = load("main_downstream").build(data)
     (block,) = table.blocks
@@ -35,20 +37,30 @@ def test_downstream_table_holds_every_score_of_the_final_models(tmp_path):
     for row in block.rows:
         if row.competes:
             prompt = "right" if row.label == "ELLE" else "none"
-            scores = [scores_by_definition(data, row.label, 4, d, prompt) for d, _ in synthetic.DOMAINS]
+            scores = [
+                scores_by_definition(data, row.label, 4, d, prompt) for d, _ in synthetic.DOMAINS
+            ]
             expected = [np.array(values).reshape(3, 2).mean(axis=1) for values in scores]
             for cell, values in zip(row.cells, expected, strict=False):
                 assert cell.values == pytest.approx(values)
             by_seed = np.mean(expected, axis=0)
             assert row.cells[-1].values == pytest.approx(by_seed)
-            assert row.cells[-1].mean == pytest.approx(np.mean([cell.mean for cell in row.cells[:-1]]))
+            assert row.cells[-1].mean == pytest.approx(
+                np.mean([cell.mean for cell in row.cells[:-1]])
+            )
     baselines = {row.label: row.cells[0].mean for row in block.rows if not row.competes}
-    assert baselines == {f"Baseline: {name}": 100 * value for name, value in synthetic.BASELINES.items()}
+    assert baselines == {
+        f"Baseline: {name}": 100 * value for name, value in synthetic.BASELINES.items()
+    }
 
 
 def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
-    """Oracle: two baselines by hand, of which the models have one's window; the other was recorded later."""
-    words = [line for line in study(tmp_path, seeds=1).runs[0].baselines if line.name == "bag of words"]
+    """Oracle: two baselines by hand, of which the models have one's window; the other was recorded
+    later.
+    """
+    words = [
+        line for line in study(tmp_path, seeds=1).runs[0].baselines if line.name == "bag of words"
+    ]
     for window, test in (("w", 0.4), ("of another suite's model", 0.2)):
         for of_task in words:
             own = replace(of_task, name=IN_WINDOW, window=window, test=test)
@@ -63,25 +75,39 @@ def test_word_counts_of_a_window_stand_beside_models_that_read_it(tmp_path):
     )
 
 
-def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_place_without_it(tmp_path):
-    """Oracle: every fine-tuned score again as that of a probe, a tenth higher, of one seed. No claim of the paper's is
-    judged by probes, and none of its numbers stands beside them."""
+def test_linear_probes_have_a_block_of_their_own_beside_fine_tuning_and_its_place_without_it(
+    tmp_path,
+):
+    """Oracle: every fine-tuned score again as that of a probe, a tenth higher, of one seed. No
+    claim of the paper's is judged by probes, and none of its numbers stands beside them.
+    """
     data = study(tmp_path, seeds=2)
     before, prompts = (load(name).build(data) for name in ("main_downstream", "prompt_finetuning"))
     for run in data.runs:
         for stage in run.scores:
-            probes = [replace(line, how="linear_probe", test=line.test + 0.1) for line in stage if not line.seed]
+            probes = [
+                replace(line, how="linear_probe", test=line.test + 0.1)
+                for line in stage
+                if not line.seed
+            ]
             stage += probes
     printed = {"demo": "bert_base"}
     both = Study("demo", [copy.copy(run) for run in data.runs], printed=printed)
     fine_tuned, probed = load("main_downstream").build(both).blocks
-    assert (fine_tuned,) == before.blocks and load("prompt_finetuning").build(both).blocks == prompts.blocks
+    assert (fine_tuned,) == before.blocks and load("prompt_finetuning").build(
+        both
+    ).blocks == prompts.blocks
     for row, name in zip(probed.rows, synthetic.METHODS, strict=True):
-        scores = [scores_by_definition(data, name, 4, "bio", "right" if name == "ELLE" else "none")[i] for i in (2, 5)]
+        scores = [
+            scores_by_definition(data, name, 4, "bio", "right" if name == "ELLE" else "none")[i]
+            for i in (2, 5)
+        ]
         assert (row.label, row.competes) == (f"{name}, linear probe", True)
         assert row.cells[3].values == pytest.approx(scores)
     for run in data.runs:
-        run.scores = [[line for line in stage if line.how == "linear_probe"] for stage in run.scores]
+        run.scores = [
+            [line for line in stage if line.how == "linear_probe"] for stage in run.scores
+        ]
     alone = Study("demo", data.runs, printed=printed)
     (block,) = load("main_downstream").build(alone).blocks
     assert [row.cells for row in block.rows if row.competes] == [row.cells for row in probed.rows]
@@ -106,7 +132,10 @@ def test_a_task_of_no_domain_has_a_column_that_is_in_no_average(tmp_path):
     for row, other in zip(fine_tuned.rows, before.blocks[0].rows, strict=True):
         assert row.cells[:-1] == other.cells and not (row.cells[-1].values or row.cells[-1].missing)
     assert all(row.cells[-1].values == pytest.approx([40.0]) for row in probed.rows)
-    rows = [row.label for row in load("prompt_finetuning").build(Study("demo", data.runs)).blocks[0].rows]
+    rows = [
+        row.label
+        for row in load("prompt_finetuning").build(Study("demo", data.runs)).blocks[0].rows
+    ]
     assert rows == [row.label for row in load("prompt_finetuning").build(data).blocks[0].rows]
     assert any("; Domain: which (accuracy)" in note for note in table.notes)
     assert load("f1_by_stage").draw(Study("demo", data.runs))
@@ -117,21 +146,29 @@ def test_prompt_table_and_stage_table_pick_their_scores(tmp_path):
     data = study(tmp_path, seeds=1)
     (block,) = load("prompt_finetuning").build(data).blocks
     for row, prompt in zip(block.rows, ["none", "wrong", "right", "picked"], strict=True):
-        assert row.cells[1].values == pytest.approx([np.mean(scores_by_definition(data, "ELLE", 4, "ns", prompt))])
+        assert row.cells[1].values == pytest.approx(
+            [np.mean(scores_by_definition(data, "ELLE", 4, "ns", prompt))]
+        )
     blocks = {block.title: block for block in load("downstream_by_stage").build(data).blocks}
     assert list(blocks) == list(synthetic.METHODS)
     for stage, row in enumerate(blocks["ER"].rows):
-        assert row.cells[2].values == pytest.approx([np.mean(scores_by_definition(data, "ER", stage, "rev", "none"))])
+        assert row.cells[2].values == pytest.approx(
+            [np.mean(scores_by_definition(data, "ER", stage, "rev", "none"))]
+        )
 
 
 def test_models_that_are_never_scored_have_no_cells(tmp_path):
-    """Oracle: by hand: a suite scores its last models alone, of which one is not there yet; another all."""
+    """Oracle: by hand: a suite scores its last models alone, of which one is not there yet; another
+    all.
+    """
     data = study(tmp_path, seeds=1)
     for run in data.runs:
         run.scores = [[] for _ in run.scores[:-1]] + [run.scores[-1] if run.row == "ER" else []]
     alone = Study("demo", data.runs, only_last=frozenset(["demo"]))
     for of_suite, is_missing in ((alone, False), (data, True)):
-        blocks = {block.title: block for block in load("downstream_by_stage").build(of_suite).blocks}
+        blocks = {
+            block.title: block for block in load("downstream_by_stage").build(of_suite).blocks
+        }
         for title, last in (("ER", False), ("Naive", True)):
             cells = [[cell.missing for cell in row.cells] for row in blocks[title].rows]
             assert cells == [[is_missing] * 6] * 4 + [[last] * 6]
@@ -140,8 +177,9 @@ def test_models_that_are_never_scored_have_no_cells(tmp_path):
 
 
 def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_path):
-    """Oracle: the scores of the four other domains; nothing is said to be measured yet, in no table, figure or claim. A
-    suite without tasks says so."""
+    """Oracle: the scores of the four other domains; nothing is said to be measured yet, in no
+    table, figure or claim. A suite without tasks says so.
+    """
     data = study(tmp_path, seeds=2)
     for run in data.runs:
         run.line.tasks = [task for task in run.line.tasks if task["domain"] != "bio"]
@@ -163,9 +201,10 @@ def test_a_domain_without_a_task_has_no_column_and_no_part_in_the_average(tmp_pa
 
 @pytest.mark.parametrize("name", ["main_downstream", "downstream_by_stage", "prompt_finetuning"])
 def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, tmp_path):
-    """Oracle: by hand: a tenth less of every score on one task, and a twentieth less of a baseline's; the average of
-    five tasks falls by a fiftieth of a hundred. Nothing is told of tasks without leaks; a baseline's score on other
-    examples than the models' is not known."""
+    """Oracle: by hand: a tenth less of every score on one task, and a twentieth less of a
+    baseline's; the average of five tasks falls by a fiftieth of a hundred. Nothing is told of tasks
+    without leaks; a baseline's score on other examples than the models' is not known.
+    """
     data = study(tmp_path, seeds=1)
     before = load(name).build(data)
     assert not [note for note in before.notes if "train set" in note or "without" in note]
@@ -177,7 +216,9 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
                 baseline.leaks, baseline.test_without_leaks = 15, baseline.test - 0.05
     table = load(name).build(Study("demo", data.runs))
     assert table.blocks == before.blocks
-    first, bio, average = (note for note in table.notes if "train set" in note or "without leaked" in note)
+    first, bio, average = (
+        note for note in table.notes if "train set" in note or "without leaked" in note
+    )
     assert "15 of chem" in first
     row = before.blocks[-1].rows[-1 if name == "downstream_by_stage" else 0]
     label = {"downstream_by_stage": "ELLE, M5"}.get(name, row.label)
@@ -186,36 +227,54 @@ def test_test_examples_that_leaked_are_told_with_the_scores_without_them(name, t
             f"ELLE, M{stage + 1} {line.cells[3].mean - 10:.1f}" in bio
             for stage, line in enumerate(before.blocks[-1].rows)
         )
-    assert bio.startswith("Bio without leaked test examples: ") and f"{label} {row.cells[3].mean - 10:.1f}" in bio
+    assert (
+        bio.startswith("Bio without leaked test examples: ")
+        and f"{label} {row.cells[3].mean - 10:.1f}" in bio
+    )
     assert f"{label} {row.cells[5].mean - 2:.1f}" in average
     assert ("Baseline: majority 25.0" in bio) == (name == "main_downstream")
-    for line in (line for run in data.runs for stage in run.scores for line in stage if line.task == "chem"):
+    for line in (
+        line for run in data.runs for stage in run.scores for line in stage if line.task == "chem"
+    ):
         line.in_stream = 3
     _, stream, bio, average = (
-        note for note in load(name).build(Study("demo", data.runs)).notes if "too:" in note or "without leaked" in note
+        note
+        for note in load(name).build(Study("demo", data.runs)).notes
+        if "too:" in note or "without leaked" in note
     )
     assert stream == "Test examples stand in the training text of the stream, too: 3 of chem."
     for note in (bio, average):
-        assert label in note and ("Baseline: majority not known" in note) == (name == "main_downstream")
+        assert label in note and ("Baseline: majority not known" in note) == (
+            name == "main_downstream"
+        )
     assert first in render_page(data, None, [])
 
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_scores_on_tests_that_leaked_whole_are_not_known_without_them(beside, tmp_path):
-    """Oracle: by hand: nothing is left of one task, so neither its score nor the average is known without leaks, though
-    another task of its domain is; no claim about averages can be decided."""
+    """Oracle: by hand: nothing is left of one task, so neither its score nor the average is known
+    without leaks, though another task of its domain is; no claim about averages can be decided.
+    """
     data = study(tmp_path, seeds=6)
     for run in data.runs:
         for stage in run.scores:
             if beside:
-                stage += [replace(line, task="other", task_key="o") for line in stage if line.task == "chem"]
+                stage += [
+                    replace(line, task="other", task_key="o")
+                    for line in stage
+                    if line.task == "chem"
+                ]
             for line in (line for line in stage if line.task == "chem"):
                 line.leaks = 15
         for baseline in run.baselines:
             baseline.leaks = 15 * (baseline.task == "chem")
     told = [note for note in load("main_downstream").build(data).notes if "without leaked" in note]
-    assert told == [f"{column} without leaked test examples: not known." for column in ("Bio", "AVG")]
+    assert told == [
+        f"{column} without leaked test examples: not known." for column in ("Bio", "AVG")
+    ]
     [verdicts] = (
-        note for note in build_scorecard(data, load).notes if note.startswith("Without leaked test examples: ")
+        note
+        for note in build_scorecard(data, load).notes
+        if note.startswith("Without leaked test examples: ")
     )
     assert "not decidable instead of held" in verdicts and ": held" not in verdicts

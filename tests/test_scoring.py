@@ -1,4 +1,6 @@
-"""Scores of a whole suite from the command line: the grid, the discriminator, and that nothing is done twice."""
+"""Scores of a whole suite from the command line: the grid, the discriminator, and that nothing is
+done twice.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def folder(tmp_path_factory) -> Path:
         rows = [{"text": " ".join(chosen[i : i + 8]), "label": chosen[i + 7]} for i in range(300)]
         for split, some in (("train", rows[:80]), ("dev", rows[80:120]), ("test", rows[120:])):
             (folder / f"{name}_{split}.jsonl").write_text("\n".join(map(json.dumps, some)) + "\n")
-        paths = {split: f'{split} = "{folder}/{name}_{split}.jsonl"' for split in ("train", "dev", "test")}
+        paths = {
+            split: f'{split} = "{folder}/{name}_{split}.jsonl"'
+            for split in ("train", "dev", "test")
+        }
         files[f"files_{name}"] = ", ".join(paths.values())
     (folder / "scored.toml").write_text(SUITE.format(base=tiny_suite.write(folder), **files))
     assert run_all.main(["run", *arguments(folder)]) == 0
@@ -47,31 +52,53 @@ def folder(tmp_path_factory) -> Path:
 
 
 def arguments(folder: Path) -> list[str]:
-    return [str(folder / "scored.toml"), "--runs", str(folder / "runs"), "--out", str(folder / "report")]
+    return [
+        str(folder / "scored.toml"),
+        "--runs",
+        str(folder / "runs"),
+        "--out",
+        str(folder / "report"),
+    ]
 
 
 def scores(folder: Path) -> list[dict[str, Any]]:
-    return [line for path in sorted((folder / "runs" / "scores").glob("*[!s].jsonl")) for line in read_lines(path)]
+    return [
+        line
+        for path in sorted((folder / "runs" / "scores").glob("*[!s].jsonl"))
+        for line in read_lines(path)
+    ]
 
 
 def test_every_cell_of_the_grid_has_a_score(folder):
-    """Oracle: counting. A model with prompts: the right one, and in the end all four; one without: none."""
+    """Oracle: counting. A model with prompts: the right one, and in the end all four; one without:
+    none.
+    """
     counts = Counter((line["task"], line["prompt"]) for line in scores(folder))
     assert counts == {
-        **{(task, "right"): 2 * 2 for task in ("last_a", "last_b")},  # ELLE after either stage, two seeds
-        **{(task, "none"): 2 * 2 + 2 for task in ("last_a", "last_b")},  # ER after either, ELLE after the last
+        **{
+            (task, "right"): 2 * 2 for task in ("last_a", "last_b")
+        },  # ELLE after either stage, two seeds
+        **{
+            (task, "none"): 2 * 2 + 2 for task in ("last_a", "last_b")
+        },  # ER after either, ELLE after the last
         **{(task, prompt): 2 for task in ("last_a", "last_b") for prompt in ("wrong", "picked")},
     }
 
 
 def test_status_says_why_a_score_failed(folder, capsys):
-    """Oracle: a record of a score that was tried in vain; tables do not take it for one, and once it is computed
-    nothing is said."""
+    """Oracle: a record of a score that was tried in vain; tables do not take it for one, and once
+    it is computed nothing is said.
+    """
     [path, *_] = sorted((folder / "runs" / "scores").glob("*[!s].jsonl"))
     kept = path.read_bytes()
     [*lines, last] = read_lines(path)
     names = ("key", "task", "prompt", "seed")
-    failed = {"kind": "unscored", "time": 1.0, "error": "of this test", **{name: last[name] for name in names}}
+    failed = {
+        "kind": "unscored",
+        "time": 1.0,
+        "error": "of this test",
+        **{name: last[name] for name in names},
+    }
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, failed]))
     command = ["status", *arguments(folder)[:3]]
     capsys.readouterr()
@@ -86,18 +113,27 @@ def test_status_says_why_a_score_failed(folder, capsys):
 
 
 def test_a_title_that_was_changed_shows_in_reports(tmp_path) -> None:
-    """Oracle: the suite as it is now: a title is no part of a run's identity, so records keep the old one."""
+    """Oracle: the suite as it is now: a title is no part of a run's identity, so records keep the
+    old one.
+    """
     suite = load_suite("demo")
     first, *others = suite.domains
-    changed = suite.model_copy(update={"domains": (first.model_copy(update={"title": "New"}), *others)})
+    changed = suite.model_copy(
+        update={"domains": (first.model_copy(update={"title": "New"}), *others)}
+    )
     old, new = (methods.list_runs(each)[0] for each in (suite, changed))
     append(Store(tmp_path).run_file(old), old.describe())
     assert old.id == new.id and load_study([(changed, [new])], tmp_path).stage_titles[0] == "New"
 
 
 def test_baselines_are_of_the_domain_that_the_suite_gives_a_task(folder) -> None:
-    """Oracle: the suite's own words; the baselines were recorded when the two tasks were each other's domain's."""
-    for overrides, swapped in ({}, "ab"), ({"tasks.last_a.domain": "b", "tasks.last_b.domain": "a"}, "ba"):
+    """Oracle: the suite's own words; the baselines were recorded when the two tasks were each
+    other's domain's.
+    """
+    for overrides, swapped in (
+        ({}, "ab"),
+        ({"tasks.last_a.domain": "b", "tasks.last_b.domain": "a"}, "ba"),
+    ):
         suite = load_suite(str(folder / "scored.toml"), overrides)
         baselines = load_study([(suite, methods.list_runs(suite))], folder / "runs").baselines
         expected = {("last_a", swapped[0]), ("last_b", swapped[1])}

@@ -20,7 +20,9 @@ from benchmark.training.keys import hash_code
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder beside `methods/` whose files are methods too; it has the first block of docs/adding_a_method.md."""
+    """A folder beside `methods/` whose files are methods too; it has the first block of
+    docs/adding_a_method.md.
+    """
     folder = tmp_path / "scratch"
     folder.mkdir()
     page = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
@@ -49,7 +51,9 @@ def test_a_study_with_a_group_of_methods_is_refused(tmp_path: Path, capsys) -> N
 
 
 def test_the_paper_s_suites_have_no_row_of_a_scratch_file(scratch: Path, monkeypatch) -> None:
-    """Oracle: the eight rows of the paper's table; all suites but the demo and what extends it have no new row."""
+    """Oracle: the eight rows of the paper's table; all suites but the demo and what extends it have
+    no new row.
+    """
     for name in ("LIFELONG_DATA", "S2ORC", "OPENWEBTEXT"):
         monkeypatch.setenv(name, "/data")
     having = {
@@ -63,8 +67,9 @@ def test_the_paper_s_suites_have_no_row_of_a_scratch_file(scratch: Path, monkeyp
 
 
 def test_any_method_can_be_a_row_of_any_suite(scratch: Path) -> None:
-    """Oracle: the method's title and defaults, after the rows of the suite, whose places, and so colours, stay; an
-    option of the command line is the row's."""
+    """Oracle: the method's title and defaults, after the rows of the suite, whose places, and so
+    colours, stay; an option of the command line is the row's.
+    """
     suite = load_suite("ewc_lambda", {"options.l2_sp.strength": 0.5})
     rows = methods.list_rows(suite, ("naive", "l2_sp"))
     assert [(row.name, row.method) for row in rows] == [("Naive", "naive"), ("L2-SP", "l2_sp")]
@@ -79,11 +84,15 @@ def test_any_method_can_be_a_row_of_any_suite(scratch: Path) -> None:
 def test_two_files_with_one_title_are_both_named(scratch: Path) -> None:
     """Oracle: the two files' names in the message."""
     shutil.copy(scratch / "l2_sp.py", scratch / "anchored.py")
-    with pytest.raises(ConfigError, match=r"named L2-SP: .*methods/anchored\.py and methods/l2_sp\.py"):
+    with pytest.raises(
+        ConfigError, match=r"named L2-SP: .*methods/anchored\.py and methods/l2_sp\.py"
+    ):
         methods.list_rows(load_suite("demo"))
 
 
-@pytest.mark.parametrize("command", [["check", "l2sp"], ["status", "demo", "--methods", "er,l2sp"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["check", "l2sp"], ["status", "demo", "--methods", "er,l2sp"]], ids=" ".join
+)
 def test_a_misspelt_method_is_told_what_is_near(scratch: Path, command: list[str], capsys) -> None:
     """Oracle: the word that was given, and the name that differs from it in one character."""
     assert run_all.main(command) == 2

@@ -52,7 +52,9 @@ print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))
 
 
 def test_an_import_leaves_the_process_as_it_is(tmp_path) -> None:
-    """Oracle: glibc's count of blocks that it maps, one by default; the command that trains has none."""
+    """Oracle: glibc's count of blocks that it maps, one by default; the command that trains has
+    none.
+    """
     program = tmp_path / "import.py"
     program.write_text(IMPORT)
     process = start_in(tmp_path, program, ROOT)

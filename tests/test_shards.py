@@ -12,7 +12,12 @@ import torch
 import methods
 from benchmark.data.tokenizer import Vocabulary
 from benchmark.instruments.comparisons import load_weights
-from benchmark.instruments.conformance import ALONE, TinyRuns, call_in_two_processes, make_tiny_config
+from benchmark.instruments.conformance import (
+    ALONE,
+    TinyRuns,
+    call_in_two_processes,
+    make_tiny_config,
+)
 from benchmark.models import LanguageModel, build
 from benchmark.settings.base import ConfigError
 from benchmark.training.batch_parts import check_method
@@ -51,14 +56,17 @@ def _train_until_stopped_twice(folder: Path) -> None:
                 calls = count()
                 stop = lambda calls=calls, steps=steps: world.leads and next(calls) == steps  # noqa: E731
                 with pytest.raises(Stopped):
-                    tiny.make_run(tiny.make_config(architecture, shard=True, **training), "two", stop, world).train()
+                    tiny.make_run(
+                        tiny.make_config(architecture, shard=True, **training), "two", stop, world
+                    ).train()
 
 
 def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_path: Path) -> None:
-    """Oracle: a process that shards nothing and is not stopped: the weights to 1e-6, in double precision.
+    """Oracle: a process that shards nothing and is not stopped: the weights to 1e-6, in double
+    precision.
 
-    Two processes, each of which holds half of the weights by counting, are stopped in a stage and go on, are stopped in
-    the next, and one ends it alone.
+    Two processes, each of which holds half of the weights by counting, are stopped in a stage and
+    go on, are stopped in the next, and one ends it alone.
     """
     torch.set_default_dtype(torch.float64)
     try:
@@ -69,16 +77,22 @@ def test_two_shards_equal_one_process_and_one_goes_on_from_their_checkpoint(tmp_
             expected[name] = load_weights(run), perplexities(run)
         call_in_two_processes(_train_until_stopped_twice, tmp_path)
         for name, (architecture, training) in TRIED.items():
-            run = tinies[name].make_run(tinies[name].make_config(architecture, shard=True, **training), "two")
+            run = tinies[name].make_run(
+                tinies[name].make_config(architecture, shard=True, **training), "two"
+            )
             run.train()
             weights, measured = expected[name]
             for mine, theirs in zip(load_weights(run), weights, strict=True):
                 assert mine.keys() == theirs.keys()
                 for part, tensor in mine.items():
-                    torch.testing.assert_close(tensor, theirs[part], rtol=0, atol=1e-6, msg=f"{name}: {part}")
+                    torch.testing.assert_close(
+                        tensor, theirs[part], rtol=0, atol=1e-6, msg=f"{name}: {part}"
+                    )
             for perplexity, of_whole in zip(perplexities(run), measured, strict=True):
                 assert perplexity == pytest.approx(of_whole, rel=1e-5)  # sums of single precision
-            lines = [line for key in run.keys for line in read_stage_lines(run.store.stage_file(key))]
+            lines = [
+                line for key in run.keys for line in read_stage_lines(run.store.stage_file(key))
+            ]
             assert [line["kind"] for line in lines].count("resumed") == 2, name
     finally:
         torch.set_default_dtype(torch.float32)
@@ -89,24 +103,32 @@ def model() -> LanguageModel:
 
 
 def test_a_block_computes_again_in_the_backward_pass() -> None:
-    """Oracle: the calls of its feed-forward network; and the gradients of a model that keeps what it has computed."""
+    """Oracle: the calls of its feed-forward network; and the gradients of a model that keeps what
+    it has computed.
+    """
     plain, calls = model(), []
     shards = Shards(plain, ALONE)
     shards.model.network.transformer.h[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     tokens, columns = torch.arange(4, 21).view(1, -1), torch.arange(16).view(1, -1)
     for each in (plain, shards.model):
-        each.eval().compute_mean_loss(tokens, torch.zeros(1).long(), columns, tokens[:, 1:]).backward()
+        each.eval().compute_mean_loss(
+            tokens, torch.zeros(1).long(), columns, tokens[:, 1:]
+        ).backward()
     assert len(calls) == 2
     for mine, theirs in zip(shards.model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
-def test_shards_on_a_gpu_without_bf16_compute_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_on_a_gpu_without_bf16_compute_in_fp32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Oracle: what `precision = "auto"` may be, as fp16 is refused where it is asked for."""
     monkeypatch.setattr("benchmark.training.run.choose_precision", lambda wanted, device: "fp16")
     run = tiny_of("naive", tmp_path).make_run(make_tiny_config("naive", shard=True), "run")
     run.train()
-    assert read_stage_lines(run.store.stage_file(run.keys[0]))[0]["provenance"]["precision"] == "fp32"
+    assert (
+        read_stage_lines(run.store.stage_file(run.keys[0]))[0]["provenance"]["precision"] == "fp32"
+    )
 
 
 def test_what_needs_whole_weights_is_refused_before_any_run() -> None:

@@ -1,4 +1,6 @@
-"""Two users on one folder of runs, and two clusters: nothing is done twice, and nobody's code is run by another."""
+"""Two users on one folder of runs, and two clusters: nothing is done twice, and nobody's code is
+run by another.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,24 @@ def with_umask(mask: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
 def test_models_are_for_those_whom_the_umask_lets(umask: int, tmp_path: Path) -> None:
-    """Oracle: what the umask means for all other files; safetensors 0.8 gives its own to the user alone."""
+    """Oracle: what the umask means for all other files; safetensors 0.8 gives its own to the user
+    alone.
+    """
     with with_umask(umask):
         with replace_folder(tmp_path / "model") as folder:
             save_file({"a": torch.zeros(2)}, folder / "model.safetensors")
             (folder / "config.json").write_text("{}")
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()}
+        modes = {
+            path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()
+        }
     assert modes == dict.fromkeys(("model.safetensors", "config.json"), 0o666 & ~umask)
 
 
 def test_a_model_of_another_user_is_not_called_damaged(tmp_path: Path) -> None:
-    """Oracle: the system's own word, with the file; a copy of the model, or training it again, would be no cure."""
+    """Oracle: the system's own word, with the file; a copy of the model, or training it again,
+    would be no cure.
+    """
     with pytest.raises(PermissionError, match="model.safetensors"), name_damage_in_errors(tmp_path):
-        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "model.safetensors"))
+        raise PermissionError(
+            errno.EACCES, "Permission denied", str(tmp_path / "model.safetensors")
+        )

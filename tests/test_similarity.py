@@ -1,4 +1,6 @@
-"""Similarity of a stream's models: ARS and attention, from numbers by hand to runs, records and figures."""
+"""Similarity of a stream's models: ARS and attention, from numbers by hand to runs, records and
+figures.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,22 @@ def config_of(method: str, architecture: str) -> RunConfig:
             .ladder
         }
     )
-    row = {"row": methods.find(method).title, "row_index": CHAINS.index(method), "suite": architecture}
-    data = config.data.model_copy(update={"max_valid_bytes": 300})  # one batch of the first domain's rows
+    row = {
+        "row": methods.find(method).title,
+        "row_index": CHAINS.index(method),
+        "suite": architecture,
+    }
+    data = config.data.model_copy(
+        update={"max_valid_bytes": 300}
+    )  # one batch of the first domain's rows
     return config.model_copy(update={"model": model, "data": data, **row})
 
 
 @pytest.fixture(scope="module", params=["gpt", "bert"])
 def runs(request, tiny) -> dict[str, Run]:
-    """One run of each method, measured; of BERT only those whose models read each domain in another way."""
+    """One run of each method, measured; of BERT only those whose models read each domain in another
+    way.
+    """
     made = {}
     for method in CHAINS if request.param == "gpt" else ("elle", "pnn"):
         config = config_of(method, request.param)
@@ -71,8 +81,10 @@ def lines(run: Run, kind: str) -> list[Any]:
 
 
 def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
-    """Oracle: probabilities in float64, of models as they lie in their folders, asked as evaluation does with D_j's
-    index: ELLE then reads D_j's prompt, PNN and LoRA D_j's column or the newest. At most 32 rows, evenly taken."""
+    """Oracle: probabilities in float64, of models as they lie in their folders, asked as evaluation
+    does with D_j's index: ELLE then reads D_j's prompt, PNN and LoRA D_j's column or the newest. At
+    most 32 rows, evenly taken.
+    """
     for method in set(runs) - {"scratch"}:
         run = runs[method]
         models = [load(run.store.stage_folder(key) / "model") for key in run.keys]
@@ -85,33 +97,51 @@ def test_ars_of_runs_is_that_of_a_plain_loop(runs: dict[str, Run]) -> None:
                 keep = keep if run.stream.masked else keep | True
                 n += int(keep.sum())
                 with torch.no_grad():
-                    logits = [m(batch.tokens, batch.domains, batch.positions)[keep].double() for m in models[: j + 1]]
+                    logits = [
+                        m(batch.tokens, batch.domains, batch.positions)[keep].double()
+                        for m in models[: j + 1]
+                    ]
                 p = [row.softmax(-1).numpy() for row in logits]
                 terms += [(p[i] * np.log(p[i] / p[j])).sum() for i in range(j)]
             line = lines(run, "similarity")[j]
             assert n > 20 and line["reason"] is None
-            assert line["ars"] == pytest.approx(-terms.mean() / n, rel=1e-3, abs=1e-7) and line["ars"] < 0
+            assert (
+                line["ars"] == pytest.approx(-terms.mean() / n, rel=1e-3, abs=1e-7)
+                and line["ars"] < 0
+            )
 
 
 def test_what_cannot_be_compared_says_why(runs: dict[str, Run]) -> None:
-    """Oracle: what the methods are: From scratch trains its last model alone; PNN and LoRA keep M1 for its domain."""
+    """Oracle: what the methods are: From scratch trains its last model alone; PNN and LoRA keep M1
+    for its domain.
+    """
     for kind in ("similarity", "attention") if "scratch" in runs else ():
         _, second, third = lines(runs["scratch"], kind)
         assert second["reason"] == third["reason"] == "M1, M2 not trained"
         assert not third.get("ars") and not third.get("own")
     for method in {"pnn", "lora"} & set(runs):
         first, *later = lines(runs[method], "attention")
-        assert first["maps"] and all("unchanged" in line["reason"] and not line["own"] for line in later)
+        assert first["maps"] and all(
+            "unchanged" in line["reason"] and not line["own"] for line in later
+        )
 
 
 def test_attention_of_runs_follows_their_growth(runs: dict[str, Run]) -> None:
-    """Oracle: a loop over heads and over the sources that the growth recorded, with SciPy's relative entropies."""
+    """Oracle: a loop over heads and over the sources that the growth recorded, with SciPy's
+    relative entropies.
+    """
     run = runs["elle"]
     models = [load(run.store.stage_folder(key) / "model") for key in run.keys]
     [batch] = run.stream.read_validation(0, 20)
-    maps = [model_similarity.compute_attention(model, batch.tokens, batch.domains) for model in models]
+    maps = [
+        model_similarity.compute_attention(model, batch.tokens, batch.domains) for model in models
+    ]
     growths = [read_lines(run.store.stage_file(key))[-1]["growth"] for key in run.keys[1:]]
-    assert maps[0].shape[0] == 4 and maps[2].shape[0] == 9 and maps[2].shape[-1] == batch.tokens.shape[1] + 1
+    assert (
+        maps[0].shape[0] == 4
+        and maps[2].shape[0] == 9
+        and maps[2].shape[-1] == batch.tokens.shape[1] + 1
+    )
 
     def source(stage: int, layer: int, head: int) -> tuple[int, int]:
         growth = growths[stage - 1]
@@ -146,11 +176,15 @@ TABLES = 'tables=["representational_similarity","attention_patterns"]'
 @pytest.fixture
 def suite(tmp_path) -> suite_folder.SuiteFolder:
     suite_folder.write_texts(tmp_path)
-    return suite_folder.SuiteFolder(tmp_path / "tiny", tmp_path).write('{ method = "naive" }', '{ method = "elle" }')
+    return suite_folder.SuiteFolder(tmp_path / "tiny", tmp_path).write(
+        '{ method = "naive" }', '{ method = "elle" }'
+    )
 
 
 def test_a_run_measures_what_its_tables_need(suite: suite_folder.SuiteFolder) -> None:
-    """Oracle: two models of Naive and two of ELLE, of which the second ones have an ancestor; two reports are equal."""
+    """Oracle: two models of Naive and two of ELLE, of which the second ones have an ancestor; two
+    reports are equal.
+    """
     small = ["--set", "budget.amount=3"]
     assert suite.call("run", *small, "--set", 'tables=["main_pretraining"]') == 0
     assert not (suite.runs / "similarity").exists(), "no table needs it"
@@ -159,9 +193,15 @@ def test_a_run_measures_what_its_tables_need(suite: suite_folder.SuiteFolder) ->
     kinds = [line["kind"] for path in files for line in read_lines(path)]
     assert sorted(kinds) == ["attention"] * 4 + ["similarity"] * 2
     report = suite.folder / "report" / "tiny"
-    drawn = [(report / f"{name}.png").read_bytes() for name in ("representational_similarity", "attention_patterns")]
+    drawn = [
+        (report / f"{name}.png").read_bytes()
+        for name in ("representational_similarity", "attention_patterns")
+    ]
     assert suite.call("run", *small, "--set", TABLES) == 0
-    assert files == {path: path.read_bytes() for path in (suite.runs / "similarity").glob("*.jsonl")}
+    assert files == {
+        path: path.read_bytes() for path in (suite.runs / "similarity").glob("*.jsonl")
+    }
     assert drawn == [
-        (report / f"{name}.png").read_bytes() for name in ("representational_similarity", "attention_patterns")
+        (report / f"{name}.png").read_bytes()
+        for name in ("representational_similarity", "attention_patterns")
     ]

@@ -1,7 +1,8 @@
-"""Suites on a real Slurm: two nodes on this machine, started for these tests. Asserted on states and records.
+"""Suites on a real Slurm: two nodes on this machine, started for these tests. Asserted on states
+and records.
 
-Every wait is for a state and ends with an error if that does not come. Runs are disturbed in mid-stage: they are slow
-(tests/examples/paced.py) until that has happened.
+Every wait is for a state and ends with an error if that does not come. Runs are disturbed in
+mid-stage: they are slow (tests/examples/paced.py) until that has happened.
 """
 
 from __future__ import annotations
@@ -42,21 +43,35 @@ pytestmark = needs_slurm
 
 def preempt(tiny: SuiteFolder) -> None:
     """A job of a partition that goes before takes both nodes."""
-    urgent = ["sbatch", "--parsable", "-N2", "--exclusive", "--wrap=true", f"--output={tiny.folder}/urgent"]
+    urgent = [
+        "sbatch",
+        "--parsable",
+        "-N2",
+        "--exclusive",
+        "--wrap=true",
+        f"--output={tiny.folder}/urgent",
+    ]
     subprocess.run(urgent, check=True, capture_output=True)
 
 
 def longest_off_the_clock(tiny: SuiteFolder, row: str) -> float:
-    """The most seconds that passed and were not charged between two evaluations, before the run was queued again."""
+    """The most seconds that passed and were not charged between two evaluations, before the run was
+    queued again.
+    """
     lines = itertools.takewhile(lambda line: line["kind"] != "resumed", tiny.stage(row))
-    told = [(line["time"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"]
-    return max((now - then) - (after - before) for (then, before), (now, after) in itertools.pairwise(told))
+    told = [
+        (line["time"], line["charged"]["seconds"]) for line in lines if line["kind"] == "evaluation"
+    ]
+    return max(
+        (now - then) - (after - before) for (then, before), (now, after) in itertools.pairwise(told)
+    )
 
 
 @pytest.fixture(scope="module")
 def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
-    """A whole suite, from text to tables, Python in something like a container, and a teardown that succeeds. One run
-    reaches its time limit, one fails, one dies without a word."""
+    """A whole suite, from text to tables, Python in something like a container, and a teardown that
+    succeeds. One run reaches its time limit, one fails, one dies without a word.
+    """
     with new_suite_folder(tmp_path_factory.mktemp("sweep"), texts, prepared=False) as tiny:
         rows = ('{ method = "naive" }', '{ method = "er" }', "limited", "trips", "dies")
         tiny.write(*rows, slurm=f'{tiny.runtime()}signal_delay_s = 50\nteardown = ["true"]')
@@ -65,7 +80,9 @@ def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
         tiny.submit()
         tiny.wait_for_mid_stage("limited")
         job = tiny.job("limited")
-        scontrol("update", f"JobId={job}", "EndTime=now+60")  # Slurm looks every 30 s, and signals 50 s before
+        scontrol(
+            "update", f"JobId={job}", "EndTime=now+60"
+        )  # Slurm looks every 30 s, and signals 50 s before
         wait_until(lambda: queue()[job].state == "waiting")
         scontrol("update", f"JobId={job}", "TimeLimit=60")
         tiny.let_go("limited")
@@ -103,8 +120,9 @@ def test_a_time_limit_costs_nothing(sweep: SuiteFolder) -> None:
 
 
 def test_what_is_done_is_not_submitted(sweep: SuiteFolder) -> None:
-    """The notes of what was submitted are the oracle: nothing new, then the failed runs and a report, when asked and
-    once. They take no stage twice."""
+    """The notes of what was submitted are the oracle: nothing new, then the failed runs and a
+    report, when asked and once. They take no stage twice.
+    """
     before = len(sweep.waves())
     sweep.submit()
     assert len(sweep.waves()) == before
@@ -122,14 +140,17 @@ def test_what_is_done_is_not_submitted(sweep: SuiteFolder) -> None:
 
 
 def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder) -> None:
-    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle: undisturbed runs.
+    """A job of a higher partition takes the nodes; the code is broken meanwhile. Oracle:
+    undisturbed runs.
 
-    The job trains three runs, two at a time and the last row first; one that fails ends no other, and is not tried
-    again. Before, Slurm suspends it for four seconds. Oracle of what is charged: the wall clock between the two
-    evaluations around them.
+    The job trains three runs, two at a time and the last row first; one that fails ends no other,
+    and is not tried again. Before, Slurm suspends it for four seconds. Oracle of what is charged:
+    the wall clock between the two evaluations around them.
     """
     bundle = "runs_per_job = 3\nntasks_per_node = 2\ncpus_per_task = 2"
-    tiny.write("trips", "x", "y", slurm=f'partition = "preemptible"\n{bundle}').tell("trips", "trip 0")
+    tiny.write("trips", "x", "y", slurm=f'partition = "preemptible"\n{bundle}').tell(
+        "trips", "trip 0"
+    )
     for row in ("x", "y"):
         tiny.tell(row, "slow")
     tiny.submit()
@@ -160,11 +181,15 @@ def test_preemption_of_several_runs_in_a_job_and_changed_code(tiny: SuiteFolder)
 
 
 def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
-    """One process alone is the oracle, up to rounding. A process that fails ends the job, and says why in the records.
+    """One process alone is the oracle, up to rounding. A process that fails ends the job, and says
+    why in the records.
 
     Models are scored by jobs of their own; of one that was not trained nothing is.
     """
-    rows = ('{ method = "naive", set = { "budget.amount" = [5, 20], "model.dropout" = 0.0 } }', "trips")
+    rows = (
+        '{ method = "naive", set = { "budget.amount" = [5, 20], "model.dropout" = 0.0 } }',
+        "trips",
+    )
     slurm_settings = "nodes = 2\nntasks_per_node = 2\narray_parallelism = 1"
     tiny.write(*rows, slurm=slurm_settings, tasks=write_task(tiny.folder)).tell("trips", "trip 3")
     tiny.submit()
@@ -172,7 +197,10 @@ def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
     tiny.wait_for("trips", "failed")
     tiny.wait_for_endings()
     last, untrained = tiny.keys("Naive")[1], tiny.keys("trips")[1]
-    scores = {path.stem: [line["task"] for line in read_lines(path)] for path in (tiny.runs / "scores").glob("*.jsonl")}
+    scores = {
+        path.stem: [line["task"] for line in read_lines(path)]
+        for path in (tiny.runs / "scores").glob("*.jsonl")
+    }
     assert untrained not in scores and scores[last] == ["fish"]
     [failed] = [line for line in tiny.run_lines("trips") if line["kind"] == "failed"]
     assert "tripped" in failed["traceback"]
@@ -180,13 +208,17 @@ def test_two_nodes_of_two_processes(tiny: SuiteFolder) -> None:
     expected = tiny.undisturbed("Naive")
     for name, tensor in expected.weights("Naive").items():
         torch.testing.assert_close(tiny.weights("Naive")[name], tensor, rtol=1e-3, atol=1e-5)
-    assert tiny.stage("Naive")[-2]["perplexity"] == pytest.approx(expected.stage("Naive")[-2]["perplexity"], rel=1e-4)
+    assert tiny.stage("Naive")[-2]["perplexity"] == pytest.approx(
+        expected.stage("Naive")[-2]["perplexity"], rel=1e-4
+    )
 
 
 def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster, capsys) -> None:
-    """An undisturbed run is the oracle: nothing depends on who submitted it, and after `cancel` a `run` goes on.
+    """An undisturbed run is the oracle: nothing depends on who submitted it, and after `cancel` a
+    `run` goes on.
 
-    A controller that does not answer ends nothing: `run` and `cancel` are errors, and `status` knows what is recorded.
+    A controller that does not answer ends nothing: `run` and `cancel` are errors, and `status`
+    knows what is recorded.
     """
     tiny.write("x").tell("x", "slow")
     words = [sys.executable, "run_all.py", *tiny.arguments("run", "--executor", "slurm")]
@@ -214,16 +246,21 @@ def test_who_submits_may_die_and_cancel(tiny: SuiteFolder, cluster: SlurmCluster
 
 
 def test_gpus_are_asked_for_and_seen(tiny: SuiteFolder) -> None:
-    """By hand: Slurm gives a GPU that is made up, and the job says that torch finds none rather than go on."""
+    """By hand: Slurm gives a GPU that is made up, and the job says that torch finds none rather
+    than go on.
+    """
     tiny.write("x", slurm="gpus_per_node = 1\nnodes = 1")
     tiny.submit()
     job = tiny.wait_for("x", "failed").job
     assert job and re.search(r"\bGPUs\b.*\btorch\b.*\bnone\b", Path(job.log).read_text())
 
 
-def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path: Path, capsys) -> None:
-    """What prepares is told twice that its time is over before it has kept anything. Oracle: it is queued again once,
-    and then fails, with the key to raise in `status`."""
+def test_a_job_that_its_limit_stops_in_vain_ends(
+    cluster, texts: Path, tmp_path: Path, capsys
+) -> None:
+    """What prepares is told twice that its time is over before it has kept anything. Oracle: it is
+    queued again once, and then fails, with the key to raise in `status`.
+    """
     with new_suite_folder(tmp_path, texts, prepared=False) as tiny:
         begun, tokens = tmp_path / "begun", tmp_path / "code" / "benchmark" / "data" / "tokens.py"
         begins = f"    open({str(begun)!r}, 'w').close()\n    __import__('time').sleep(900)\n"
@@ -246,8 +283,9 @@ def test_a_job_that_its_limit_stops_in_vain_ends(cluster, texts: Path, tmp_path:
 
 
 def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> None:
-    """Another suite has the same run. Oracle: Slurm's reason why it waits, an undisturbed run, and that each stage was
-    trained once."""
+    """Another suite has the same run. Oracle: Slurm's reason why it waits, an undisturbed run, and
+    that each stage was trained once.
+    """
     tiny.write("x").tell("x", "slow")
     tiny.submit()
     tiny.wait_for_mid_stage("x")
@@ -256,7 +294,9 @@ def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> N
     other.file.write_text(tiny.file.read_text())
     other.submit()
     job = other.job("x")
-    wait_until(lambda: queue()[job].detail == "Dependency" and other.states()["x"].state == "waiting")
+    wait_until(
+        lambda: queue()[job].detail == "Dependency" and other.states()["x"].state == "waiting"
+    )
     assert f" behind job {tiny.job('x')}\n" in other.log(job).read_text()
     tiny.let_go("x")
     for each in (tiny, other):
@@ -267,9 +307,16 @@ def test_a_run_goes_behind_the_job_that_trains_its_stage(tiny: SuiteFolder) -> N
 
 
 def test_a_doctor_asks_a_node(cluster: SlurmCluster, tmp_path, capsys) -> None:
-    """Oracle: the cluster as it was set up: it takes each kind of job, and nodes share this file system."""
+    """Oracle: the cluster as it was set up: it takes each kind of job, and nodes share this file
+    system.
+    """
     assert run_all.main(["doctor", "demo", "--runs", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sum(bool(re.search(r"^ok .*( a job to \w+ | \d+ accelerators$)", line)) for line in lines) == 6
-    assert not [line for line in lines if line.startswith("wrong")] and not list((tmp_path / "runs").iterdir())
+    assert (
+        sum(bool(re.search(r"^ok .*( a job to \w+ | \d+ accelerators$)", line)) for line in lines)
+        == 6
+    )
+    assert not [line for line in lines if line.startswith("wrong")] and not list(
+        (tmp_path / "runs").iterdir()
+    )
     wait_until(lambda: not queue())

@@ -1,4 +1,6 @@
-"""FLOPs of a step, budgets in FLOPs and in a machine's step times, the cost of methods over Naive's."""
+"""FLOPs of a step, budgets in FLOPs and in a machine's step times, the cost of methods over
+Naive's.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash_
 
 
 def analytic_flops(config: RunConfig, vocabulary: int, rows: int) -> float:
-    """A training step by hand: 2 for a multiplication and an addition, 3 for forward and backward; 12 D^2 weights a
-    layer, T^2 D for each of the two products of attention, and the head at the predicted positions alone."""
+    """A training step by hand: 2 for a multiplication and an addition, 3 for forward and backward;
+    12 D^2 weights a layer, T^2 D for each of the two products of attention, and the head at the
+    predicted positions alone.
+    """
     size, columns = config.model.ladder[0], config.data.text_length + 1
     masked = config.model.architecture != "gpt"
     predicted = round(0.15 * config.data.text_length) if masked else config.data.text_length
@@ -46,7 +50,9 @@ def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> N
     """Oracle: the count by hand, within 1%, with fused (no dropout) and unfused attention."""
     tiny = TinyRuns("naive", methods.build, tmp_path)
     config = tiny.make_config(architecture)
-    config = config.model_copy(update={"model": config.model.model_copy(update={"dropout": dropout})})
+    config = config.model_copy(
+        update={"model": config.model.model_copy(update={"dropout": dropout})}
+    )
     run = tiny.make_run(config, "run")
     stage = make_stage(config, 0, run.stream)
     model = stage.build(config.model.ladder[0])
@@ -58,9 +64,14 @@ def test_flops_of_a_naive_step(architecture: str, dropout: float, tmp_path) -> N
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_flops_of_every_fused_attention(backend: str) -> None:
-    """Oracle: two products of 2 B H T^2 (D/H) forward, four backward, whatever a kernel computes again."""
+    """Oracle: two products of 2 B H T^2 (D/H) forward, four backward, whatever a kernel computes
+    again.
+    """
     query = torch.empty(2, 4, 8, 16, device="meta")
-    normalizer, seed = torch.empty(2, 4, 8, device="meta"), torch.empty((), dtype=torch.long, device="meta")
+    normalizer, seed = (
+        torch.empty(2, 4, 8, device="meta"),
+        torch.empty((), dtype=torch.long, device="meta"),
+    )
     forward = getattr(torch.ops.aten, f"_scaled_dot_product_{backend}")
     backward = getattr(torch.ops.aten, f"_scaled_dot_product_{backend}_backward")
     given = {
@@ -76,10 +87,16 @@ def test_flops_of_every_fused_attention(backend: str) -> None:
     assert count_flops(lambda: backward(*grad, *given[1])) == 4 * product
 
 
-@pytest.mark.parametrize("name, first, second", [("er", 1.0, 1.0), ("agem", 1.0, 2.0), ("pnn", 1.0, None)])
-def test_flops_see_all_that_a_method_does(name: str, first: float, second: float | None, tmp_path) -> None:
-    """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds the first one's
-    forward pass without its head, and at each level a D x D map with its weights' gradient."""
+@pytest.mark.parametrize(
+    "name, first, second", [("er", 1.0, 1.0), ("agem", 1.0, 2.0), ("pnn", 1.0, None)]
+)
+def test_flops_see_all_that_a_method_does(
+    name: str, first: float, second: float | None, tmp_path
+) -> None:
+    """Oracle: over Naive's step, ER's costs the same and A-GEM's twice; PNN's second column adds
+    the first one's forward pass without its head, and at each level a D x D map with its weights'
+    gradient.
+    """
     tiny = TinyRuns(name, methods.build, tmp_path)
     config = tiny.make_config("bert")
     run = tiny.make_run(config, "run")
@@ -93,7 +110,9 @@ def test_flops_see_all_that_a_method_does(name: str, first: float, second: float
     if second is None:
         d, columns, layers = 16, config.data.text_length + 1, 1
         frozen = 2 * layers * (12 * d * d + 2 * columns * d)
-        laterals = 2 * 2 * (layers + 1) * d * d  # forward and the weights' gradient; nothing flows into frozen columns
+        laterals = (
+            2 * 2 * (layers + 1) * d * d
+        )  # forward and the weights' gradient; nothing flows into frozen columns
         second = 1 + (frozen + laterals) * columns * config.training.batch_size / naive
     assert flops == pytest.approx([first * naive, second * naive], rel=0.01)
 
@@ -109,8 +128,10 @@ def with_budget(config: RunConfig, **budget) -> RunConfig:
 
 @pytest.mark.parametrize("unit", ["tokens", "flops", "reference"])
 def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
-    """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit: the stop and the
-    learning rate of each step are the same. All units are recorded under each; FLOPs by hand, to the last one."""
+    """Oracle: ten steps' worth of any unit trains what a budget of ten steps trains, bit for bit:
+    the stop and the learning rate of each step are the same. All units are recorded under each;
+    FLOPs by hand, to the last one.
+    """
     tiny = TinyRuns("er", methods.build, tmp_path)
     config = tiny.make_config()
     steps = tiny.make_run(config, "steps")
@@ -139,20 +160,29 @@ def test_every_unit_is_steps_times_their_cost(unit: str, tmp_path) -> None:
 
 
 def test_set_up_is_charged_from_the_table(tmp_path) -> None:
-    """Oracle: 10 s less 4 s of growth are six steps of 1 s in the second stage; a method that does more in a step, or
-    is slower, gets fewer."""
+    """Oracle: 10 s less 4 s of growth are six steps of 1 s in the second stage; a method that does
+    more in a step, or is slower, gets fewer.
+    """
     tiny = TinyRuns("er", methods.build, tmp_path)
-    times = (StageTimes(0.0, {"adapt": 2.0}), StageTimes(4.0, {"adapt": 1.0}), StageTimes(0.0, {"adapt": 1.0}))
+    times = (
+        StageTimes(0.0, {"adapt": 2.0}),
+        StageTimes(4.0, {"adapt": 1.0}),
+        StageTimes(0.0, {"adapt": 1.0}),
+    )
     table = tmp_path / "times.json"
     config = with_budget(tiny.make_config(), unit="reference", amount=10, reference=str(table))
-    step_times.write(table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware())
+    step_times.write(
+        table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware()
+    )
     run = tiny.make_run(config, "run")
     run.train(last_stage=1)
     assert [spent(run, stage)["steps"] for stage in range(2)] == [5, 6]
     assert [spent(run, stage)["reference"] for stage in range(2)] == [10.0, 10.0]
     before = run.keys
     times = (*times[:2], StageTimes(0.0, {"adapt": 3.0}))
-    step_times.write(table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware())
+    step_times.write(
+        table, [RowTimes("er", {}, list_settings(config), times)], ALONE.describe_hardware()
+    )
     after = make_stage_keys(config, methods.build("er"), list(run.corpus.keys.values()))
     assert after[:2] == before[:2] and after[2] != before[2]  # another table is another result
 
@@ -161,9 +191,14 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     """Oracle: the message names the file, what is missing or differs, and the cure."""
     path = tmp_path / "times.json"
     config = with_budget(
-        TinyRuns("er", methods.build, tmp_path).make_config(), unit="reference", amount=1, reference=str(path)
+        TinyRuns("er", methods.build, tmp_path).make_config(),
+        unit="reference",
+        amount=1,
+        reference=str(path),
     )
-    with pytest.raises(ConfigError, match=r"times\.json .*run_all\.py speed conformance --reference"):
+    with pytest.raises(
+        ConfigError, match=r"times\.json .*run_all\.py speed conformance --reference"
+    ):
         find_times(config)
     rows = [RowTimes("agem", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
     step_times.write(path, rows, ALONE.describe_hardware())
@@ -177,13 +212,19 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
 
 
 def test_costs_of_a_suite(tmp_path) -> None:
-    """Oracle: the FLOPs of the tests above. Of the times only what cannot depend on the machine: they are there for
-    each phase of each stage, and rows that share a stage have the same."""
+    """Oracle: the FLOPs of the tests above. Of the times only what cannot depend on the machine:
+    they are there for each phase of each stage, and rows that share a stage have the same.
+    """
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    configs = [tiny.make_config().model_copy(update={"method": name, "row": name}) for name in ("naive", "agem", "ewc")]
+    configs = [
+        tiny.make_config().model_copy(update={"method": name, "row": name})
+        for name in ("naive", "agem", "ewc")
+    ]
     said: list[str] = []
     corpus = tiny.make_run(configs[0], "run").corpus
-    costs, rows = measure(configs, methods.build, lambda config: corpus, ALONE, pairs=1, say=said.append)
+    costs, rows = measure(
+        configs, methods.build, lambda config: corpus, ALONE, pairs=1, say=said.append
+    )
     phases = [(cost.row, cost.stage, cost.phase) for cost in costs]
     assert phases[:6] == [(row, stage, "adapt") for row in ("naive", "agem") for stage in range(3)]
     assert phases[6:9] == [("ewc", 0, "adapt"), ("ewc", 1, "importance"), ("ewc", 1, "adapt")]
@@ -204,20 +245,28 @@ def test_costs_of_a_suite(tmp_path) -> None:
 
 
 def test_a_machine_that_slows_down_changes_no_time(tmp_path, monkeypatch) -> None:
-    """By hand: each phase takes two steps of Naive, whose own first take 1 s, then 2 s, 3 s, ...; so each takes 2 s.
-    Of two seeds one is measured."""
+    """By hand: each phase takes two steps of Naive, whose own first take 1 s, then 2 s, 3 s, ...;
+    so each takes 2 s. Of two seeds one is measured.
+    """
     tiny = TinyRuns("naive", methods.build, tmp_path)
-    configs = [tiny.make_config().model_copy(update={"method": name, "row": name}) for name in ("er", "ewc")]
+    configs = [
+        tiny.make_config().model_copy(update={"method": name, "row": name})
+        for name in ("er", "ewc")
+    ]
     corpus = tiny.make_run(configs[0], "run").corpus
     paces = itertools.count(1)
-    monkeypatch.setattr(speed, "_time_in_turns", lambda *_: [(2.0 * (pace := next(paces)), pace, 1.0)])
+    monkeypatch.setattr(
+        speed, "_time_in_turns", lambda *_: [(2.0 * (pace := next(paces)), pace, 1.0)]
+    )
     seeds = [config.model_copy(update={"seed": seed}) for config in configs for seed in (3, 4)]
     costs, rows = measure(seeds, methods.build, lambda config: corpus, ALONE, pairs=1)
     assert {(cost.seconds, cost.over_naive) for cost in costs} == {(2.0, 2.0)} and next(paces) == 8
     assert [row.method for row in rows] == ["er", "ewc"]
 
 
-def cost(row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float) -> Cost:
+def cost(
+    row: str, stage: int, phase: str, seconds: float, measured: float, predicted: float
+) -> Cost:
     return Cost(
         row=row,
         stage=stage,
@@ -232,7 +281,9 @@ def cost(row: str, stage: int, phase: str, seconds: float, measured: float, pred
 
 
 def test_the_table_marks_what_costs_more_than_predicted() -> None:
-    """Oracle: the numbers put in; tokens and FLOPs over seconds; a tenth too much is marked, less is not."""
+    """Oracle: the numbers put in; tokens and FLOPs over seconds; a tenth too much is marked, less
+    is not.
+    """
     slow = cost("A-GEM", 1, "adapt", 0.04, 2.4, 2.0)
     fast = cost("PNN", 4, "adapt", 1.5, 1.8, 2.0)
     merge = cost("Merge", 1, "merge", 0.001, 0.02, 0.0)
@@ -240,9 +291,22 @@ def test_the_table_marks_what_costs_more_than_predicted() -> None:
     text = format_table([slow, fast, merge], "bf16", machine).splitlines()
     of_slow = ["A-GEM", "2", "adapt", "40.0", "50,000", "75", "45%", "2.40", "2.00", "+20%", "!"]
     assert text[1].split() == of_slow
-    assert text[2].split() == ["PNN", "5", "adapt", "1,500.0", "1,333", "2", "45%", "1.80", "2.00", "-10%"]
+    assert text[2].split() == [
+        "PNN",
+        "5",
+        "adapt",
+        "1,500.0",
+        "1,333",
+        "2",
+        "45%",
+        "1.80",
+        "2.00",
+        "-10%",
+    ]
     assert text[3].split()[7:] == ["0.02", "0.00", "-"]
-    assert "bf16 on CPU (Example CPU, 2 threads" in text[4] and text[6].startswith("! more than 10% ")
+    assert "bf16 on CPU (Example CPU, 2 threads" in text[4] and text[6].startswith(
+        "! more than 10% "
+    )
 
 
 def make_row(method: str, config: RunConfig, seconds: float) -> RowTimes:
@@ -250,14 +314,19 @@ def make_row(method: str, config: RunConfig, seconds: float) -> RowTimes:
 
 
 def test_a_table_keeps_its_rows_when_others_are_measured(tmp_path) -> None:
-    """Oracle: by hand: the row that was measured again has its new time, one of other settings its old one, and a new
-    one comes; another node of the same kind is the same machine."""
+    """Oracle: by hand: the row that was measured again has its new time, one of other settings its
+    old one, and a new one comes; another node of the same kind is the same machine.
+    """
     path, machine = tmp_path / "times.json", ALONE.describe_hardware()
     config = TinyRuns("er", methods.build, tmp_path).make_config()
-    batch = config.model_copy(update={"training": config.training.model_copy(update={"batch_size": 5})})
+    batch = config.model_copy(
+        update={"training": config.training.model_copy(update={"batch_size": 5})}
+    )
     step_times.merge(path, [make_row("er", config, 1.0), make_row("naive", config, 2.0)], machine)
     elsewhere = msgspec.structs.replace(machine, node="another")
-    step_times.merge(path, [make_row(*row) for row in (("naive", config, 3.0), ("er", batch, 4.0))], elsewhere)
+    step_times.merge(
+        path, [make_row(*row) for row in (("naive", config, 3.0), ("er", batch, 4.0))], elsewhere
+    )
     table = json.loads(path.read_text())
     kept = [
         (row["method"], row["settings"]["training.batch_size"], row["stages"][0]["phases"]["adapt"])
@@ -268,7 +337,9 @@ def test_a_table_keeps_its_rows_when_others_are_measured(tmp_path) -> None:
 
 
 def test_a_table_of_another_machine_is_left_alone(tmp_path, monkeypatch) -> None:
-    """Oracle: the file byte for byte, before anything is measured; the message names file and processor."""
+    """Oracle: the file byte for byte, before anything is measured; the message names file and
+    processor.
+    """
     path = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
     machine = msgspec.structs.replace(ALONE.describe_hardware(), cpu="Abacus")
@@ -281,8 +352,9 @@ def test_a_table_of_another_machine_is_left_alone(tmp_path, monkeypatch) -> None
 
 
 def test_a_row_beside_others_is_a_multiple_of_their_naive(tmp_path, monkeypatch) -> None:
-    """By hand: a step takes two of Naive's, which take 9 s now and 1.5 s in the table: 3 s. Where Naive is measured
-    anew, it is 18 s."""
+    """By hand: a step takes two of Naive's, which take 9 s now and 1.5 s in the table: 3 s. Where
+    Naive is measured anew, it is 18 s.
+    """
     tiny = TinyRuns("naive", methods.build, tmp_path)
     config = tiny.make_config()
     corpus = tiny.make_run(config, "run").corpus

@@ -1,4 +1,6 @@
-"""What a stage leaves to the next one, and to itself: files that are gone, or are another's, are refused."""
+"""What a stage leaves to the next one, and to itself: files that are gone, or are another's, are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,15 @@ class CarriesOn(Remembers):
 
 
 @pytest.mark.parametrize(
-    ("method", "file"), [(Remembers, "method.pt"), (CarriesOn, "method.pt"), (CarriesOn, "optimizer.pt")]
+    ("method", "file"),
+    [(Remembers, "method.pt"), (CarriesOn, "method.pt"), (CarriesOn, "optimizer.pt")],
 )
-def test_no_stage_begins_without_what_its_method_knew(method: type[Remembers], file: str, tmp_path: Path) -> None:
-    """Oracle: the file, put back: with it the same run goes on; without it or with half of it nothing is trained."""
+def test_no_stage_begins_without_what_its_method_knew(
+    method: type[Remembers], file: str, tmp_path: Path
+) -> None:
+    """Oracle: the file, put back: with it the same run goes on; without it or with half of it
+    nothing is trained.
+    """
     tiny = TinyRuns("remembers", lambda name, options: method(), tmp_path)
     run = tiny.make_run(tiny.make_config(), "run")
     run.train(last_stage=0)

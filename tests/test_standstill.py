@@ -40,8 +40,12 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Seconds:
         (60.0, 5.9, 0.0),  # stopped
     ],
 )
-def test_what_counts_as_a_stop(wall: float, computed: float, charged: float, passes: Seconds) -> None:
-    """Oracle: the rule: more than two seconds between two readings, of which less than a tenth was computed."""
+def test_what_counts_as_a_stop(
+    wall: float, computed: float, charged: float, passes: Seconds
+) -> None:
+    """Oracle: the rule: more than two seconds between two readings, of which less than a tenth was
+    computed.
+    """
     clock = Clock(Budget(unit="seconds", amount=10.0), 0, World(0, 1, CPU))
     clock.start()
     passes(wall, computed)

@@ -42,18 +42,27 @@ from tests.support.thorough import these_of
 
 
 def published(folder: Path, kind: str, **config: Any) -> Path:
-    """A model with a tokenizer of its own: GPT-2's one special token comes last, RoBERTa's five come first and last."""
+    """A model with a tokenizer of its own: GPT-2's one special token comes last, RoBERTa's five
+    come first and last.
+    """
     torch.manual_seed(0)
     special = {
         "gpt": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
-        "bert": {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "mask_token": "<mask>"},
+        "bert": {
+            "bos_token": "<s>",
+            "pad_token": "<pad>",
+            "eos_token": "</s>",
+            "mask_token": "<mask>",
+        },
     }[kind]
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     first = ["<s>", "<pad>", "</s>", "<unk>"] if kind == "bert" else []
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=first, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=first, initial_alphabet=alphabet, show_progress=False
+    )
     bpe.train_from_iterator([(Path(json.__file__)).read_text()], trainer)
     bpe.add_special_tokens(["<mask>" if kind == "bert" else "<|endoftext|>"])
     PreTrainedTokenizerFast(tokenizer_object=bpe, **special).save_pretrained(folder)
@@ -65,7 +74,12 @@ def published(folder: Path, kind: str, **config: Any) -> Path:
             GPT2Config(vocab_size=rows, bos_token_id=end, eos_token_id=end, **sizes | config)
         ).save_pretrained(folder)
     else:
-        sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 128}
+        sizes = {
+            "num_hidden_layers": 1,
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "intermediate_size": 128,
+        }
         sizes |= {"max_position_embeddings": 42, "type_vocab_size": 1}
         RobertaForMaskedLM(RobertaConfig(vocab_size=rows, **sizes | config)).save_pretrained(folder)
     return folder
@@ -88,20 +102,26 @@ STARTED = ["naive", "elle", "elle_exact", "ewc", "agem", "pnn", "lora", "er_larg
     ],
 )
 def test_methods_begin_with_the_model(tmp_path: Path, method: str, kind: str) -> None:
-    """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are loaded back."""
+    """Oracles: the untouched model's own perplexity in the records; the sizes asked for; models are
+    loaded back.
+    """
     start = published(tmp_path / "start", kind)
     tiny = TinyRuns(method, methods.build, tmp_path)
     run = tiny.make_run(config_of(method, start, ladder=LARGER), "store")
     run.train()
     records = load_runs(run.store.root, "conformance")[0]
     assert run.config.start
-    untouched = measure_perplexities(load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE)
+    untouched = measure_perplexities(
+        load_start(run.config.start, run.corpus.vocabulary), run.stream, ALONE
+    )
     assert records.start.perplexity == pytest.approx(untouched)
     head = find_header(records.stages[-1])
     grown = method in ("elle", "elle_exact", "er_large", "scratch")
     assert (head.layers, head.hidden_size) == ((3, 64) if grown else (1, 32))
     last = load(run.store.stage_folder(run.keys[-1]) / "model")
-    assert measure_perplexities(last, run.stream, ALONE) == pytest.approx(records.matrix[-1].perplexity, rel=1e-6)
+    assert measure_perplexities(last, run.stream, ALONE) == pytest.approx(
+        records.matrix[-1].perplexity, rel=1e-6
+    )
     first = run.store.stage_folder(run.keys[0]) / "model"
     assert not run.config.tokenizer_note  # none is trained, so no domain changes it
     tokenizer = AutoTokenizer.from_pretrained(first)
@@ -118,8 +138,12 @@ def test_a_study_holds_what_the_untouched_model_measured(tmp_path: Path) -> None
     suite = load_suite("demo").model_copy(update={"name": run.config.suite})
     study.collect(suite, [run.config], run.store.root, tmp_path / "study", methods.build)
     places = run.store.root, study.unpack(tmp_path / "study", tmp_path / "unpacked").root
-    [measured], [held] = ([records.start for records in load_runs(place, suite.name)] for place in places)
-    assert held == measured and set(held.perplexity) >= {domain.name for domain in run.config.domains}
+    [measured], [held] = (
+        [records.start for records in load_runs(place, suite.name)] for place in places
+    )
+    assert held == measured and set(held.perplexity) >= {
+        domain.name for domain in run.config.domains
+    }
 
 
 def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path) -> None:
@@ -136,7 +160,9 @@ def test_the_untouched_models_perplexity_is_that_of_transformers(tmp_path: Path)
     expected = math.exp(cross_entropy(logits.flatten(0, 1), rows.flatten()))
     assert run.config.start
     model = load_start(run.config.start, run.corpus.vocabulary)
-    assert measure_perplexities(model, run.stream, ALONE)["json"] == pytest.approx(expected, rel=1e-6)
+    assert measure_perplexities(model, run.stream, ALONE)["json"] == pytest.approx(
+        expected, rel=1e-6
+    )
     assert (run.corpus.domains[0].train == end).any()
 
 
@@ -145,7 +171,9 @@ def test_the_key_holds_the_model_and_not_where_it_lies(tmp_path: Path) -> None:
     tiny = TinyRuns("naive", methods.build, tmp_path)
     here, there = (published(tmp_path / name, "gpt") for name in ("here", "there"))
     other = published(tmp_path / "other", "gpt", n_layer=2)
-    first, same, different = (tiny.make_run(config_of("naive", folder), "store") for folder in (here, there, other))
+    first, same, different = (
+        tiny.make_run(config_of("naive", folder), "store") for folder in (here, there, other)
+    )
     assert first.keys == same.keys and first.config.id == same.config.id
     assert not set(first.keys) & set(different.keys) and first.config.id != different.config.id
 
@@ -158,7 +186,9 @@ def flip(file: Path) -> None:
 
 
 def test_a_start_model_that_changed_since_the_plan_is_not_trained_on(tmp_path: Path) -> None:
-    """Oracle: one bit of its weights, which no library minds; put back, it is the model that was planned with."""
+    """Oracle: one bit of its weights, which no library minds; put back, it is the model that was
+    planned with.
+    """
     folder = published(tmp_path / "start", "gpt")
     start = config_of("naive", folder).start
     assert start
@@ -182,7 +212,9 @@ def test_a_start_model_that_changed_since_the_plan_is_not_trained_on(tmp_path: P
 def test_what_cannot_be_started_from_is_said_before_anything_is_trained(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    """By hand: one change of config.json makes a model that this suite cannot begin with; the message must say why."""
+    """By hand: one change of config.json makes a model that this suite cannot begin with; the
+    message must say why.
+    """
     folder = published(tmp_path / "start", "gpt")
     content = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(content | change))
@@ -195,7 +227,9 @@ def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_pa
     """Oracle: growth, which refuses a width that would part them."""
     model = network(family, width=32, max_position_embeddings=42)
     model.save_pretrained(tmp_path / "start")
-    ladder = config_of("elle", tmp_path / "start", ladder=[{"layers": 2, "hidden_size": 40}] * 2).model.ladder
+    ladder = config_of(
+        "elle", tmp_path / "start", ladder=[{"layers": 2, "hidden_size": 40}] * 2
+    ).model.ladder
     assert [size.hidden_size for size in ladder] == [32, 40, 40]
     assert grow(model, 2, ladder[1].hidden_size)[0].config.hidden_size == 40
     with pytest.raises(ConfigError, match="multiples of 8"):
@@ -205,7 +239,9 @@ def test_growing_starts_keep_heads_that_share_a_key_together(family: str, tmp_pa
 
 
 def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
-    """By hand: no such folder, two sizes that the model cannot grow to, `revision` without `start`, no ladder."""
+    """By hand: no such folder, two sizes that the model cannot grow to, `revision` without `start`,
+    no ladder.
+    """
     folder = published(tmp_path / "start", "gpt")
     with pytest.raises(ConfigError, match="no such folder"):
         config_of("naive", tmp_path / "nothing")
@@ -219,26 +255,48 @@ def test_other_mistakes_are_said_too(tmp_path: Path) -> None:
         Model()
 
 
-def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_trained(tmp_path: Path, capsys: Any) -> None:
-    """Oracle: the tokenizer's largest id, by its library; one line, exit code 2, and no model or record."""
+def test_a_vocabulary_that_does_not_fit_is_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: Any
+) -> None:
+    """Oracle: the tokenizer's largest id, by its library; one line, exit code 2, and no model or
+    record.
+    """
     folder = published(tmp_path / "start", "gpt")
     largest = max(AutoTokenizer.from_pretrained(folder).get_vocab().values())
     content = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(content | {"vocab_size": largest}))
     runs = tmp_path / "runs"
-    words = [str(tiny_suite.write(tmp_path)), "--set", f'model.start="{folder}"', "--set", "model.ladder=[]"]
+    words = [
+        str(tiny_suite.write(tmp_path)),
+        "--set",
+        f'model.start="{folder}"',
+        "--set",
+        "model.ladder=[]",
+    ]
     for command in ("prepare", "run"):
         assert run_all.main([command, *words, "--runs", str(runs)]) == 2
         error = capsys.readouterr().err
         assert f" {largest}, " in error and f" {largest} rows" in error
-        assert len(error.splitlines()) == 1 and not (runs / "stages").exists() and not (runs / "starts").exists()
+        assert (
+            len(error.splitlines()) == 1
+            and not (runs / "stages").exists()
+            and not (runs / "starts").exists()
+        )
 
 
 def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Oracle: what a stand-in for it was asked; jobs find the copy, which is known by its commit, without a network."""
+    """Oracle: what a stand-in for it was asked; jobs find the copy, which is known by its commit,
+    without a network.
+    """
     copy, fetched, offline = tmp_path / "snapshots" / "c0ffee", [], True
 
-    def hub(name: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool = False) -> str:
+    def hub(
+        name: str,
+        *,
+        revision: str | None,
+        allow_patterns: list[str],
+        local_files_only: bool = False,
+    ) -> str:
         if not local_files_only:
             fetched.append((name, revision, offline))
             if offline:
@@ -249,7 +307,9 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return str(copy)
 
     monkeypatch.setattr("benchmark.models.start_model.snapshot_download", hub)
-    with pytest.raises(ConfigError, match=r"'me/base', revision 'v1' .*OSError.*`run_all\.py prepare`"):
+    with pytest.raises(
+        ConfigError, match=r"'me/base', revision 'v1' .*OSError.*`run_all\.py prepare`"
+    ):
         config_of("naive", Path("me/base"), revision="v1")
     offline = False
     first = config_of("naive", Path("me/base"), revision="v1")

@@ -9,20 +9,29 @@ from tests.support.synthetic import load, study
 
 
 def test_a_start_model_stands_in_tables_and_forgetting_counts_from_it(tmp_path):
-    """Oracle: by hand from made-up measurements of it: 10, 20, 40, ... on the domains, 44 on the probe, then 55."""
+    """Oracle: by hand from made-up measurements of it: 10, 20, 40, ... on the domains, 44 on the
+    probe, then 55.
+    """
     data = study(tmp_path, seeds=2)
     for run in data.runs:
         run.line.probes = [Titled("wiki", "Wiki")]
         run.line.config["model"]["start"] = "/models/base"
         known = {domain.name: 10.0 * 2**i for i, domain in enumerate(run.domains)} | {"wiki": 44.0}
         run.start = Measured(known, dict.fromkeys(known, 2.0))
-        for line in (line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)):
+        for line in (
+            line for lines in run.stages for line in lines if isinstance(line, EvaluationLine)
+        ):
             line.perplexity["wiki"], line.bits_per_byte["wiki"] = 55.0, 1.0
     main = load("main_pretraining").build(data)
     row = next(row for row in main.blocks[0].rows if row.label == "Start model, untouched")
-    assert not row.competes and [cell.values for cell in row.cells[1:3]] == [(pytest.approx(200**0.5),), ()]
+    assert not row.competes and [cell.values for cell in row.cells[1:3]] == [
+        (pytest.approx(200**0.5),),
+        (),
+    ]
     [note] = (note for note in main.notes if "Probe" in note)
-    assert note.startswith("Probe Wiki, perplexity after the last domain: Start model 44.00, Naive 55.00, ")
+    assert note.startswith(
+        "Probe Wiki, perplexity after the last domain: Start model 44.00, Naive 55.00, "
+    )
     table = load("lifelong_metrics").build(data)
     assert table.columns[-1].group == "Nats above the start model"
     rows = {row.label: [cell.values for cell in row.cells] for row in table.blocks[0].rows}

@@ -1,4 +1,6 @@
-"""What commands import before they answer. Oracle: the rule that whoever only asks waits for nothing that computes."""
+"""What commands import before they answer. Oracle: the rule that whoever only asks waits for
+nothing that computes.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,24 @@ import pytest
 from tests.support.suite_folder import SuiteFolder, write_texts
 
 ROOT = Path(__file__).parent.parent
-COMPUTES = {"torch", "transformers", "sklearn", "scipy", "pandas", "matplotlib", "joblib", "submitit"}
+COMPUTES = {
+    "torch",
+    "transformers",
+    "sklearn",
+    "scipy",
+    "pandas",
+    "matplotlib",
+    "joblib",
+    "submitit",
+}
 
 
 def heavy(code: str, *arguments: str) -> set[str]:
     """What of COMPUTES a fresh interpreter has imported after this code."""
     code += "\nimport sys; print('\\n', *sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True
+    )
     assert not done.returncode, done.stderr
     imported = done.stderr.rpartition("\n ")[2].split()
     assert "sys" in imported
@@ -39,18 +52,24 @@ def test_help_imports_no_settings() -> None:
 
 
 def test_a_python_without_packages_is_told_which_has_them(tmp_path) -> None:
-    """Oracle: Python's -S, which leaves installed packages out, in a copy that nobody installed: one line."""
+    """Oracle: Python's -S, which leaves installed packages out, in a copy that nobody installed:
+    one line.
+    """
     shutil.copytree(ROOT / "benchmark", tmp_path / "benchmark")
     shutil.copy(ROOT / "run_all.py", tmp_path)
     command = [sys.executable, "-S", "run_all.py", "status"]
     done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith(f"error: {sys.executable} has no package ")
+    assert done.returncode == 2 and done.stderr.startswith(
+        f"error: {sys.executable} has no package "
+    )
     assert ".venv/bin/python run_all.py" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> SuiteFolder:
-    """Two runs are trained and share a stage, one is not; the text is tokenised, so that real keys are needed."""
+    """Two runs are trained and share a stage, one is not; the text is tokenised, so that real keys
+    are needed.
+    """
     folder = tmp_path_factory.mktemp("startup")
     write_texts(folder)
     tiny = SuiteFolder(folder / "tiny", folder).write(
@@ -61,7 +80,9 @@ def tiny(tmp_path_factory) -> SuiteFolder:
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["run", "--dry-run"], ["run", "--dry-run", "--executor", "slurm"]], ids=" ".join
+    "command",
+    [["status"], ["run", "--dry-run"], ["run", "--dry-run", "--executor", "slurm"]],
+    ids=" ".join,
 )
 def test_plans_wait_for_nothing(tiny: SuiteFolder, command: list[str]) -> None:
     tables = 'tables=["representational_similarity", "main_downstream"]'
@@ -98,7 +119,9 @@ def assert_opened_once(opened: Counter[Path], tiny: SuiteFolder, files: int) -> 
 
 
 @pytest.mark.parametrize("command", [["status"], ["run", "--dry-run"], ["report"]], ids=" ".join)
-def test_each_file_of_records_is_opened_once(tiny: SuiteFolder, command: list[str], opened: Counter[Path]) -> None:
+def test_each_file_of_records_is_opened_once(
+    tiny: SuiteFolder, command: list[str], opened: Counter[Path]
+) -> None:
     """A stage that runs share is read once, too. Oracle: a count of the calls that open a file."""
     assert tiny.call(*command) == 0
     assert_opened_once(opened, tiny, files=5)

@@ -13,7 +13,14 @@ import methods
 from benchmark import records
 from benchmark.downstream.tasks import make_score_key
 from benchmark.jobs.state import RunState, StageState, Survey, read_scores
-from benchmark.jobs.status import _describe_run, describe_suite, describe_sweep, measure_progress, name_next_step, show
+from benchmark.jobs.status import (
+    _describe_run,
+    describe_suite,
+    describe_sweep,
+    measure_progress,
+    name_next_step,
+    show,
+)
 from benchmark.settings.load import load_suite
 from benchmark.store import Store
 from benchmark.training.identity import Identities, name_further_seeds
@@ -29,9 +36,18 @@ def stage(ap: float, seconds: float) -> StageState:
 
 
 def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
-    """Runs under a budget of 10 and 30 steps, by row: state, share of the stage in progress, finished stages."""
-    domains = [{"name": "python", "packages": ["stdlib"]}, {"name": "scipy", "title": "SciPy", "packages": ["scipy"]}]
-    changes = {"domains": domains, "tasks": [], "model.ladder": [{"layers": 1, "hidden_size": 32}] * 2}
+    """Runs under a budget of 10 and 30 steps, by row: state, share of the stage in progress,
+    finished stages.
+    """
+    domains = [
+        {"name": "python", "packages": ["stdlib"]},
+        {"name": "scipy", "title": "SciPy", "packages": ["scipy"]},
+    ]
+    changes = {
+        "domains": domains,
+        "tasks": [],
+        "model.ladder": [{"layers": 1, "hidden_size": 32}] * 2,
+    }
     suite = load_suite("demo", {**changes, "budget.unit": "steps", "budget.amount": [10.0, 30.0]})
     runs = {run.row: run for run in methods.list_runs(suite)}
     return [
@@ -42,15 +58,21 @@ def states(**how: tuple[Any, float, list[StageState]]) -> list[RunState]:
 
 def test_what_is_charged_is_in_the_budgets_unit() -> None:
     """Oracle: by hand: 10 and 30 steps, whatever seconds they took."""
-    ended = [StageState(done=True, charged={"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)]
+    ended = [
+        StageState(done=True, charged={"steps": steps, "seconds": 99.0}) for steps in (10.0, 30.0)
+    ]
     assert "40 steps" in _describe_run(states(Naive=("done", 0.0, ended))[0])
 
 
 def test_the_line_says_how_far_a_sweep_is() -> None:
-    """Oracle: by hand. Five stages, of which two and a half are trained; a step took 2 s; one run at a time."""
+    """Oracle: by hand. Five stages, of which two and a half are trained; a step took 2 s; one run
+    at a time.
+    """
     short = stage(50.0, 20.0)
     two = stage(40.0, 60.0)
-    every = states(Naive=("done", 0.0, [short, two]), ER=("running", 0.5, [short]), ELLE=("todo", 0.0, []))
+    every = states(
+        Naive=("done", 0.0, [short, two]), ER=("running", 0.5, [short]), ELLE=("todo", 0.0, [])
+    )
     assert measure_progress(every) == pytest.approx((2.5 / 5, 15 * 2 + 40 * 2))
     assert re.match("3 runs, 1 done, 1 running, 1 todo; 50% .* 1:50 ", describe_sweep(every))
     slower = stage(40.0, 120.0)
@@ -60,13 +82,23 @@ def test_the_line_says_how_far_a_sweep_is() -> None:
         ELLE=("running", 0.0, [short]),
         ER=("running", 0.0, [short]),
     )
-    # 30 steps each, two at a time, at the pace of five stages: three of 10 steps in 20 s, 30 in 60 s, and 30 in 120 s
-    assert measure_progress(every)[1] == pytest.approx((30 + 30) * (3 * 20 + 60 + 120) / (3 * 10 + 30 + 30) / 2)
+    # 30 steps each, two at a time, at the pace of five stages: three of 10 steps in 20 s, 30 in 60
+    # s, and 30 in 120 s
+    assert measure_progress(every)[1] == pytest.approx(
+        (30 + 30) * (3 * 20 + 60 + 120) / (3 * 10 + 30 + 30) / 2
+    )
 
 
 def test_a_score_of_other_settings_is_still_to_come(tmp_path) -> None:
     """Oracle: the score's own key, which holds the learning rate."""
-    task = {"name": "toy", "domain": "python", "train": "a", "dev": "b", "test": "c", "learning_rate": 1e-3}
+    task = {
+        "name": "toy",
+        "domain": "python",
+        "train": "a",
+        "dev": "b",
+        "test": "c",
+        "learning_rate": 1e-3,
+    }
     how = {"finetuning.how": ["finetune"]}
     suite, store = load_suite("demo", {"tasks": [task], **how}), Store(tmp_path)
     key = make_score_key("m1", suite.tasks[0], "data", suite.finetuning, "none", 0)
@@ -99,8 +131,12 @@ def survey(tmp_path) -> Survey:
     return survey
 
 
-def test_watch_says_what_is_under_way_until_all_is_over(survey: Survey, monkeypatch, capsys) -> None:
-    """Oracle: by hand: two looks of the run that runs, each on an empty screen, then all runs and what is next."""
+def test_watch_says_what_is_under_way_until_all_is_over(
+    survey: Survey, monkeypatch, capsys
+) -> None:
+    """Oracle: by hand: two looks of the run that runs, each on an empty screen, then all runs and
+    what is next.
+    """
     [begun, later], empty = survey.read_states(), "\033[H\033[2J"
     later = replace(later, state="todo")
     over = [replace(begun, state="done"), replace(later, state="done")]
@@ -110,14 +146,20 @@ def test_watch_says_what_is_under_way_until_all_is_over(survey: Survey, monkeypa
     assert show(survey, True, lambda seconds: None) == 0
     before, first, last = capsys.readouterr().out.split(empty)
     assert before == "" and last.startswith(first)
-    assert "1 running" in first and "naive-s0" in first and "er-s0" not in first and "next:" not in first
+    assert (
+        "1 running" in first
+        and "naive-s0" in first
+        and "er-s0" not in first
+        and "next:" not in first
+    )
     last = last.removeprefix(first)
     assert "2 done" in last and "naive-s0" not in last and "next: `python run_all.py" in last
 
 
 def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> None:
-    """Oracle: by hand: of four runs of a row two are done, with a mean AP of 20, and two failed for the same reason;
-    nothing to say of one that was never begun."""
+    """Oracle: by hand: of four runs of a row two are done, with a mean AP of 20, and two failed for
+    the same reason; nothing to say of one that was never begun.
+    """
     [first, other] = survey.read_states()
     runs = [replace(first, state="done", stages=(stage(ap, 1.0),)) for ap in (15.0, 25.0)]
     runs += [replace(first, state="failed", detail="out of luck", stages=())] * 2
@@ -145,17 +187,28 @@ def test_each_row_has_a_line_and_each_run_that_is_not_done(survey: Survey) -> No
 )
 def test_what_is_next_does_something(survey: Survey, kinds: tuple[Any, Any], does: str) -> None:
     """Oracle: the rule: `run` leaves out what failed, unless --retry-failed asks for it."""
-    runs = [replace(run, state=kind, prepared=True) for run, kind in zip(survey.read_states(), kinds, strict=True)]
+    runs = [
+        replace(run, state=kind, prepared=True)
+        for run, kind in zip(survey.read_states(), kinds, strict=True)
+    ]
     assert does in name_next_step(survey, runs)
 
 
 def test_seeds_that_are_not_shown_are_named(survey: Survey) -> None:
-    """Oracle: by hand: of the same runs those of seed 3 ended, of seed 4 one began, of 5 one is of another suite."""
+    """Oracle: by hand: of the same runs those of seed 3 ended, of seed 4 one began, of 5 one is of
+    another suite.
+    """
     survey.store.root.mkdir()
     survey.store.archive_mark.touch()
     naive, er = survey.configs
     other = naive.model_copy(update={"options": {"x": 1}})
-    for config, seed, kinds in ((naive, 3, 2), (er, 3, 2), (naive, 4, 1), (other, 5, 2), (er, 0, 2)):
+    for config, seed, kinds in (
+        (naive, 3, 2),
+        (er, 3, 2),
+        (naive, 4, 1),
+        (other, 5, 2),
+        (er, 0, 2),
+    ):
         run = config.model_copy(update={"seed": seed})
         line = structs.replace(run.describe(), stages=["key"])
         for each in (line, records.EndedLine())[:kinds]:

@@ -20,7 +20,9 @@ def tiny(tmp_path, texts) -> SuiteFolder:
 def test_what_fails_before_a_first_stage_is_told_and_tried_again(
     tiny: SuiteFolder, monkeypatch, capsys, place: str
 ) -> None:
-    """Oracle: as of what fails in a stage: the state, its reason, and the words for what tries it again."""
+    """Oracle: as of what fails in a stage: the state, its reason, and the words for what tries it
+    again.
+    """
 
     def fails(*_: object, **__: object) -> None:
         raise MemoryError("no room")
@@ -36,12 +38,18 @@ def test_what_fails_before_a_first_stage_is_told_and_tried_again(
     assert "1 failed" in said and str(file.parent) in said and "no room" in file.read_text()
     assert tiny.call("status") == 1
     told = capsys.readouterr().out
-    assert re.search("naive-s0 +failed", told) and "MemoryError: no room" in told and "--retry-failed` tries" in told
+    assert (
+        re.search("naive-s0 +failed", told)
+        and "MemoryError: no room" in told
+        and "--retry-failed` tries" in told
+    )
     assert tiny.call("run", "--retry-failed") == 0
     assert tiny.states()["Naive"].state == "done"
 
 
-def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(tiny: SuiteFolder, monkeypatch) -> None:
+def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(
+    tiny: SuiteFolder, monkeypatch
+) -> None:
     """Oracle: as in a stage: the run may be the other's by now, and has not failed."""
 
     def loses(*_: object, **__: object) -> None:

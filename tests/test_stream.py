@@ -1,4 +1,6 @@
-"""Batches: exact counts, the right domains, masks, and that they are functions of (seed, stage, phase, step, row)."""
+"""Batches: exact counts, the right domains, masks, and that they are functions of (seed, stage,
+phase, step, row).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from benchmark.training.method import Phase
 from benchmark.training.stream import Stream
 from tests.support.texts import draw, tiny_corpus
 
-DATA = Data(sequence_length=18, memory_tokens=160)  # rows of 16 text tokens, 10 rows of memory a domain
+DATA = Data(
+    sequence_length=18, memory_tokens=160
+)  # rows of 16 text tokens, 10 rows of memory a domain
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +32,9 @@ def corpus():
 
 
 def test_shuffled_is_a_permutation() -> None:
-    """Oracle: the images of range(n) are range(n) in another order, for sizes around powers of four."""
+    """Oracle: the images of range(n) are range(n) in another order, for sizes around powers of
+    four.
+    """
     for size in (1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 1000):
         image = shuffle(np.arange(size), size, 7)
         assert sorted(image) == list(range(size))
@@ -36,21 +42,30 @@ def test_shuffled_is_a_permutation() -> None:
 
 
 def test_random_numbers_stay_the_same() -> None:
-    """What was trained hangs on them. Oracle: what the first version gave, which took all counters for arrays; and that
-    a number is an array of one, wherever it stands among the counters, negative or beyond 32 bits too."""
+    """What was trained hangs on them. Oracle: what the first version gave, which took all counters
+    for arrays; and that a number is an array of one, wherever it stands among the counters,
+    negative or beyond 32 bits too.
+    """
     assert list(draw_bits(3, 1, 0, 2, np.arange(2))) == [9280051629230105959, 13419328740998678981]
     assert int(draw_bits(7, 5000)) == 13925461807964534033
     assert list(shuffle(np.arange(6), 1000, 3, 1, 0, 2)) == [58, 753, 119, 836, 291, 188]
     assert list(draw_uniform(-1, 2**40, np.arange(2))) == [0.6071589704128798, 0.9567672253060227]
     rows = np.arange(5)
     for counters in ((4, -7, 2**40, rows), (4, rows, -7), (2**63 + 1, 5)):
-        as_arrays = [np.array([counter]) if isinstance(counter, int) else counter for counter in counters]
+        as_arrays = [
+            np.array([counter]) if isinstance(counter, int) else counter for counter in counters
+        ]
         assert (np.ravel(draw_bits(*counters)) == draw_bits(*as_arrays)).all()
 
 
 @pytest.mark.parametrize(
     ("share", "batch_size", "what"),
-    [(0.1, 5, "none"), (0.05, 10, "none"), (0.95, 6, "all"), (0.5, 1, "none")],  # round(0.5) is 0, round(9.5) 10
+    [
+        (0.1, 5, "none"),
+        (0.05, 10, "none"),
+        (0.95, 6, "all"),
+        (0.5, 1, "none"),
+    ],  # round(0.5) is 0, round(9.5) 10
 )
 def test_a_share_that_no_batch_can_hold(share: float, batch_size: int, what: str) -> None:
     """Oracle: rounding by hand; twenty times the rows hold it."""
@@ -60,7 +75,9 @@ def test_a_share_that_no_batch_can_hold(share: float, batch_size: int, what: str
 
 
 def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corpus) -> None:
-    """Oracle: 2000 draws of two domains lie within five standard errors of half; only ten blocks of each are seen."""
+    """Oracle: 2000 draws of two domains lie within five standard errors of half; only ten blocks of
+    each are seen.
+    """
     stream = Stream(corpus, DATA, masked=False, seed=0)
     batch = draw(stream, 2, Phase("recover", memory=1.0), 0, 0, 2000, range(2000))
     assert abs((batch.domains == 0).sum() - 1000) < 5 * 500**0.5
@@ -70,10 +87,14 @@ def test_memory_is_uniform_over_earlier_domains_and_stays_in_the_sub_sample(corp
 
 
 def test_the_sub_sample_of_a_run(corpus) -> None:
-    """Oracle: ten blocks of each domain, the same in two runs that share them, others in two that draw their own."""
+    """Oracle: ten blocks of each domain, the same in two runs that share them, others in two that
+    draw their own.
+    """
 
     def remembered(memory_seed: str, seed: int, stage: int) -> set[tuple[int, ...]]:
-        stream = Stream(corpus, DATA.model_copy(update={"memory_seed": memory_seed}), masked=False, seed=seed)
+        stream = Stream(
+            corpus, DATA.model_copy(update={"memory_seed": memory_seed}), masked=False, seed=seed
+        )
         batch = draw(stream, stage, Phase("recover", memory=1.0), 0, 0, 1000, range(1000))
         return {tuple(row) for row in batch.targets[batch.domains == 0].tolist()}
 
@@ -92,7 +113,9 @@ def test_weights_steer_the_replay(corpus) -> None:
 
 
 def test_an_epoch_sees_every_block_once(corpus) -> None:
-    """Oracle: the rows of one pass over a domain are its blocks, each once; the next pass has another order."""
+    """Oracle: the rows of one pass over a domain are its blocks, each once; the next pass has
+    another order.
+    """
     stream = Stream(corpus, DATA, masked=False, seed=0)
     blocks = stream.blocks[0]
     first = draw(stream, 0, Phase("adapt"), 0, 0, blocks, range(blocks)).targets
@@ -102,10 +125,14 @@ def test_an_epoch_sees_every_block_once(corpus) -> None:
     assert first.tolist() != second.tolist()
 
 
-@pytest.mark.parametrize(("masked", "expected"), [(False, "4d74edbd4596533c"), (True, "cdf7a9155868af91")])
+@pytest.mark.parametrize(
+    ("masked", "expected"), [(False, "4d74edbd4596533c"), (True, "cdf7a9155868af91")]
+)
 def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
-    """What was trained hangs on them. Oracle: a hash of what the first version gave, which shuffled each row anew and
-    read it from the file; steps in the middle of epochs and of what is shuffled at once, at their ends, and again."""
+    """What was trained hangs on them. Oracle: a hash of what the first version gave, which shuffled
+    each row anew and read it from the file; steps in the middle of epochs and of what is shuffled
+    at once, at their ends, and again.
+    """
     stream, seen = Stream(corpus, DATA, masked, seed=5), hashlib.sha256()
     domains: tuple[Literal["new", "previous", "seen"], ...] = ("new", "previous", "seen")
     batches = [
@@ -121,7 +148,9 @@ def test_batches_stay_the_same(corpus, masked: bool, expected: str) -> None:
 
 
 def test_masks(corpus) -> None:
-    """Oracle: BERT's recipe: round(0.15 N) positions a row, of these 80% <mask>, 10% random, 10% kept."""
+    """Oracle: BERT's recipe: round(0.15 N) positions a row, of these 80% <mask>, 10% random, 10%
+    kept.
+    """
     data = replace_length(DATA, 102)
     stream = Stream(corpus, data, masked=True, seed=0)
     batch = draw(stream, 0, Phase("adapt"), 0, 0, 500, range(500))
@@ -137,14 +166,18 @@ def test_masks(corpus) -> None:
 
 
 def test_gpt_predicts_every_text_token(corpus) -> None:
-    """Identity: a decoder's targets are its row without the first token, at 16 positions in their order."""
+    """Identity: a decoder's targets are its row without the first token, at 16 positions in their
+    order.
+    """
     batch = draw(Stream(corpus, DATA, masked=False, seed=0), 0, Phase("adapt"), 0, 0, 3, range(3))
     assert torch.equal(batch.tokens[:, 1:], batch.targets)
     assert torch.equal(batch.positions, torch.arange(16).expand(3, 16))
 
 
 def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
-    """Identity: another seed reads the same batch, and the second of two processes every other row of it."""
+    """Identity: another seed reads the same batch, and the second of two processes every other row
+    of it.
+    """
     first, second = (Stream(corpus, DATA, masked=True, seed=seed) for seed in (0, 9))
     whole = next(first.read_validation(1, rows=6))
     assert batches_equal(whole, next(second.read_validation(1, rows=6)))
@@ -153,21 +186,27 @@ def test_validation_masks_do_not_depend_on_seed_or_process(corpus) -> None:
 
 
 def test_unions(corpus) -> None:
-    """By hand: in the second stage the domains seen are the first two of three, and 300 rows hold both."""
+    """By hand: in the second stage the domains seen are the first two of three, and 300 rows hold
+    both.
+    """
     stream = Stream(corpus, DATA, masked=False, seed=0)
     seen = draw(stream, 1, Phase("joint", domain="seen"), 0, 0, 300, range(300))
     assert set(seen.domains.tolist()) == {0, 1}
 
 
 def test_too_little_text(corpus) -> None:
-    """By hand: 100 tokens of validation text are less than a row of 398, 400 columns without `<s>` and a prompt."""
+    """By hand: 100 tokens of validation text are less than a row of 398, 400 columns without `<s>`
+    and a prompt.
+    """
     with pytest.raises(ConfigError, match="less .*row of 398"):
         Stream(corpus, Data(sequence_length=400), masked=False, seed=0)
 
 
 def batches_equal(a: Batch, b: Batch) -> bool:
     return (
-        torch.equal(a.tokens, b.tokens) and torch.equal(a.positions, b.positions) and torch.equal(a.targets, b.targets)
+        torch.equal(a.tokens, b.tokens)
+        and torch.equal(a.positions, b.positions)
+        and torch.equal(a.targets, b.targets)
     )
 
 

@@ -1,4 +1,6 @@
-"""The README's table and the study's write-up: tables are the reports', on whichever page, claims the records'."""
+"""The README's table and the study's write-up: tables are the reports', on whichever page, claims
+the records'.
+"""
 
 from __future__ import annotations
 
@@ -19,47 +21,74 @@ ROOT = Path(__file__).parent.parent
 
 
 def table(*heads: str) -> dict[str, list[str]]:
-    """The table of the README or docs/ with these heads: the cells of each line by its first one, without bold."""
+    """The table of the README or docs/ with these heads: the cells of each line by its first one,
+    without bold.
+    """
     tables = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for text in re.findall(r"(?:^\|.*\n?)+", page.read_text("utf-8"), re.M):
-            lines = [[cell.strip().replace("**", "") for cell in line[1:-1].split("|")] for line in text.splitlines()]
+            lines = [
+                [cell.strip().replace("**", "") for cell in line[1:-1].split("|")]
+                for line in text.splitlines()
+            ]
             tables += [lines[2:]] if lines[0] == [*heads] else []
     assert len(tables) == 1, f"{len(tables)} tables with the heads {heads}"
     return {name: cells for name, *cells in tables[0]}
 
 
 def test_the_demo() -> None:
-    """Oracle: the report of results/demo, to the digits shown, the highest AP first; six rows in the picture."""
-    cells = csv.DictReader((ROOT / "results/demo/report/demo/main_pretraining.csv").read_text("utf-8").splitlines())
+    """Oracle: the report of results/demo, to the digits shown, the highest AP first; six rows in
+    the picture.
+    """
+    cells = csv.DictReader(
+        (ROOT / "results/demo/report/demo/main_pretraining.csv").read_text("utf-8").splitlines()
+    )
     expected: dict[str, list[float]] = {}
     for cell in cells:
         if cell["group"] == "torch" and "Unigram" not in cell["Method"]:
             expected.setdefault(cell["Method"], []).append(float(cell["mean"]))
     shown = table("Method", "AP", "AP⁺")
     assert shown.keys() == expected.keys()
-    assert all(list(map(float, shown[row])) == pytest.approx(expected[row], abs=0.0501) for row in shown)
+    assert all(
+        list(map(float, shown[row])) == pytest.approx(expected[row], abs=0.0501) for row in shown
+    )
     assert list(shown) == sorted(shown, key=lambda row: -float(shown[row][0]))
     [place] = re.findall(r'<img .*src="(.*?)"', (ROOT / "README.md").read_text("utf-8"))
     with Image.open(ROOT / place) as picture:
-        named = dict(re.findall(r"[,:] ([A-Z][^,]*?) ([\d.]+)(?=, |\. )", picture.info["Description"]))
-    assert len(named) == 6 and all(float(named[row]) == pytest.approx(expected[row][0], abs=0.0501) for row in named)
+        named = dict(
+            re.findall(r"[,:] ([A-Z][^,]*?) ([\d.]+)(?=, |\. )", picture.info["Description"])
+        )
+    assert len(named) == 6 and all(
+        float(named[row]) == pytest.approx(expected[row][0], abs=0.0501) for row in named
+    )
 
 
 def test_the_maps_comparisons() -> None:
-    """Oracle: scipy's paired t test on logarithms; the other budget's one comparison doubles the smaller p (Holm)."""
+    """Oracle: scipy's paired t test on logarithms; the other budget's one comparison doubles the
+    smaller p (Holm).
+    """
     script = runpy.run_path(str(ROOT / "results" / "small_models_begun_well" / "compare_rows.py"))
     full, sixteenth = "ELLE (exact), to 57k", "ELLE, to 113k"
     ap = pd.DataFrame({full: [50.0, 52.0, 51.0], "ER, 57k from the start": [55.0, 58.0, 55.5]})
     other = pd.DataFrame({sixteenth: [90.0, 95.0], "ER, 113k from the start": [90.0, 94.0]})
 
     def study_of(aps: pd.DataFrame) -> Any:
-        ends = aps.rename_axis("seed").melt(ignore_index=False, var_name="row", value_name="ap").reset_index()
-        return SimpleNamespace(ends=ends.assign(stage=4), suites=["map"], compute_text_variance=lambda *asked: 0.0)
+        ends = (
+            aps.rename_axis("seed")
+            .melt(ignore_index=False, var_name="row", value_name="ap")
+            .reset_index()
+        )
+        return SimpleNamespace(
+            ends=ends.assign(stage=4), suites=["map"], compute_text_variance=lambda *asked: 0.0
+        )
 
     lines = script["compare_rows"](script["LARGE"], {"C": study_of(ap), "C / 16": study_of(other)})
-    tests = [stats.ttest_1samp(np.log(frame.iloc[:, 0] / frame.iloc[:, 1]), 0.0) for frame in (ap, other)]
-    low, high = (f"{np.expm1(end):+.1%}".replace("-", "−") for end in tests[0].confidence_interval(0.95))
+    tests = [
+        stats.ttest_1samp(np.log(frame.iloc[:, 0] / frame.iloc[:, 1]), 0.0) for frame in (ap, other)
+    ]
+    low, high = (
+        f"{np.expm1(end):+.1%}".replace("-", "−") for end in tests[0].confidence_interval(0.95)
+    )
     assert lines[0][:3] == ["C", "57k", f"{full} / ER, 57k from the start"]
     assert low in lines[0][4] and high in lines[0][4] and lines[0][3] == "51.0 and 56.2"
     assert lines[0][6] == f"{max(2 * tests[0].pvalue, 4 * 0.25**3):.2g}" and lines[0][7] == ""

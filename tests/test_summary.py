@@ -14,7 +14,9 @@ from tests.support import synthetic
 
 
 def test_the_sentences_say_what_the_records_say(tmp_path) -> None:
-    """Oracle: final AP and AP⁺ of the records; the change and its interval by scipy's paired t test of logarithms."""
+    """Oracle: final AP and AP⁺ of the records; the change and its interval by scipy's paired t test
+    of logarithms.
+    """
     data = synthetic.study(tmp_path, seeds=3)
     best, growth, forgotten = summarize(data)
     ends = data.ends[data.ends["stage"] == 4]
@@ -30,9 +32,13 @@ def test_the_sentences_say_what_the_records_say(tmp_path) -> None:
     assert re.fullmatch(f"Forgotten, .*AP⁺: {ends_with}", forgotten)
 
 
-@pytest.mark.parametrize(("rows", "finished", "expected"), [("ER", 0, []), ("Naive ER", None, ["Best", "Forgotten"])])
+@pytest.mark.parametrize(
+    ("rows", "finished", "expected"), [("ER", 0, []), ("Naive ER", None, ["Best", "Forgotten"])]
+)
 def test_nothing_is_said_of_what_is_not_there(tmp_path, rows, finished, expected) -> None:
     """By hand: no sentence without a run that has ended, and none on growth where no row grows."""
     named: list[Any] = [(name, name.lower(), {}) for name in rows.split()]
     data = synthetic.study(tmp_path, rows=named, seeds=1, finished=finished)
-    assert [sentence.partition(":")[0].partition(",")[0] for sentence in summarize(data)] == expected
+    assert [
+        sentence.partition(":")[0].partition(",")[0] for sentence in summarize(data)
+    ] == expected

@@ -46,9 +46,14 @@ def by_definition(runs, row: str, stage: int) -> tuple[list[float], list[float]]
     ap, ap_plus = [], []
     for run in runs:
         if run.row == row:
-            last = [[line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity for lines in run.stages]
+            last = [
+                [line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity
+                for lines in run.stages
+            ]
             names = [domain.name for domain in run.domains[: stage + 1]]
-            ap.append(np.prod([float(last[stage][name] or 0.0) for name in names]) ** (1 / (stage + 1)))
+            ap.append(
+                np.prod([float(last[stage][name] or 0.0) for name in names]) ** (1 / (stage + 1))
+            )
             rises = [last[stage][name] - last[i][name] for i, name in enumerate(names[:-1])]
             ap_plus.append(sum(rises) / max(len(rises), 1))
     return ap, ap_plus
@@ -69,13 +74,17 @@ def test_main_table_holds_ap_and_ap_plus_of_every_seed(tmp_path):
 
 
 def test_equal_numbers_do_not_deviate_on_any_cpu():
-    """Oracle: the definition of a standard deviation: three floats that differ in their last bit are one number."""
+    """Oracle: the definition of a standard deviation: three floats that differ in their last bit
+    are one number.
+    """
     assert Cell((48.3, math.nextafter(48.3, 49), 48.3)).sd == 0
     assert Cell((1.0, 1.0 + 1e-9)).sd == pytest.approx(1e-9 / math.sqrt(2))
 
 
 def test_missing_cells_say_which_command_fills_them(tmp_path):
-    """Oracle: the last row stopped after two of five stages, so its later cells and no others are missing."""
+    """Oracle: the last row stopped after two of five stages, so its later cells and no others are
+    missing.
+    """
     table = load("main_pretraining").build(study(tmp_path, finished=2))
     (block,) = table.blocks
     assert [[cell.missing for cell in row.cells] for row in block.rows] == [
@@ -86,12 +95,15 @@ def test_missing_cells_say_which_command_fills_them(tmp_path):
 
 
 def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
-    """Oracle: one row trains in its last two stages only: three stages without AP, and no AP+ has all it needs."""
+    """Oracle: one row trains in its last two stages only: three stages without AP, and no AP+ has
+    all it needs.
+    """
     data = study(tmp_path)
     for run in data.runs:
         if run.row == "ER":
             run.stages[:3] = [
-                [line for line in stage if not isinstance(line, EvaluationLine)] for stage in run.stages[:3]
+                [line for line in stage if not isinstance(line, EvaluationLine)]
+                for stage in run.stages[:3]
             ]
     (block,) = load("main_pretraining").build(data).blocks
     cells = next(row.cells for row in block.rows if row.label == "ER")
@@ -104,15 +116,20 @@ def test_stages_that_train_nothing_leave_their_cells_empty(tmp_path):
 
 @pytest.mark.parametrize("name", ["main_pretraining", "main_downstream"])
 def test_a_number_of_few_seeds_is_marked_where_it_stands(tmp_path, name):
-    """Oracle: two of ER's three seeds and one of MAS' are taken away, so all their numbers and no others are of one
-    and of two; fine-tuning seeds and rows that do not compete do not count."""
+    """Oracle: two of ER's three seeds and one of MAS' are taken away, so all their numbers and no
+    others are of one and of two; fine-tuning seeds and rows that do not compete do not count.
+    """
     left = {"ER": 1, "MAS": 2}
     runs = [run for run in study(tmp_path, seeds=3).runs if run.seed < left.get(run.row, 3)]
     table = load(name).build(Study("demo", runs))
     for row in table.blocks[0].rows:
         few = left.get(row.label, 0)
         assert all(cell.few_seeds == few * bool(cell.values) for cell in row.cells)
-    lines = {line.split("|")[1].strip(): line for line in to_markdown(table).splitlines() if line.startswith("| ")}
+    lines = {
+        line.split("|")[1].strip(): line
+        for line in to_markdown(table).splitlines()
+        if line.startswith("| ")
+    }
     assert "†" in lines["ER"] and "±" not in lines["ER"] and "$^\\dagger$" in to_latex(table)
     assert "(n = 2)" in lines["MAS"] and "±" in lines["MAS"] and "(n = 2)" in to_latex(table)
     assert "n =" not in lines["EWC"]
@@ -129,7 +146,9 @@ def notes_of(tmp_path, change, table: str = "main_pretraining") -> list[str]:
 
 
 def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
-    """Oracle: equal runs have no such note; a changed CPU, 5% more seconds and a failure are named with their row."""
+    """Oracle: equal runs have no such note; a changed CPU, 5% more seconds and a failure are named
+    with their row.
+    """
 
     def move(run):
         header = run.stages[1][0]
@@ -141,7 +160,9 @@ def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
         run.failure = FailedLine(stage=1, error="loss is not finite")
 
     alone, read = notes_of(tmp_path / "equal", lambda run: None)
-    assert alone.startswith("† ") and read.endswith(": WB 0.01, Ns 0.01, Rev 0.01, Bio 0.01, CS 0.01.")
+    assert alone.startswith("† ") and read.endswith(
+        ": WB 0.01, Ns 0.01, Rev 0.01, Bio 0.01, CS 0.01."
+    )
     notes = notes_of(tmp_path / "moved", move)
     assert any(re.search(r"Hardware differs: .*Other CPU.*\(ER\)", note) for note in notes)
     assert any("Budgets differ in stage Rev" in note and "ER" in note for note in notes)
@@ -149,7 +170,9 @@ def test_unequal_hardware_budgets_and_failures_are_noted(tmp_path):
 
 
 def test_a_row_that_spends_the_same_in_other_stages_has_one_note(tmp_path):
-    """Oracle: the sum of what is charged, by hand: four stages' budgets in the last, or five, which is more."""
+    """Oracle: the sum of what is charged, by hand: four stages' budgets in the last, or five, which
+    is more.
+    """
 
     def spend_late(times):
         def change(run):
@@ -169,9 +192,11 @@ def test_a_row_that_spends_the_same_in_other_stages_has_one_note(tmp_path):
 
 @pytest.mark.parametrize(("whole", "later"), [(False, False), (True, False), (False, True)])
 def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, later, tmp_path):
-    """Oracle: what was recorded of a domain, in tables and figures of perplexities; by hand the geometric mean without
-    it, and the mean rise since each domain's own stage, without it there too. The mean is not known of a text that
-    is all copies (`whole`), nor the rise since a stage that knew of fewer copies (`later`), in one of two seeds."""
+    """Oracle: what was recorded of a domain, in tables and figures of perplexities; by hand the
+    geometric mean without it, and the mean rise since each domain's own stage, without it there
+    too. The mean is not known of a text that is all copies (`whole`), nor the rise since a stage
+    that knew of fewer copies (`later`), in one of two seeds.
+    """
     data, aps, rises, before = study(tmp_path, seeds=2), list[float](), list[float](), list[float]()
     for run in data.runs:
         for index, stage in enumerate(run.stages):
@@ -183,7 +208,10 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
             first, end = (records.find_last(run.stages[index], EvaluationLine) for index in (1, 4))
             first.without_copies, end.without_copies = {"ns": 90.0}, {"ns": 100.0}
             last = [float(end.perplexity[domain.name] or 0.0) for domain in run.domains]
-            own = [float(of.perplexity[d.name] or 0.0) for of, d in zip(run.matrix, run.domains, strict=True)]
+            own = [
+                float(of.perplexity[d.name] or 0.0)
+                for of, d in zip(run.matrix, run.domains, strict=True)
+            ]
             last[1], own[1] = 100.0, 90.0
             second = [float(first.perplexity["wb"] or 0.0), 90.0]
             before.append(float(np.exp(np.mean(np.log(second)))))
@@ -203,47 +231,68 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
 
 
 def test_architecture_table_shows_what_was_built_and_how_long_it_trained(tmp_path):
-    """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery; what was measured with one seed
-    is marked."""
+    """Oracle: the synthetic ladder; 60 s a stage, a fifth of 100 steps in recovery; what was
+    measured with one seed is marked.
+    """
     (block,) = load("architectures").build(study(tmp_path)).blocks
     assert [[cell.text for cell in row.cells[:5]] for row in block.rows] == [
         [f"{parameters / 1e6:.3g}M", str(layers), str(hidden), str(hidden // 64), str(4 * hidden)]
         for layers, hidden, parameters in synthetic.LADDER
     ]
     assert [cell.text for cell in block.rows[2].cells[5:]] == ["5.0e-4", "20", "80", "8%", "6.0e1"]
-    assert not any(cell.missing for row in block.rows for cell in row.cells), "M1 has no recovery to miss"
+    assert not any(cell.missing for row in block.rows for cell in row.cells), (
+        "M1 has no recovery to miss"
+    )
     assert not any(cell.few_seeds for row in block.rows for cell in row.cells)
     (block,) = load("architectures").build(study(tmp_path / "one", seeds=1)).blocks
     assert [cell.few_seeds for cell in block.rows[2].cells] == [0] * 6 + [1, 1, 0, 1]
 
 
 def test_lifelong_metrics_of_a_run(tmp_path):
-    """Oracle: by hand from the records of one run; ER reaches its own final AP with its last evaluation."""
+    """Oracle: by hand from the records of one run; ER reaches its own final AP with its last
+    evaluation.
+    """
     data = study(tmp_path, seeds=1)
     for trained in data.runs:
         trained.line.probes = [Titled("wiki", "Wiki")]
-        for line in (line for lines in trained.stages for line in lines if isinstance(line, EvaluationLine)):
+        for line in (
+            line for lines in trained.stages for line in lines if isinstance(line, EvaluationLine)
+        ):
             line.perplexity["wiki"] = 55.0
-            line.bits_per_byte = {name: math.log2(value or 1.0) / 4 for name, value in line.perplexity.items()}
+            line.bits_per_byte = {
+                name: math.log2(value or 1.0) / 4 for name, value in line.perplexity.items()
+            }
     table = load("lifelong_metrics").build(data)
     (block,) = table.blocks
     columns = ["ap", "plus", "log", "bits", "forward", "mean", "s", "t", "probe"]
     rows = {row.label: dict(zip(columns, row.cells, strict=True)) for row in block.rows}
     run = next(run for run in data.runs if run.row == "ER")
-    last = [[line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity for lines in run.stages]
+    last = [
+        [line for line in lines if isinstance(line, EvaluationLine)][-1].perplexity
+        for lines in run.stages
+    ]
     names = [domain.name for domain in run.domains]
     log_rise = np.mean([np.log(last[4][name] / last[i][name]) for i, name in enumerate(names[:4])])
-    forward = np.mean([np.log(synthetic.UNIGRAM / last[i][name]) for i, name in enumerate(names[1:])])
+    forward = np.mean(
+        [np.log(synthetic.UNIGRAM / last[i][name]) for i, name in enumerate(names[1:])]
+    )
     assert rows["ER"]["log"].mean == pytest.approx(log_rise)
-    assert rows["ER"]["bits"].mean == pytest.approx(np.mean([math.log2(last[4][name] or 1.0) / 4 for name in names]))
+    assert rows["ER"]["bits"].mean == pytest.approx(
+        np.mean([math.log2(last[4][name] or 1.0) / 4 for name in names])
+    )
     assert (table.columns[-1].name, table.columns[-1].group) == ("Wiki", "Probe perplexity")
     assert rows["ER"]["probe"].mean == 55.0
     for line in (line for line in run.stages[4] if isinstance(line, EvaluationLine)):
         del line.perplexity["wiki"]  # as of a text that was not measured yet
     [note] = (note for note in load("main_pretraining").build(data).notes if "Probe" in note)
-    assert note.startswith("Probe Wiki, perplexity after the last domain: Naive 55.00, ") and "ER " not in note
+    assert (
+        note.startswith("Probe Wiki, perplexity after the last domain: Naive 55.00, ")
+        and "ER " not in note
+    )
     assert rows["ER"]["forward"].mean == pytest.approx(forward)
-    assert rows["ER"]["s"].mean == pytest.approx(records.find_last(run.stages[4], DoneLine).charged["seconds"])
+    assert rows["ER"]["s"].mean == pytest.approx(
+        records.find_last(run.stages[4], DoneLine).charged["seconds"]
+    )
     assert rows["ER"]["t"].mean == pytest.approx(10_000)
     assert rows["Naive"]["s"].number == "never" and rows["ELLE"]["s"].mean < rows["ER"]["s"].mean
     unfinished = study(tmp_path / "unfinished", seeds=1, finished=2)
@@ -253,22 +302,35 @@ def test_lifelong_metrics_of_a_run(tmp_path):
 
 def brackets(table: Table) -> list[str]:
     """What is printed beside the cells of a table, whose caption speaks of it where there is any."""
-    printed = [cell.printed for block in table.blocks for row in block.rows for cell in row.cells if cell.printed]
+    printed = [
+        cell.printed
+        for block in table.blocks
+        for row in block.rows
+        for cell in row.cells
+        if cell.printed
+    ]
     assert ("In brackets: printed in the paper." in table.caption) == bool(printed)
     return printed
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in FILES.glob("*.csv")}))
 def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tmp_path):
-    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper; with other domains from the
-    third stage on those of the first two, and no score."""
+    """Oracle: by hand: none for another suite, nor in a table of other suites of the paper; with
+    other domains from the third stage on those of the first two, and no score.
+    """
     suite = next(iter(load(name).blocks))
-    rows: list[tuple[str, str, dict[str, Any]]] = [(label, "elle", {}) for label in ("ELLE", "WE + FRW", "Expand 0")]
+    rows: list[tuple[str, str, dict[str, Any]]] = [
+        (label, "elle", {}) for label in ("ELLE", "WE + FRW", "Expand 0")
+    ]
     synthetic.write(tmp_path, suite, seeds=1, rows=rows)
     runs = load_runs(tmp_path, suite)
     assert brackets(load(name).build(Study(suite, runs), "both"))
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: ""}), "both"))
-    other = next(table for table in paper_tables.PRINTED if table not in load(name).blocks) if suite != "tasks" else ""
+    other = (
+        next(table for table in paper_tables.PRINTED if table not in load(name).blocks)
+        if suite != "tasks"
+        else ""
+    )
     assert not brackets(load(name).build(Study(suite, runs, printed={suite: other}), "both"))
     for run in runs:
         run.line.domains[2] = Titled("rev", "Python")
@@ -281,17 +343,25 @@ def test_brackets_stand_beside_the_papers_suites_rows_and_domains_alone(name, tm
 
 @pytest.mark.parametrize(
     ("content", "printed"),
-    [('extends = "copied_layer"', "bert_base"), ('extends = "gpt_base"', "gpt_base"), ('extends = "demo"', "")],
+    [
+        ('extends = "copied_layer"', "bert_base"),
+        ('extends = "gpt_base"', "gpt_base"),
+        ('extends = "demo"', ""),
+    ],
 )
 def test_a_suite_that_extends_one_of_the_papers_is_held_against_that(content, printed, tmp_path):
-    """Oracle: by hand: the nearest suite that the paper prints numbers of, whatever the file's own name."""
+    """Oracle: by hand: the nearest suite that the paper prints numbers of, whatever the file's own
+    name.
+    """
     (tmp_path / "bert_base.toml").write_text(f"{content}\n")
     suite = load_suite(str(tmp_path / "bert_base.toml"))
     assert paper_tables.load_study([(suite, [])], tmp_path).printed == {"bert_base": printed}
 
 
 def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_path):
-    """Oracle: the transcription: every cell has what the paper prints, and beside it its correction if it has one."""
+    """Oracle: the transcription: every cell has what the paper prints, and beside it its correction
+    if it has one.
+    """
     synthetic.write(tmp_path, "bert_base", seeds=1)
     exhibit = load("downstream_by_stage")
     table = exhibit.build(Study("bert_base", load_runs(tmp_path, "bert_base")), "both")
@@ -302,14 +372,21 @@ def test_what_is_printed_is_shown_and_corrections_are_marked_in_the_cell(tmp_pat
         for column, cell in zip(table.columns, row.cells, strict=True)
     }
     values = {(value.row, value.stage, value.column): value for value in exhibit.printed}
-    assert {place: cell.printed for place, cell in cells.items()} == {at: value.printed for at, value in values.items()}
+    assert {place: cell.printed for place, cell in cells.items()} == {
+        at: value.printed for at, value in values.items()
+    }
     assert {place: cell.corrected for place, cell in cells.items()} == {
         at: value.corrected for at, value in values.items()
     }
     lines = list(csv.DictReader(io.StringIO(to_csv(table))))
-    assert sum(bool(line["corrected"]) for line in lines) == sum(bool(value.corrected) for value in values.values())
+    assert sum(bool(line["corrected"]) for line in lines) == sum(
+        bool(value.corrected) for value in values.values()
+    )
     for text in (to_markdown(table), to_latex(table)):
-        assert "[71.50, corrected 70.39]" in text and text.count("Naive’s average".replace("’", "'")) == 1
+        assert (
+            "[71.50, corrected 70.39]" in text
+            and text.count("Naive’s average".replace("’", "'")) == 1
+        )
     assert sum("second heading MAS" in note for note in table.notes) == 1
 
 
@@ -319,7 +396,15 @@ def small_table(text: str = "Naive") -> Table:
         TableRow("b", (Cell((4.0,)), Cell(missing=True))),
     )
     columns = (Column("AP", "WB", lower=True), Column("F1", "WB", lower=False))
-    return Table("t", "table:t", "A caption", "Method", columns, (mark_best(Block("One", rows), columns),), ("A note",))
+    return Table(
+        "t",
+        "table:t",
+        "A caption",
+        "Method",
+        columns,
+        (mark_best(Block("One", rows), columns),),
+        ("A note",),
+    )
 
 
 def test_best_is_lowest_or_highest_ties_share_it_and_a_column_of_equals_has_none():
@@ -327,7 +412,9 @@ def test_best_is_lowest_or_highest_ties_share_it_and_a_column_of_equals_has_none
 
     def best(values, lower):
         rows = tuple(TableRow("", (Cell((abs(value),)),), competes=value > 0) for value in values)
-        return [row.cells[0].best for row in mark_best(Block("", rows), [Column("", lower=lower)]).rows]
+        return [
+            row.cells[0].best for row in mark_best(Block("", rows), [Column("", lower=lower)]).rows
+        ]
 
     assert best([2, 1.001, 1.004, 3], True) == [False, True, True, False]
     assert best([2, 1, 3], False) == [False, False, True]
@@ -349,12 +436,16 @@ def test_csv_reads_back():
     lines = list(csv.DictReader(io.StringIO(to_csv(small_table('a "quoted", name')))))
     assert [line["Method"] for line in lines] == ['a "quoted", name'] * 2 + ["b"] * 2
     assert [line["mean"] for line in lines] == ["2", "", "4", ""]
-    assert [(line["sd"], line["n"], line["printed"]) for line in lines[:1]] == [("1.41421", "2", "2.50")]
+    assert [(line["sd"], line["n"], line["printed"]) for line in lines[:1]] == [
+        ("1.41421", "2", "2.50")
+    ]
 
 
 def test_markdown_escapes_what_a_user_gave():
     """Oracle: no unescaped pipe, star or angle bracket of the name survives."""
-    (line,) = (line for line in to_markdown(small_table("a|b*c<script>")).splitlines() if "script" in line)
+    (line,) = (
+        line for line in to_markdown(small_table("a|b*c<script>")).splitlines() if "script" in line
+    )
     assert line == r"| a\|b\*c\<script\> | **2.00** ± 1.41 [2.50] |  |"
 
 
@@ -369,38 +460,65 @@ def test_latex_compiles_whatever_a_user_gave(tmp_path):
     for name in paper_tables.list_exhibits():
         exhibit = load(name)
         if isinstance(exhibit, TableExhibit):
-            body += to_latex(exhibit.build(Study("demo", load_runs(tmp_path, "demo")), "both")) + "\\clearpage\n"
+            body += (
+                to_latex(exhibit.build(Study("demo", load_runs(tmp_path, "demo")), "both"))
+                + "\\clearpage\n"
+            )
     packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs,amssymb,graphicx}"
-    source = "\\documentclass{article}\n" + packages + "\n\\begin{document}\n" + body + "\\end{document}\n"
+    source = (
+        "\\documentclass{article}\n"
+        + packages
+        + "\n\\begin{document}\n"
+        + body
+        + "\\end{document}\n"
+    )
     (tmp_path / "t.tex").write_text(source, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "t.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120
+    )
     assert done.returncode == 0, done.stdout[-2000:]
-    assert "Missing character" not in done.stdout and "Overfull" not in done.stdout, done.stdout[-3000:]
+    assert "Missing character" not in done.stdout and "Overfull" not in done.stdout, done.stdout[
+        -3000:
+    ]
 
 
 def test_an_unknown_entry_is_refused_with_the_nearest(monkeypatch):
-    """Oracle: the message holds the bad name and the nearest, and can be read, though there be a hundred more."""
+    """Oracle: the message holds the bad name and the nearest, and can be read, though there be a
+    hundred more.
+    """
     monkeypatch.setattr(
-        paper_tables, "list_exhibits", lambda: ["main_pretraining", *map("another_{}".format, range(100))]
+        paper_tables,
+        "list_exhibits",
+        lambda: ["main_pretraining", *map("another_{}".format, range(100))],
     )
-    with pytest.raises(ConfigError, match=r"'main_pretrainig'.* such as main_pretraining, ") as error:
+    with pytest.raises(
+        ConfigError, match=r"'main_pretrainig'.* such as main_pretraining, "
+    ) as error:
         load("main_pretrainig")
     assert len(str(error.value)) < 700  # characters of a line that somebody still reads
 
 
 def test_entries_have_what_a_reader_needs():
-    """Oracle: every file in paper_tables is an exhibit with a caption, a label of its own, and headed blocks."""
+    """Oracle: every file in paper_tables is an exhibit with a caption, a label of its own, and
+    headed blocks.
+    """
     exhibits = [load(name) for name in paper_tables.list_exhibits()]
     assert len({exhibit.label for exhibit in exhibits}) == len(exhibits)
-    assert all(exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits)
+    assert all(
+        exhibit.caption.endswith(".") and all(exhibit.blocks.values()) for exhibit in exhibits
+    )
     assert all(exhibit.blocks for exhibit in exhibits if exhibit.printed)
 
 
 def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
-    """Oracle: the cells of the Markdown, without what that escapes: plain columns, apart by two blanks or more."""
+    """Oracle: the cells of the Markdown, without what that escapes: plain columns, apart by two
+    blanks or more.
+    """
     table = small_table("L1_D16 *x* [bold]")
-    columns = tuple(dataclasses.replace(column, name=f"[/x] {column.name}") for column in table.columns)
+    columns = tuple(
+        dataclasses.replace(column, name=f"[/x] {column.name}") for column in table.columns
+    )
     table = dataclasses.replace(table, columns=columns)
     text = to_text(table)
     assert "[/x] AP" in text

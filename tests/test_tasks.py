@@ -46,7 +46,9 @@ def row(text: str | None, label: object, **more: object) -> dict:
 GOOD = [row("a b", "x"), row("c d", "x"), row("e f", "y"), row("g h", "y")]
 
 
-def task_of(folder: Path, train: list = GOOD, dev: list = GOOD, test: list = GOOD, **more: object) -> Task:
+def task_of(
+    folder: Path, train: list = GOOD, dev: list = GOOD, test: list = GOOD, **more: object
+) -> Task:
     splits = {"train": train, "dev": dev, "test": test}
     files = {split: write(folder / f"{split}.jsonl", rows) for split, rows in splits.items()}
     return Task(name="toy", domain="d", **files, **more)
@@ -59,7 +61,14 @@ def load(task: Task, folder: Path):
 def test_the_hyper_parameters_by_default_are_the_papers():
     """Oracle: the paper's tab:finetune."""
     task = Task(name="chemprot", domain="bio", docstrings=Docstrings())
-    values = task.learning_rate, task.batch_size, task.weight_decay, task.max_epochs, task.schedule, task.warmup
+    values = (
+        task.learning_rate,
+        task.batch_size,
+        task.weight_decay,
+        task.max_epochs,
+        task.schedule,
+        task.warmup,
+    )
     assert values == (2e-5, 256, 0.1, 10, "linear", 0.06)
     assert Finetuning().patience == 3
     assert Finetuning().list_trials(task) == [("finetune", seed) for seed in range(5)]
@@ -72,7 +81,10 @@ def test_the_hyper_parameters_by_default_are_the_papers():
         ({}, "given: none"),
         ({"train": "a", "dev": "b"}, "given: train, dev"),
         ({"docstrings": {}, "dataset": {"path": "p"}}, "given: dataset, docstrings"),
-        ({"train": "a", "dev": "b", "test": "c", "docstrings": {}}, "given: train, dev, test, docstrings"),
+        (
+            {"train": "a", "dev": "b", "test": "c", "docstrings": {}},
+            "given: train, dev, test, docstrings",
+        ),
         ({"which_domain": True}, "which is of none"),
         ({"docstrings": {}, "metric": "f1"}, "macro_f1"),
         ({"docstrings": {}, "warm_up": 0.1}, "warm_up"),
@@ -85,23 +97,39 @@ def test_a_task_that_cannot_be_is_refused_with_what_was_given(source, message):
 
 
 def test_metrics_are_scikit_learns():
-    """Oracle: precision and recall of three classes by hand (F1 4/5, 1/2, 2/3), and scikit-learn itself on noise."""
+    """Oracle: precision and recall of three classes by hand (F1 4/5, 1/2, 2/3), and scikit-learn
+    itself on noise.
+    """
     targets, predictions = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 2]
     assert compute_metric("accuracy", targets, predictions) == pytest.approx(4 / 6)
     assert compute_metric("micro_f1", targets, predictions) == pytest.approx(4 / 6)
-    assert compute_metric("macro_f1", targets, predictions) == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
+    assert compute_metric("macro_f1", targets, predictions) == pytest.approx(
+        (4 / 5 + 1 / 2 + 2 / 3) / 3
+    )
     draw = random.Random(0)
     targets, predictions = draw.choices(range(5), k=200), draw.choices(range(5), k=200)
     assert compute_metric("accuracy", targets, predictions) == accuracy_score(targets, predictions)
     for average in ("micro", "macro"):
-        assert compute_metric(f"{average}_f1", targets, predictions) == f1_score(targets, predictions, average=average)
+        assert compute_metric(f"{average}_f1", targets, predictions) == f1_score(
+            targets, predictions, average=average
+        )
 
 
 def test_files_become_examples_with_classes_in_order(tmp_path):
-    """Oracle: the rows written, gzip and plain, with a byte order mark, blank lines, pairs, and labels of all types."""
-    paired = [row("a", 2, text_pair="b"), row("c", 2, text_pair="d"), row("e", 10, text_pair="f"), ""]
+    """Oracle: the rows written, gzip and plain, with a byte order mark, blank lines, pairs, and
+    labels of all types.
+    """
+    paired = [
+        row("a", 2, text_pair="b"),
+        row("c", 2, text_pair="d"),
+        row("e", 10, text_pair="f"),
+        "",
+    ]
     task = task_of(tmp_path, [*paired, row("g", 10, text_pair="h")], paired, paired)
-    write(tmp_path / "train.jsonl.gz", ["\ufeff" + json.dumps(paired[0]), *paired[1:], row("g", 10, text_pair="h")])
+    write(
+        tmp_path / "train.jsonl.gz",
+        ["\ufeff" + json.dumps(paired[0]), *paired[1:], row("g", 10, text_pair="h")],
+    )
     data = load(task.model_copy(update={"train": str(tmp_path / "train.jsonl.gz")}), tmp_path)
     assert data.labels == ("10", "2")
     assert [(e.text, e.text_pair, e.label) for e in data.train] == [
@@ -113,7 +141,10 @@ def test_files_become_examples_with_classes_in_order(tmp_path):
     assert data.train[3].place.endswith("train.jsonl.gz:5")
     assert data.key == load(task, tmp_path).key
     booleans = [row("a", True), row("b", True), row("c", False), row("d", False)]
-    assert load(task_of(tmp_path, booleans, booleans, booleans), tmp_path).labels == ("false", "true")
+    assert load(task_of(tmp_path, booleans, booleans, booleans), tmp_path).labels == (
+        "false",
+        "true",
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +167,9 @@ def test_bad_examples_are_refused_with_file_and_row(tmp_path, split, rows, messa
 def test_a_file_that_is_missing_is_named(tmp_path):
     """Oracle: its path."""
     with pytest.raises(DataError, match=r"no file .*nowhere\.jsonl"):
-        load(task_of(tmp_path).model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path)
+        load(
+            task_of(tmp_path).model_copy(update={"test": str(tmp_path / "nowhere.jsonl")}), tmp_path
+        )
 
 
 def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, monkeypatch):
@@ -153,7 +186,9 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
         return Split(rows)
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    hub = HubTask(path="glue", name="mnli", dev="train[90%:]", text_field="premise", pair_field="hypothesis")
+    hub = HubTask(
+        path="glue", name="mnli", dev="train[90%:]", text_field="premise", pair_field="hypothesis"
+    )
     data = load(Task(name="mnli", domain="d", dataset=hub), tmp_path)
     assert asked == [("glue", "mnli", split) for split in ("train", "train[90%:]", "test")]
     assert data.labels == ("no", "yes")
@@ -161,29 +196,52 @@ def test_a_hub_dataset_becomes_examples_with_the_names_of_its_classes(tmp_path, 
         ("p", "h0", "yes"),
         ("p", "h1", "no"),
     ]
-    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", lambda *_, **__: pytest.fail("asked the Hub again"))
-    renamed = load(Task(name="renamed", domain="d", dataset=hub), tmp_path)  # kept for where there is no network
+    monkeypatch.setattr(
+        sys.modules["datasets"], "load_dataset", lambda *_, **__: pytest.fail("asked the Hub again")
+    )
+    renamed = load(
+        Task(name="renamed", domain="d", dataset=hub), tmp_path
+    )  # kept for where there is no network
     assert replace(renamed, task=data.task) == data
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
     with pytest.raises(DataError, match="'mnli': .*'glue'.*'train': KeyError: 'sentence'"):
-        load(Task(name="mnli", domain="d", dataset=HubTask(path="glue", text_field="sentence")), tmp_path)
+        load(
+            Task(name="mnli", domain="d", dataset=HubTask(path="glue", text_field="sentence")),
+            tmp_path,
+        )
 
 
 def test_rows_of_test_that_stand_in_train_are_left_out_of_the_second_score(tmp_path):
-    """Oracle: by hand. The same text with another pair is no leak, with another label, case or blanks it is one."""
-    train = [row(t, label, text_pair="p") for t, label in (("a", "x"), ("b b", "x"), ("c", "y"), ("d", "y"))]
-    test = [row("A ", "x", text_pair="P"), row("b\n\tb", "y", text_pair="p"), row("c", "y", text_pair="q")]
-    data = load(task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")], metric="accuracy"), tmp_path)
+    """Oracle: by hand. The same text with another pair is no leak, with another label, case or
+    blanks it is one.
+    """
+    train = [
+        row(t, label, text_pair="p")
+        for t, label in (("a", "x"), ("b b", "x"), ("c", "y"), ("d", "y"))
+    ]
+    test = [
+        row("A ", "x", text_pair="P"),
+        row("b\n\tb", "y", text_pair="p"),
+        row("c", "y", text_pair="q"),
+    ]
+    data = load(
+        task_of(tmp_path, train, train, [*test, row("e", "x", text_pair="p")], metric="accuracy"),
+        tmp_path,
+    )
     assert data.leaked == (True, True, False, False)
     assert score_without_leaks(data, [0, 1, 1, 1]) == 0.5  # of the last two
-    assert score_without_leaks(replace(data, in_stream=frozenset({1, 3})), [0, 1, 1, 1]) == 1  # of the third
+    assert (
+        score_without_leaks(replace(data, in_stream=frozenset({1, 3})), [0, 1, 1, 1]) == 1
+    )  # of the third
     clean = load(task_of(tmp_path, train, train, [row("z", "x", text_pair="p")]), tmp_path)
     assert score_without_leaks(clean, [0]) is None
 
 
 def test_tests_that_nearly_stand_in_train_are_left_out_of_the_second_score(tmp_path, monkeypatch):
-    """Oracle: by hand: one in capitals without its first words, of one half of a pair; a quarter, other words and few
-    words are none. They are looked for once, counted in records, and the score is that without them."""
+    """Oracle: by hand: one in capitals without its first words, of one half of a pair; a quarter,
+    other words and few words are none. They are looked for once, counted in records, and the score
+    is that without them.
+    """
     words = [f"w{number}x" for number in range(400)]
     some = lambda start, count: " ".join(words[start : start + count])  # noqa: E731
     train = [row(some(i * 40, 20), "xy"[i % 2], text_pair=some(i * 40 + 20, 20)) for i in range(8)]
@@ -218,23 +276,33 @@ def separable(count: int, seed: int, noise: bool = False) -> list[dict]:
 
 
 def test_baselines_need_no_model(tmp_path):
-    """Oracle: the majority's F1 by formula; word counts solve what one word decides, and not what a coin decided."""
+    """Oracle: the majority's F1 by formula; word counts solve what one word decides, and not what a
+    coin decided.
+    """
     train, test = separable(200, 0), separable(60, 1)
     data = load(task_of(tmp_path, [*train, row("more", "l")], test, test), tmp_path)
 
     def scores(data: TaskData, metric: str) -> dict[str, float]:
-        record_baselines([replace(data, task=task_of(tmp_path, metric=metric))], tmp_path / f"{metric}.jsonl")
+        record_baselines(
+            [replace(data, task=task_of(tmp_path, metric=metric))], tmp_path / f"{metric}.jsonl"
+        )
         return {line["name"]: line["test"] for line in read_lines(tmp_path / f"{metric}.jsonl")}
 
     known = scores(data, "macro_f1")
-    assert known["majority"] == pytest.approx((2 * 0.5 / 1.5) / 2)  # precision 1/2, recall 1; the other class has 0
+    assert known["majority"] == pytest.approx(
+        (2 * 0.5 / 1.5) / 2
+    )  # precision 1/2, recall 1; the other class has 0
     assert known["bag of words"] == 1.0
-    noise = load(task_of(tmp_path, separable(200, 0, True), test, separable(100, 2, True)), tmp_path)
+    noise = load(
+        task_of(tmp_path, separable(200, 0, True), test, separable(100, 2, True)), tmp_path
+    )
     assert 0.35 < scores(noise, "accuracy")["bag of words"] < 0.65  # 3 sigma
 
 
 def test_baselines_are_recorded_once_for_each_content(tmp_path):
-    """Oracle: the lines after a second call, after a kill between two of them, and after a change of the data."""
+    """Oracle: the lines after a second call, after a kill between two of them, and after a change
+    of the data.
+    """
     path, task = tmp_path / "scores" / "baselines.jsonl", task_of(tmp_path)
     data = load(task, tmp_path)
     record_baselines([data], path)
@@ -249,16 +317,23 @@ def test_baselines_are_recorded_once_for_each_content(tmp_path):
 
 
 def test_a_score_is_known_by_what_it_depends_on(tmp_path):
-    """Oracle: each setting that changes a score changes the key; where files lie, titles and other seeds do not."""
+    """Oracle: each setting that changes a score changes the key; where files lie, titles and other
+    seeds do not.
+    """
     task, settings = task_of(tmp_path), Finetuning()
     data = load(task, tmp_path)
     key = make_score_key("stage", task, data.key, settings, "right", 0)
     moved = task_of((tmp_path / "else").parent, title="Toy", seeds=9)
-    assert make_score_key("stage", moved, load(moved, tmp_path).key, Finetuning(seeds=2), "right", 0) == key
+    assert (
+        make_score_key("stage", moved, load(moved, tmp_path).key, Finetuning(seeds=2), "right", 0)
+        == key
+    )
     changed = load(task_of(tmp_path, dev=GOOD[:3]), tmp_path)
     others = [
         make_score_key("other", task, data.key, settings, "right", 0),
-        make_score_key("stage", task.model_copy(update={"learning_rate": 1e-4}), data.key, settings, "right", 0),
+        make_score_key(
+            "stage", task.model_copy(update={"learning_rate": 1e-4}), data.key, settings, "right", 0
+        ),
         make_score_key("stage", task, changed.key, settings, "right", 0),
         make_score_key("stage", task, data.key, Finetuning(patience=4), "right", 0),
         make_score_key("stage", task, data.key, settings, "none", 0),
@@ -267,7 +342,12 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
     ]
     assert len({key, *others}) == 1 + len(others)
     slower = task.model_copy(update={"learning_rate": 1e-4})  # which a probe has not
-    assert make_score_key("stage", slower, data.key, Finetuning(patience=4), "right", 0, "linear_probe") == others[-1]
+    assert (
+        make_score_key(
+            "stage", slower, data.key, Finetuning(patience=4), "right", 0, "linear_probe"
+        )
+        == others[-1]
+    )
 
 
 # Tasks cut from documentation
@@ -276,7 +356,14 @@ def test_a_score_is_known_by_what_it_depends_on(tmp_path):
 def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
     """Oracle: by hand, on names shaped like those of pandas and of Python's library."""
     sources = ["p.core.a.x:F", "p.core.a", "p.core.b:G", "p.core", "p.io.c:H", "p.tools:I"]
-    assert passages.name_parts(sources, ["p"]) == ["p.core.a", "p.core.a", "p.core.b", "p.core", "p.io", "p.tools"]
+    assert passages.name_parts(sources, ["p"]) == [
+        "p.core.a",
+        "p.core.a",
+        "p.core.b",
+        "p.core",
+        "p.io",
+        "p.tools",
+    ]
     library = ["email.message:M", "email", "json.encoder", "argparse:A"]
     assert passages.name_parts(library, ["stdlib"]) == ["email", "email", "json", "argparse"]
 
@@ -285,14 +372,20 @@ def test_names_of_the_classes_are_masked_in_prose_and_in_code():
     """Oracle: by hand."""
     names = passages.compile_name_pattern(["sklearn.linear_model", "torch.nn", "email"])
     text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, cnn_nn, EMAIL, emails of nnn"
-    assert names.sub("_", text) == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
+    assert (
+        names.sub("_", text)
+        == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
+    )
 
 
 def made_up(parts: dict[str, int]) -> list[Document]:
     """Documents of unlike words that call their part by its name."""
     draw = random.Random(0)
     return [
-        Document(f"{part} " + " ".join(str(draw.random()) for _ in range(30)), f"lib.{part}.m:{part}_{index}")
+        Document(
+            f"{part} " + " ".join(str(draw.random()) for _ in range(30)),
+            f"lib.{part}.m:{part}_{index}",
+        )
         for part, count in parts.items()
         for index in range(count)
     ]
@@ -327,7 +420,9 @@ def library(tmp_path, monkeypatch):
         (tmp_path / "madeup" / part / "__init__.py").write_text("")
         lines = []
         for number in range(40):
-            words = " ".join(draw.choice(["one", "two", "three", part]) + str(draw.random()) for _ in range(25))
+            words = " ".join(
+                draw.choice(["one", "two", "three", part]) + str(draw.random()) for _ in range(25)
+            )
             lines.append(f'def f{number}():\n    """Of {part}: {words}."""\n')
         (tmp_path / "madeup" / part / "m.py").write_text("\n".join(lines))
     (tmp_path / "madeup" / "__init__.py").write_text("")
@@ -335,15 +430,22 @@ def library(tmp_path, monkeypatch):
     return "madeup"
 
 
-def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_once(library, tmp_path, monkeypatch):
+def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_once(
+    library, tmp_path, monkeypatch
+):
     """Oracle: the predicate on the documents themselves; the second time, nobody may cut it again."""
     domain = Domain(name="d", packages=(library,), hold_out=0.4)
-    task = Task(name="toy", domain="d", docstrings=Docstrings(classes=3, examples=20, characters=60))
+    task = Task(
+        name="toy", domain="d", docstrings=Docstrings(classes=3, examples=20, characters=60)
+    )
     data = tasks.load_examples(task, [domain], tmp_path / "data")
     assert data.labels == ("madeup.alpha", "madeup.beta", "madeup.gamma")
     places = {example.place for rows in (data.train, data.dev, data.test) for example in rows}
     trained_on = {document.source for document in corpus.read(domain, 0.05, Counter())}
-    everything = {document.source for document in corpus.read(domain.model_copy(update={"hold_out": 0}), 0, Counter())}
+    everything = {
+        document.source
+        for document in corpus.read(domain.model_copy(update={"hold_out": 0}), 0, Counter())
+    }
     assert places <= everything - trained_on
     monkeypatch.setattr(tasks, "load_docstrings", None)
     assert tasks.load_examples(task, [domain], tmp_path / "data").key == data.key
@@ -352,7 +454,10 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
 def test_a_task_of_all_domains_comes_from_their_validation_text_alone(library, tmp_path):
     """Oracle: the split of the documents themselves; the names of domains and packages are masked."""
     for name in ("valid", "train"):
-        lines = [json.dumps({"text": f"{name} {i} of files and madeup, " + "word " * 30}) for i in range(40)]
+        lines = [
+            json.dumps({"text": f"{name} {i} of files and madeup, " + "word " * 30})
+            for i in range(40)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     files = {split: (str(tmp_path / f"{split}.jsonl"),) for split in ("train", "valid")}
     domains = [Domain(name="docs", packages=(library,)), Domain(name="files", **files)]

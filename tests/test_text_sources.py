@@ -1,4 +1,6 @@
-"""Text that is not all there: a link that leads out of a package, a network that fails in the middle of a data set."""
+"""Text that is not all there: a link that leads out of a package, a network that fails in the
+middle of a data set.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,20 @@ class Rows(list):
         raise NetworkError("the server went away")
 
 
-def test_a_network_that_fails_in_the_middle_names_the_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: both rows come, then an error with the data set and the network's words; a field that lacks is named."""
+def test_a_network_that_fails_in_the_middle_names_the_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: both rows come, then an error with the data set and the network's words; a field
+    that lacks is named.
+    """
     module = types.SimpleNamespace(load_dataset=lambda *_, **__: Rows())
     monkeypatch.setitem(sys.modules, "datasets", module)
     domain = Domain(name="hub", datasets=(HubDataset(path="some/where"),))
     documents = corpus.read(domain, 0.5, Counter())
     assert [next(documents).text, next(documents).text] == ["one", "two"]
-    with pytest.raises(DataError, match=r"^dataset 'some/where' .*: NetworkError: the server went away: "):
+    with pytest.raises(
+        DataError, match=r"^dataset 'some/where' .*: NetworkError: the server went away: "
+    ):
         next(documents)
     for field, told in (
         ("text", "dataset 'some/where', split 'train': NetworkError: the"),

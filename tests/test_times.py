@@ -12,11 +12,15 @@ from analysis.study import Study
 from benchmark.records import CoreShare, DoneLine, EvaluationLine
 from tests.support.synthetic import load, study
 
-ROWS: list[tuple[str, str, dict[str, Any]]] = [(row, row.lower(), {}) for row in ("ER", "MAS", "EWC")]
+ROWS: list[tuple[str, str, dict[str, Any]]] = [
+    (row, row.lower(), {}) for row in ("ER", "MAS", "EWC")
+]
 
 
 def forget_cores(data: Study, rows: set[str]) -> Study:
-    """The study after the last stages of some rows took four seconds, of which no share of cores is known."""
+    """The study after the last stages of some rows took four seconds, of which no share of cores is
+    known.
+    """
     for run in data.runs:
         for line in run.stages[-1] if run.row in rows else ():
             if isinstance(line, EvaluationLine | DoneLine):
@@ -27,8 +31,10 @@ def forget_cores(data: Study, rows: set[str]) -> Study:
 
 
 def test_nothing_is_ranked_by_time_where_the_share_of_the_cores_is_not_known(tmp_path) -> None:
-    """Oracle: by hand: MAS alone lasted long enough to tell, so no row has a rank, and the others no wall time;
-    their other ranks stay. The note counts their four runs of six and says from when on one can tell."""
+    """Oracle: by hand: MAS alone lasted long enough to tell, so no row has a rank, and the others
+    no wall time; their other ranks stay. The note counts their four runs of six and says from when
+    on one can tell.
+    """
     data = study(tmp_path, seeds=2, stages=2, unit="steps", rows=ROWS)
     before = load("units").build(data)
     after = load("units").build(forget_cores(data, {"ER", "EWC"}))
@@ -46,8 +52,10 @@ def test_nothing_is_ranked_by_time_where_the_share_of_the_cores_is_not_known(tmp
 
 
 def test_an_empty_cell_of_units_has_its_reason(tmp_path) -> None:
-    """Oracle: by hand: one row did not record its tokens, so nobody has a number by tokens, and it is named. With
-    all tokens recorded, a row on another text that spent less of them than the others is named, and no other."""
+    """Oracle: by hand: one row did not record its tokens, so nobody has a number by tokens, and it
+    is named. With all tokens recorded, a row on another text that spent less of them than the
+    others is named, and no other.
+    """
     data = study(tmp_path, seeds=2, stages=2, unit="steps", rows=ROWS)
     charges = [
         (run.row, line.charged)
@@ -78,10 +86,13 @@ def test_an_empty_cell_of_units_has_its_reason(tmp_path) -> None:
     assert not any("recorded" in note for note in table.notes)
 
 
-@pytest.mark.parametrize(("unit", "whose"), [("reference", "seconds of the reference machine"), ("steps", "")])
+@pytest.mark.parametrize(
+    ("unit", "whose"), [("reference", "seconds of the reference machine"), ("steps", "")]
+)
 def test_whose_seconds_a_budget_and_a_time_are(unit, whose, tmp_path) -> None:
-    """Oracle: the unit's own words: a budget of the reference machine's seconds is named below each table, and
-    whatever the records have as wall time is called measured, on the page, too."""
+    """Oracle: the unit's own words: a budget of the reference machine's seconds is named below each
+    table, and whatever the records have as wall time is called measured, on the page, too.
+    """
     data = study(tmp_path, seeds=1, stages=2, unit=unit, rows=ROWS)
     for run in data.runs:
         for line in (line for stage in run.stages for line in stage):
@@ -90,6 +101,8 @@ def test_whose_seconds_a_budget_and_a_time_are(unit, whose, tmp_path) -> None:
     for name in ("main_pretraining", "units", "lifelong_metrics"):
         told = [note for note in load(name).build(data).notes if note.startswith("Budgets are ")]
         assert [whose in note for note in told] == [True] * bool(whose)
-    [group] = {column.group for column in load("units").build(data).columns if "(s)" in column.group}
+    [group] = {
+        column.group for column in load("units").build(data).columns if "(s)" in column.group
+    }
     page = render_page(data, None, [])
     assert group.startswith("Measured ") and group in page.partition('id="made"')[2]

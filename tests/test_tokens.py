@@ -29,12 +29,16 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_text_comes_back_byte_for_byte(tmp_path, monkeypatch, loaded: bool) -> None:
-    """Oracle: the documents themselves, in their order, none in both halves; several batches in several threads."""
+    """Oracle: the documents themselves, in their order, none in both halves; several batches in
+    several threads.
+    """
     monkeypatch.setattr("benchmark.data.tokenizer.BATCH", 3)
     tokenizer = Tokenizer(folder=str(gpt2_files(tmp_path / "bpe"))) if loaded else SMALL
     corpus = prepare(two_domains(tmp_path), tokenizer, DATA, tmp_path / "data")
     texts = [text for text in sentences(1) + ODD if text.strip()]
-    train, valid = (decoded(corpus, ids) for ids in (corpus.domains[0].train, corpus.domains[0].valid))
+    train, valid = (
+        decoded(corpus, ids) for ids in (corpus.domains[0].train, corpus.domains[0].valid)
+    )
     assert sorted(train + valid) == sorted(texts)
     assert [text for text in texts if text in set(train)] == train
     assert [text for text in texts if text in set(valid)] == valid
@@ -45,11 +49,16 @@ def test_text_comes_back_byte_for_byte(tmp_path, monkeypatch, loaded: bool) -> N
 
 
 def test_layout_of_the_vocabulary(tmp_path) -> None:
-    """Oracle: the layout in benchmark/data/tokenizer.py; text that looks like a special token is text."""
+    """Oracle: the layout in benchmark/data/tokenizer.py; text that looks like a special token is
+    text.
+    """
     corpus = prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data")
     assert [corpus.tokenizer.id_to_token(i) for i in range(4)] == list(SPECIAL_TOKENS)
     assert corpus.vocabulary.text == corpus.text_vocabulary == 320
-    assert corpus.vocabulary.prompt_tokens == ("<domain:a>", "<domain:b>") and corpus.vocabulary.size == 322
+    assert (
+        corpus.vocabulary.prompt_tokens == ("<domain:a>", "<domain:b>")
+        and corpus.vocabulary.size == 322
+    )
     assert corpus.tokenizer.get_vocab_size() == 320
     for domain in corpus.domains:
         ids = np.concatenate([domain.train, domain.valid])
@@ -64,14 +73,20 @@ def test_a_loaded_tokenizer_cuts_as_gpt2(tmp_path) -> None:
     theirs, ours = GPT2TokenizerFast.from_pretrained(folder), load_bpe(folder)
     ours.encode_special_tokens = True
     for text in (text for text in sentences(4) + ODD if "<|endoftext|>" not in text):
-        assert [i - 4 for i in ours.encode(text, add_special_tokens=False).ids] == theirs(text)["input_ids"]
+        assert [i - 4 for i in ours.encode(text, add_special_tokens=False).ids] == theirs(text)[
+            "input_ids"
+        ]
     entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-    assert {token: index + 4 for token, index in entries.items()}.items() <= ours.get_vocab().items()
+    assert {
+        token: index + 4 for token, index in entries.items()
+    }.items() <= ours.get_vocab().items()
     assert ours.get_vocab_size() == len(entries) + 4
 
 
 def test_a_vocabulary_with_our_special_tokens_keeps_one_of_each(tmp_path) -> None:
-    """Ids 0 to 2 of RoBERTa's vocabulary are ours. Oracle: the layout in benchmark/data/tokenizer.py."""
+    """Ids 0 to 2 of RoBERTa's vocabulary are ours. Oracle: the layout in
+    benchmark/data/tokenizer.py.
+    """
     folder = gpt2_files(tmp_path / "bpe")
     entries = list(json.loads((folder / "vocab.json").read_text(encoding="utf-8")))
     roberta = {t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>", *entries, "<mask>"])}
@@ -81,27 +96,37 @@ def test_a_vocabulary_with_our_special_tokens_keeps_one_of_each(tmp_path) -> Non
 
 
 def test_tokenizer_folders_that_cannot_be_used(tmp_path) -> None:
-    """By hand: no JSON, one token alone, a vocabulary without a merged token, and a folder that is not there."""
+    """By hand: no JSON, one token alone, a vocabulary without a merged token, and a folder that is
+    not there.
+    """
     folder = gpt2_files(tmp_path / "bpe")
     entries = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     merged = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")[1].replace(" ", "")
     for content, message in [
         ("{", "must hold vocab.json"),
         ('{"a": 0}', " 255 of the 256 "),
-        (json.dumps({token: index for token, index in entries.items() if token != merged}), "does not go with"),
+        (
+            json.dumps({token: index for token, index in entries.items() if token != merged}),
+            "does not go with",
+        ),
     ]:
         (folder / "vocab.json").write_text(content, encoding="utf-8")
         with pytest.raises(DataError, match=message):
             load_bpe(folder)
     with pytest.raises(DataError, match="must hold vocab.json"):
-        prepare(two_domains(tmp_path), Tokenizer(folder=str(tmp_path / "none")), DATA, tmp_path / "data")
+        prepare(
+            two_domains(tmp_path), Tokenizer(folder=str(tmp_path / "none")), DATA, tmp_path / "data"
+        )
 
 
 @pytest.mark.parametrize(("extra", "dtype"), [(0, np.uint16), (70_000, np.uint32)])
 def test_16_bits_where_the_vocabulary_allows(tmp_path, extra: int, dtype: type) -> None:
     """Oracle: the text, of ids that all lie above 65,536 in the second case."""
     corpus = prepare(
-        two_domains(tmp_path), Tokenizer(folder=str(gpt2_files(tmp_path / "bpe", extra))), DATA, tmp_path / "data"
+        two_domains(tmp_path),
+        Tokenizer(folder=str(gpt2_files(tmp_path / "bpe", extra))),
+        DATA,
+        tmp_path / "data",
     )
     train = corpus.domains[1].train
     assert train.dtype == dtype
@@ -140,16 +165,23 @@ def test_the_tokenizer_learns_from_the_named_domains_only(tmp_path) -> None:
 
 
 def test_limits_on_tokens(tmp_path) -> None:
-    """Oracles: the first tokens of the whole training text; validation documents from all over, each whole but one."""
+    """Oracles: the first tokens of the whole training text; validation documents from all over,
+    each whole but one.
+    """
     texts = [f"document {i}" for i in range(2000)]
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
     everything = prepare([domain], SMALL, DATA, tmp_path / "data")
     limited = prepare(
-        [domain], SMALL, DATA.model_copy(update={"max_train_tokens": 1000, "max_valid_tokens": 337}), tmp_path / "data"
+        [domain],
+        SMALL,
+        DATA.model_copy(update={"max_train_tokens": 1000, "max_valid_tokens": 337}),
+        tmp_path / "data",
     )
     whole, part = everything.domains[0], limited.domains[0]
     assert np.array_equal(part.train, whole.train[:1000])
-    some = prepare([domain], SMALL, DATA.model_copy(update={"max_valid_tokens": 337}), tmp_path / "data").domains[0]
+    some = prepare(
+        [domain], SMALL, DATA.model_copy(update={"max_valid_tokens": 337}), tmp_path / "data"
+    ).domains[0]
     assert len(some.valid) == 337
     assert np.array_equal(some.train, whole.train)
     kept = some.info["valid_documents"]
@@ -166,30 +198,44 @@ def test_limits_on_tokens(tmp_path) -> None:
 
 
 def test_the_validation_text_is_the_same_for_every_tokenizer(tmp_path) -> None:
-    """Oracle: the documents in the order of their hash until they have so many bytes; their own bytes, whole."""
+    """Oracle: the documents in the order of their hash until they have so many bytes; their own
+    bytes, whole.
+    """
     texts = [f"Document {i}: {'à la carte ' * (i % 7)}" for i in range(2000)]
     domain = Domain(name="a", train=(str(write(tmp_path / "a.jsonl", texts)),))
     data = DATA.model_copy(update={"max_valid_bytes": 3000})
-    kinds = [prepare([domain], Tokenizer(vocabulary=size), data, tmp_path / "data") for size in (300, 1500)]
+    kinds = [
+        prepare([domain], Tokenizer(vocabulary=size), data, tmp_path / "data")
+        for size in (300, 1500)
+    ]
     published = word_pieces(tmp_path / "published", texts)  # its ids decode to other text
     kinds.append(prepare([domain], SMALL, data, tmp_path / "data", start=published))
     domains = [corpus.domains[0] for corpus in kinds]
     assert len({len(domain.valid) for domain in domains}) == len(domains)
     held = decoded(kinds[0], domains[0].valid)
     everything = prepare([domain], SMALL, DATA, tmp_path / "data")
-    ordered = sorted(decoded(everything, everything.domains[0].valid), key=lambda text: zlib.crc32(text.encode()))
+    ordered = sorted(
+        decoded(everything, everything.domains[0].valid), key=lambda text: zlib.crc32(text.encode())
+    )
     assert set(held) == set(ordered[: len(held)])
     sizes = [len(text.encode()) for text in ordered[: len(held)]]
     assert sum(sizes[:-1]) < 3000 <= sum(sizes)
     for prepared in domains:
-        assert (prepared.info["valid_bytes"], prepared.info["valid_documents"]) == (sum(sizes), len(sizes))
+        assert (prepared.info["valid_bytes"], prepared.info["valid_documents"]) == (
+            sum(sizes),
+            len(sizes),
+        )
 
 
 def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> None:
-    """Oracle: by hand, from the documents in their order: those for validation before so many bytes, and two a
-    document, of training text; and all of validation files."""
+    """Oracle: by hand, from the documents in their order: those for validation before so many
+    bytes, and two a document, of training text; and all of validation files.
+    """
     texts = [f"Document {i}: {'à la carte ' * (i % 7)}" for i in range(2000)]
-    place, data = str(write(tmp_path / "a.jsonl", texts)), DATA.model_copy(update={"max_train_tokens": 5000})
+    place, data = (
+        str(write(tmp_path / "a.jsonl", texts)),
+        DATA.model_copy(update={"max_train_tokens": 5000}),
+    )
     read = list(corpus.read(Domain(name="a", train=(place,)), DATA.valid_share, Counter()))
     expected, size = [], 0
     for document in read:
@@ -197,35 +243,54 @@ def test_the_validation_text_is_the_same_where_reading_ends_early(tmp_path) -> N
         size += (len(document.text.encode()) + 2) * (document.split == "train")
     held = write(tmp_path / "held.jsonl", texts[::-40])
     for vocabulary in (300, 1500):
-        domains = [Domain(name="a", train=(place,)), Domain(name="b", train=(place,), valid=(str(held),))]
+        domains = [
+            Domain(name="a", train=(place,)),
+            Domain(name="b", train=(place,), valid=(str(held),)),
+        ]
         cut = prepare(domains, Tokenizer(vocabulary=vocabulary), data, tmp_path / "data")
         assert decoded(cut, cut.domains[0].valid) == expected and 5 < len(expected) < 100
         assert decoded(cut, cut.domains[1].valid) == texts[::-40]
         assert [len(domain.train) for domain in cut.domains] == [5000] * 2
     left = sum(document.split == "valid" for document in read) - len(expected)
-    assert 0 < cut.domains[0].info["skipped"][tokens.BEYOND] < left, "what was never read is not counted"
+    assert 0 < cut.domains[0].info["skipped"][tokens.BEYOND] < left, (
+        "what was never read is not counted"
+    )
 
 
 def word_pieces(folder: Path, texts: list[str]) -> Path:
-    """The folder of a published model with a tokenizer as BERT's, which knows no case and no accents."""
+    """The folder of a published model with a tokenizer as BERT's, which knows no case and no
+    accents.
+    """
     saved = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     saved.normalizer = tokenizers.normalizers.BertNormalizer()
     saved.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     saved.decoder = tokenizers.decoders.WordPiece()
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
-    saved.train_from_iterator(texts, tokenizers.trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
-    names = dict(zip(("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), special, strict=True))
+    saved.train_from_iterator(
+        texts, tokenizers.trainers.WordPieceTrainer(vocab_size=300, special_tokens=special)
+    )
+    names = dict(
+        zip(
+            ("unk_token", "cls_token", "sep_token", "pad_token", "mask_token"), special, strict=True
+        )
+    )
     PreTrainedTokenizerFast(tokenizer_object=saved, **names).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps({"vocab_size": 300, "model_type": "bert"}))
     return folder
 
 
 def test_unigram_perplexity(tmp_path) -> None:
-    """Oracle: exp of the mean of -ln((count + 1) / (total + V)) over the validation tokens, in plain Python."""
-    for domain in (corpus := prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data")).domains:
+    """Oracle: exp of the mean of -ln((count + 1) / (total + V)) over the validation tokens, in
+    plain Python.
+    """
+    for domain in (
+        corpus := prepare(two_domains(tmp_path), SMALL, DATA, tmp_path / "data")
+    ).domains:
         counts, total = Counter(domain.train.tolist()), len(domain.train) + corpus.text_vocabulary
         logs = [math.log((counts[token] + 1) / total) for token in domain.valid.tolist()]
-        assert domain.info["unigram_perplexity"] == pytest.approx(math.exp(-sum(logs) / len(logs)), rel=1e-12)
+        assert domain.info["unigram_perplexity"] == pytest.approx(
+            math.exp(-sum(logs) / len(logs)), rel=1e-12
+        )
 
 
 def test_too_little_text_is_an_error(tmp_path) -> None:
@@ -240,4 +305,9 @@ def test_too_little_text_is_an_error(tmp_path) -> None:
         (some, none, r"domain 'a': 0 validation tokens, .*data.sequence_length"),
     ]:
         with pytest.raises(DataError, match=message):
-            prepare([Domain(name="a", train=(str(train),), valid=(str(valid),))], SMALL, DATA, tmp_path / "data")
+            prepare(
+                [Domain(name="a", train=(str(train),), valid=(str(valid),))],
+                SMALL,
+                DATA,
+                tmp_path / "data",
+            )

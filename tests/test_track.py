@@ -26,7 +26,9 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     runs, out = tmp_path / "runs", tmp_path / "out" / "demo" / "0-0"
     row: list[tuple[str, str, dict[str, object]]] = [("ER", "er", {})]
     for finished, count in ((2, 10), (None, 20), (None, 20)):
-        synthetic.write(runs, "demo", rows=row, seeds=1, scores=False, similarities=False, finished=finished)
+        synthetic.write(
+            runs, "demo", rows=row, seeds=1, scores=False, similarities=False, finished=finished
+        )
         (run,) = load_runs(runs, "demo")
         write_events(out, [*list_points(run)])
         assert len(written(out, "AP")) == count
@@ -34,7 +36,9 @@ def test_tensorboard_has_what_records_have_and_goes_on(tmp_path) -> None:
     expected = [line.perplexity["ns"] for line in lines]
     values = written(out, "perplexity/ns")
     assert [value for _, value in values] == pytest.approx(expected)
-    assert [step for step, _ in values] == [100 * stage + part for stage in range(5) for part in (25, 50, 75, 100)]
+    assert [step for step, _ in values] == [
+        100 * stage + part for stage in range(5) for part in (25, 50, 75, 100)
+    ]
     assert [value for _, value in written(out, "AP")][:4] == pytest.approx(
         [line.perplexity["wb"] for line in lines[:4]]
     )

@@ -33,8 +33,9 @@ def search(suite: Suite, count: int = 5, check: tuning.Check = check) -> Suite:
 
 
 def test_all_rows_get_as_many_on_the_first_domains() -> None:
-    """Oracle: the rule: five different ones, the row's own first; the same sample when asked again; one seed; two
-    domains with their own rungs and settings, no tasks, no later text."""
+    """Oracle: the rule: five different ones, the row's own first; the same sample when asked again;
+    one seed; two domains with their own rungs and settings, no tasks, no later text.
+    """
     suite = load_suite("demo", {"methods": ["baselines", "controls"], "seeds": [3, 4]})
     whole, searching = {row.name: row for row in methods.list_rows(suite)}, search(suite)
     by_row = itertools.groupby(searching.rows, key=lambda trial: trial.name.rpartition(" ")[0])
@@ -59,11 +60,15 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_search_is_a_suite_and_so_is_the_best(suite: Path, capsys: Any) -> None:
-    """Oracle: the paper's average perplexity, worked out from the records of the last stage; the trials as written."""
+    """Oracle: the paper's average perplexity, worked out from the records of the last stage; the
+    trials as written.
+    """
     tune = ["tune", str(suite), "--configurations", "2"]
     assert main(tune) == 0
     assert "tiny-tune.toml" in (told := capsys.readouterr().out) and " 4 trials" in told
-    assert load_suite("tiny-tune.toml") == search(load_suite(str(suite)), 2).model_copy(update={"called": "tiny-tune"})
+    assert load_suite("tiny-tune.toml") == search(load_suite(str(suite)), 2).model_copy(
+        update={"called": "tiny-tune"}
+    )
     assert main(tune) == 0
     assert "4 of the 4 trials in tiny-tune.toml" in capsys.readouterr().out
     assert main(["run", "tiny-tune.toml", "--parallel", "1"]) == 0
@@ -93,7 +98,10 @@ def test_a_row_that_no_configuration_trains_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no .*row 'ER' in demo-tune\.toml"):
         tuning.pick(suite, methods.list_rows(suite), searching, perplexities)
     chosen = tuning.pick(suite, methods.list_rows(suite), searching, {**perplexities, "ER 1": 9.0})
-    assert [row.options for row in chosen.rows] == [searching.rows[1].options, searching.rows[3].options]
+    assert [row.options for row in chosen.rows] == [
+        searching.rows[1].options,
+        searching.rows[3].options,
+    ]
 
 
 def test_a_rate_is_scaled_in_every_stage() -> None:
@@ -104,4 +112,6 @@ def test_a_rate_is_scaled_in_every_stage() -> None:
     factor = searching.rows[1].set[RATE][0] / 1e-3
     assert searching.rows[1].set[RATE] == pytest.approx([1e-3 * factor, 2e-3 * factor])
     [row] = tuning.pick(suite, methods.list_rows(suite), searching, perplexities).rows
-    assert row.set[RATE] == pytest.approx([rate * factor for rate in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3)])
+    assert row.set[RATE] == pytest.approx(
+        [rate * factor for rate in (1e-3, 2e-3, 3e-3, 4e-3, 5e-3)]
+    )

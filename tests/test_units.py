@@ -1,4 +1,6 @@
-"""Units of a budget: each is recorded under every budget, runs are ranked by each, and one more is one entry."""
+"""Units of a budget: each is recorded under every budget, runs are ranked by each, and one more is
+one entry.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ from tests.support.tiny_suite import write
 
 
 def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
-    """Oracle: a made-up unit, rows: 40 of them are four batches of ten; suites, plans, clock, records, tables and
-    figures know it without another line. A name that is no unit is refused, with those that are."""
+    """Oracle: a made-up unit, rows: 40 of them are four batches of ten; suites, plans, clock,
+    records, tables and figures know it without another line. A name that is no unit is refused,
+    with those that are.
+    """
     suite, rows = write(tmp_path), ("--set", "budget.unit=rows", "--set", "budget.amount=40")
     with pytest.raises(ConfigError, match=r"budget\.unit: .*seconds, .*, reference .*'rows'"):
         load_suite(str(suite), {"budget.unit": "rows"})
@@ -37,7 +41,9 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     assert not load_suite(str(suite), {"budget.unit": "rows"}).slurm.takes_whole_nodes("rows")
     drawn: list[matplotlib.figure.Figure] = []
     make_picture = figures.make_picture
-    monkeypatch.setattr(figures, "make_picture", lambda figure: drawn.append(figure) or make_picture(figure))
+    monkeypatch.setattr(
+        figures, "make_picture", lambda figure: drawn.append(figure) or make_picture(figure)
+    )
     folders = ("--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "report"))
 
     def call(*options: str) -> str:
@@ -50,30 +56,48 @@ def test_a_unit_is_added_in_one_place(tmp_path, monkeypatch, capsys):
     table = tmp_path / "report" / "tiny" / "units.md"
     assert "Training rows" in table.read_text()
     for run in load_runs(tmp_path / "runs", "tiny"):
-        charged = [line.charged for stage in run.stages for line in stage if isinstance(line, DoneLine)]
+        charged = [
+            line.charged for stage in run.stages for line in stage if isinstance(line, DoneLine)
+        ]
         assert [(spent["steps"], spent["rows"]) for spent in charged] == [(4, 40), (4, 40)]
 
 
 def test_runs_are_ranked_by_every_unit(tmp_path):
-    """Oracle: by hand; one row does in half the tokens what another does in half the FLOPs, so they change places."""
+    """Oracle: by hand; one row does in half the tokens what another does in half the FLOPs, so they
+    change places.
+    """
     data = study(tmp_path, seeds=1, stages=2, rows=[("ER", "er", {}), ("MAS", "mas", {})])
     costs = {"ER": {"tokens": 1.0, "flops": 4.0}, "MAS": {"tokens": 2.0, "flops": 2.0}}
     for run in data.runs:
-        for line in (line for stage in run.stages for line in stage if isinstance(line, EvaluationLine | DoneLine)):
+        for line in (
+            line
+            for stage in run.stages
+            for line in stage
+            if isinstance(line, EvaluationLine | DoneLine)
+        ):
             steps = line.charged["steps"]
-            line.charged |= {"seconds": float(steps)} | {unit: c * steps for unit, c in costs[run.row].items()}
-            if isinstance(line, EvaluationLine):  # from 16 to 4 in 100 steps, as a straight line of logarithms
+            line.charged |= {"seconds": float(steps)} | {
+                unit: c * steps for unit, c in costs[run.row].items()
+            }
+            if isinstance(
+                line, EvaluationLine
+            ):  # from 16 to 4 in 100 steps, as a straight line of logarithms
                 line.perplexity = dict.fromkeys(line.perplexity, 16.0 * 0.25 ** (steps / 100))
     table = load("units").build(data)
-    assert [column.group for column in table.columns[::2]] == [UNITS[unit].label for unit in list_recorded_units()]
+    assert [column.group for column in table.columns[::2]] == [
+        UNITS[unit].label for unit in list_recorded_units()
+    ]
     er, mas = ([cell.mean for cell in row.cells[::2]] for row in table.blocks[0].rows)
-    # of 100 steps: all by seconds and steps; by tokens MAS gets 100 of its 200, by FLOPs ER 200 of its 400
+    # of 100 steps: all by seconds and steps; by tokens MAS gets 100 of its 200, by FLOPs ER 200 of
+    # its 400
     assert er == pytest.approx([4.0, 4.0, 4.0, 8.0]) and mas == pytest.approx([4.0, 4.0, 8.0, 4.0])
     er, mas = ([cell.text for cell in row.cells[1::2]] for row in table.blocks[0].rows)
     assert er == ["1", "1", "1", "2"] and mas == ["1", "1", "2", "1"]
     data = study(tmp_path / "older", seeds=1)
     cells = load("units").build(data).blocks[0].rows[0].cells
-    assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, "FLOPs were not recorded"
+    assert cells[0].values and cells[1].text and not cells[6].number and not cells[7].number, (
+        "FLOPs were not recorded"
+    )
 
 
 def cores(share: float) -> CoreShare:
@@ -85,18 +109,25 @@ def last_stage(run: RunRecords) -> Any:  # its lines are not all of one type
 
 
 def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_no_rank(tmp_path):
-    """Oracle: by hand, under a budget of steps: of three rows all but one lacked cores. The table has no
-    seconds of theirs, and their tokens as before; the row that is left is first of none, in no other order by seconds,
-    and the audit does not say that all is well."""
+    """Oracle: by hand, under a budget of steps: of three rows all but one lacked cores. The table
+    has no seconds of theirs, and their tokens as before; the row that is left is first of none, in
+    no other order by seconds, and the audit does not say that all is well.
+    """
     data = study(
-        tmp_path, seeds=2, stages=2, unit="steps", rows=[(row, row.lower(), {}) for row in ("ER", "MAS", "EWC")]
+        tmp_path,
+        seeds=2,
+        stages=2,
+        unit="steps",
+        rows=[(row, row.lower(), {}) for row in ("ER", "MAS", "EWC")],
     )
     before = load("lifelong_metrics").build(data).blocks[0].rows
     for run in data.runs:
         last_stage(run)[-1].cores = cores(1.0 if run.row == "MAS" else 0.19)
     slowed = Study("demo", data.runs)
     table = load("lifelong_metrics").build(slowed)
-    [seconds] = [i for i, column in enumerate(table.columns) if column.name.startswith("Measured seconds")]
+    [seconds] = [
+        i for i, column in enumerate(table.columns) if column.name.startswith("Measured seconds")
+    ]
     for old, new in zip(before, table.blocks[0].rows, strict=True):
         assert bool(new.cells[seconds].number) == (new.label == "MAS"), new.label
         assert old.cells[seconds + 1].values == new.cells[seconds + 1].values
@@ -104,7 +135,9 @@ def test_of_slowed_runs_no_table_tells_a_wall_time_and_one_row_that_is_left_has_
     for run in data.runs:
         run.line.config["budget"]["unit"] = "seconds"
     timed = load("lifelong_metrics").build(Study("demo", data.runs))
-    assert not any(row.cells[seconds + 1].number for row in timed.blocks[0].rows), "ER, whose AP they reach, was slowed"
+    assert not any(row.cells[seconds + 1].number for row in timed.blocks[0].rows), (
+        "ER, whose AP they reach, was slowed"
+    )
     table = load("units").build(slowed)
     assert [row.cells[1].text for row in table.blocks[0].rows] == [""] * 3
     assert "All is well" not in render_page(slowed, None, [])

@@ -16,7 +16,9 @@ from benchmark.store import load_runs
 from run_all import main
 from tests.support import synthetic, tiny_suite
 
-ROWS: list[tuple[str, str, dict[str, Any]]] = [(row, row.lower(), {}) for row in ("Naive", "ER", "ELLE")]
+ROWS: list[tuple[str, str, dict[str, Any]]] = [
+    (row, row.lower(), {}) for row in ("Naive", "ER", "ELLE")
+]
 
 
 def make_study(folder: Path, unigram: float) -> Study:
@@ -29,9 +31,10 @@ def make_study(folder: Path, unigram: float) -> Study:
 
 @pytest.mark.parametrize("worse", [[], ["Naive"], ["Naive", "ER"], ["Naive", "ER", "ELLE"]])
 def test_a_row_that_counts_of_tokens_beat_is_said_first(worse, tmp_path) -> None:
-    """Oracle: the recorded APs after the last domain, by hand: a unigram perplexity is put just below that of the best
-    row that is to be named. Tables name the row with both numbers before their first line, the page before its
-    first table, and "Best" says none where no row is below."""
+    """Oracle: the recorded APs after the last domain, by hand: a unigram perplexity is put just
+    below that of the best row that is to be named. Tables name the row with both numbers before
+    their first line, the page before its first table, and "Best" says none where no row is below.
+    """
     ends = make_study(tmp_path, 1e6).ends
     ap = ends[ends["stage"] == 1].groupby("row")["ap"].mean()
     assert list(ap.sort_values(ascending=False).index) == ["Naive", "ER", "ELLE"]
@@ -59,7 +62,9 @@ def test_a_row_that_counts_of_tokens_beat_is_said_first(worse, tmp_path) -> None
 
 
 def test_no_row_is_the_best_of_a_column_in_which_counting_wins(tmp_path) -> None:
-    """Oracle: by hand: with a unigram perplexity of 1 the AP columns have no best; with 300 each has one."""
+    """Oracle: by hand: with a unigram perplexity of 1 the AP columns have no best; with 300 each
+    has one.
+    """
     for unigram, expected in ((1.0, False), (300.0, True)):
         table = synthetic.load("main_pretraining").build(make_study(tmp_path, unigram))
         last = [i for i, column in enumerate(table.columns) if column.name == "AP"][-1]
@@ -67,8 +72,10 @@ def test_no_row_is_the_best_of_a_column_in_which_counting_wins(tmp_path) -> None
 
 
 def test_a_task_in_which_counting_words_wins_is_said_first(tmp_path) -> None:
-    """Oracle: by hand: words win on the first task against all rows, on the second against those whose recorded mean is
-    not above theirs; then the first column has no best, and the score table begins with that."""
+    """Oracle: by hand: words win on the first task against all rows, on the second against those
+    whose recorded mean is not above theirs; then the first column has no best, and the score table
+    begins with that.
+    """
     data = synthetic.study(tmp_path, rows=ROWS, stages=2)
     assert not warn_of_baselines(data)
     last = data.scores[(data.scores["stage"] == 1) & data.scores["headline"]]
@@ -94,16 +101,25 @@ def test_a_report_without_records_says_so_and_shows_no_empty_table(view, tmp_pat
     """Oracle: the suite's name, and no cell of a table, neither printed nor written."""
     suite = str(tiny_suite.write(tmp_path))
     out = tmp_path / "out"
-    assert main(["report", suite, "--runs", str(tmp_path / "runs"), "--out", str(out), "--view", view]) == 0
+    assert (
+        main(["report", suite, "--runs", str(tmp_path / "runs"), "--out", str(out), "--view", view])
+        == 0
+    )
     said = capsys.readouterr().out
-    assert "no records of tiny" in said and "--" not in said.replace("--runs", "").replace("--view", "")
+    assert "no records of tiny" in said and "--" not in said.replace("--runs", "").replace(
+        "--view", ""
+    )
     assert not [*out.rglob("*.md")]
 
 
 def test_a_view_beside_printed_numbers_says_why_there_are_none(tmp_path, capsys) -> None:
-    """Oracle: a suite that is none of the paper's is named with those that are; a suite of the paper's is not told."""
+    """Oracle: a suite that is none of the paper's is named with those that are; a suite of the
+    paper's is not told.
+    """
     for suite, expected in (("demo", True), ("bert_base", False)):
         synthetic.write(tmp_path / suite, suite, rows=ROWS)
-        study = Study(suite, load_runs(tmp_path / suite, suite), printed={suite: suite * (not expected)})
+        study = Study(
+            suite, load_runs(tmp_path / suite, suite), printed={suite: suite * (not expected)}
+        )
         said = paper_tables.name_lack_of_printed(study, [paper_tables.load("main_pretraining")])
         assert (suite in said and "bert_large" in said) == expected and bool(said) == expected

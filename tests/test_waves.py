@@ -1,4 +1,6 @@
-"""Waves of units: what a plan has, what a dry run says, and what is submitted to a Slurm that is a table in memory."""
+"""Waves of units: what a plan has, what a dry run says, and what is submitted to a Slurm that is a
+table in memory.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def waves(tiny: SuiteFolder, **overrides: object) -> list[tuple[str, list[str]]]
 
 
 def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
-    """Oracle: by hand, of two runs that share their first stage; then of what is left when one is trained."""
+    """Oracle: by hand, of two runs that share their first stage; then of what is left when one is
+    trained.
+    """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert waves(tiny, tables=["representational_similarity"]) == [
         ("prepare", ["tiny:prepare-naive-s0"]),
@@ -91,7 +95,9 @@ def test_waves_are_as_in_the_docs(tiny: SuiteFolder) -> None:
 
 
 def test_baselines_know_which_test_examples_stand_in_the_stream(tiny: SuiteFolder) -> None:
-    """Oracle: one row of test is the first document of the stream, and the other three are of no domain."""
+    """Oracle: one row of test is the first document of the stream, and the other three are of no
+    domain.
+    """
     task = write_task(tiny.folder)
     document = read_lines(tiny.texts / "wood.jsonl")[0]["text"]
     rows = [{"text": text, "label": "fish"} for text in (document, "one", "two", "three")]
@@ -109,15 +115,25 @@ def test_baselines_know_which_test_examples_stand_in_the_stream(tiny: SuiteFolde
 
 
 def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
-    """Oracle: by hand: of four runs all share the first stage, and two the second, in a wave of its own."""
+    """Oracle: by hand: of four runs all share the first stage, and two the second, in a wave of its
+    own.
+    """
     three = "[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]"
-    text = tiny.file.read_text().replace("[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]", three)
+    text = tiny.file.read_text().replace(
+        "[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]", three
+    )
     text = text.replace("amount = [40, 200]", "amount = 5").replace(
         "\n]\nrows", f'\n  {{ name = "sky", train = ["{tiny.texts}/sea.jsonl"] }},\n]\nrows'
     )
     rates = '"training.learning_rate" = [5e-4, 5e-4, 1e-3]'
-    rows = ['{ method = "naive" }', f'{{ name = "late", method = "naive", set = {{ {rates} }} }}', *ROWS[1:]]
-    tiny.file.write_text(re.sub(r"^rows = .*$", f"rows = [{', '.join(rows)}]", text, flags=re.MULTILINE))
+    rows = [
+        '{ method = "naive" }',
+        f'{{ name = "late", method = "naive", set = {{ {rates} }} }}',
+        *ROWS[1:],
+    ]
+    tiny.file.write_text(
+        re.sub(r"^rows = .*$", f"rows = [{', '.join(rows)}]", text, flags=re.MULTILINE)
+    )
     assert waves(tiny)[1:] == [
         ("stages", ["tiny:stages-wood-of-naive-s0"]),
         ("stages", ["tiny:stages-wood+sea-of-naive-s0"]),
@@ -142,9 +158,12 @@ def test_a_file_adds_an_executor(tiny: SuiteFolder, monkeypatch, capsys) -> None
     del sys.modules[f"{executors.__name__}.toy"]
 
 
-def test_each_wave_is_an_array_that_waits_for_the_one_before(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the batch scripts: kinds, tasks and dependencies; a second `run` submits nothing, and one with a row more
-    what is that row's, after what is under way."""
+def test_each_wave_is_an_array_that_waits_for_the_one_before(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: the batch scripts: kinds, tasks and dependencies; a second `run` submits nothing, and
+    one with a row more what is that row's, after what is under way.
+    """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.submit() == 0 and slurm.calls["sbatch"] == 6
     assert [(wave["kind"], len(wave["units"])) for wave in tiny.waves()] == [
@@ -156,41 +175,76 @@ def test_each_wave_is_an_array_that_waits_for_the_one_before(tiny: SuiteFolder, 
         ("report", 1),
     ]
     arrays = list(slurm.arrays.items())
-    assert [array.after for _, array in arrays] == [(), ("100",), ("101",), ("102",), ("103",), ("104",)]
+    assert [array.after for _, array in arrays] == [
+        (),
+        ("100",),
+        ("101",),
+        ("102",),
+        ("103",),
+        ("104",),
+    ]
     assert [len(array.tasks) for _, array in arrays] == [0, 0, 0, 2, 2, 0]
-    assert all("#SBATCH --requeue\n" in array.text and "wckey" not in array.text for _, array in arrays)
-    assert tiny.submit() == 0 and slurm.calls["sbatch"] == 6 and "nothing to submit" in capsys.readouterr().out
+    assert all(
+        "#SBATCH --requeue\n" in array.text and "wckey" not in array.text for _, array in arrays
+    )
+    assert (
+        tiny.submit() == 0
+        and slurm.calls["sbatch"] == 6
+        and "nothing to submit" in capsys.readouterr().out
+    )
     assert {state.state for state in tiny.states().values()} == {"waiting"}
     tiny.write(*ROWS, '{ method = "mas" }', tasks=write_task(tiny.folder))
     assert tiny.submit() == 0
     new = [slurm.arrays[wave["id"]] for wave in tiny.waves()[6:]]
     assert [wave["kind"] for wave in tiny.waves()[6:]] == ["train", "score", "report"]
-    assert set(new[0].after) == {"100", "101", "102"} and set(new[1].after) == {"100", "101", "102", "103", "106"}
+    assert set(new[0].after) == {"100", "101", "102"} and set(new[1].after) == {
+        "100",
+        "101",
+        "102",
+        "103",
+        "106",
+    }
 
 
 def test_arrays_are_as_large_as_the_cluster_takes(tiny: SuiteFolder, slurm: FakeSlurm) -> None:
-    """Oracle: by hand: ten runs are too many, and five, so that they go in arrays of three, of each of which two at a
-    time; on a site without arrays single jobs. None of them waits for another."""
+    """Oracle: by hand: ten runs are too many, and five, so that they go in arrays of three, of each
+    of which two at a time; on a site without arrays single jobs. None of them waits for another.
+    """
     slurm.largest = 4
     seeds, cap = ("--seeds", "0,1,2,3,4"), ("--set", "slurm.array_parallelism=2")
     assert tiny.submit(*seeds, *cap) == 0
     train = [slurm.arrays[wave["id"]] for wave in tiny.waves() if wave["kind"] == "train"]
-    assert [(len(array.tasks), array.parallelism) for array in train] == [(3, 2), (3, 2), (3, 2), (0, 1)]
+    assert [(len(array.tasks), array.parallelism) for array in train] == [
+        (3, 2),
+        (3, 2),
+        (3, 2),
+        (0, 1),
+    ]
     assert len({array.after for array in train}) == 1
     slurm.end(slurm.jobs)
     slurm.largest = 1
     before = len(tiny.waves())
     assert tiny.submit(*seeds, "--methods", "naive") == 0
     single = [slurm.arrays[wave["id"]] for wave in tiny.waves()[before:] if wave["kind"] == "train"]
-    assert len(single) == 5 and not any(array.tasks for array in single) and len({array.after for array in single}) == 1
+    assert (
+        len(single) == 5
+        and not any(array.tasks for array in single)
+        and len({array.after for array in single}) == 1
+    )
 
 
-def test_more_than_may_be_submitted_is_gone_on_with(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: MaxSubmitJobs lets four jobs of eight go; `run` says what is left, and later calls submit the rest."""
+def test_more_than_may_be_submitted_is_gone_on_with(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: MaxSubmitJobs lets four jobs of eight go; `run` says what is left, and later calls
+    submit the rest.
+    """
     slurm.most = 4
     assert tiny.submit("--seeds", "0,1") == 3
     assert ": 4 units " in capsys.readouterr().out and len(slurm.jobs) == 4
-    assert tiny.submit("--seeds", "0,1") == 2 and "AssocMaxSubmitJobLimit" in capsys.readouterr().err
+    assert (
+        tiny.submit("--seeds", "0,1") == 2 and "AssocMaxSubmitJobLimit" in capsys.readouterr().err
+    )
     slurm.most = 100
     assert tiny.submit("--seeds", "0,1") == 0
     units = [unit for wave in tiny.waves() for task in wave["units"] for unit in task]
@@ -200,12 +254,23 @@ def test_more_than_may_be_submitted_is_gone_on_with(tiny: SuiteFolder, slurm: Fa
     assert "invalid partition" in capsys.readouterr().err
 
 
-def test_what_is_refused_for_one_row_leaves_the_others(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: by hand: ER asks for a partition that is not there. Naive and the report are submitted."""
+def test_what_is_refused_for_one_row_leaves_the_others(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: by hand: ER asks for a partition that is not there. Naive and the report are
+    submitted.
+    """
     tiny.write(ROWS[0], '{ method = "er", set = { "slurm.partition" = "nowhere" } }')
-    slurm.refusal, slurm.refused = "sbatch: error: invalid partition specified: nowhere", "--partition=nowhere"
+    slurm.refusal, slurm.refused = (
+        "sbatch: error: invalid partition specified: nowhere",
+        "--partition=nowhere",
+    )
     assert tiny.submit() == 3 and "invalid partition" in capsys.readouterr().out
-    assert tiny.states()["Naive"].job and not tiny.states()["ER"].job and tiny.waves()[-1]["kind"] == "report"
+    assert (
+        tiny.states()["Naive"].job
+        and not tiny.states()["ER"].job
+        and tiny.waves()[-1]["kind"] == "report"
+    )
 
 
 def test_jobs_of_an_edited_suite_are_told(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
@@ -217,33 +282,52 @@ def test_jobs_of_an_edited_suite_are_told(tiny: SuiteFolder, slurm: FakeSlurm, c
 
 
 def test_several_runs_in_a_job(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: by hand: ten runs, four a job; cores and GPUs of all processes in one; a run that waits for others of its
-    job says so."""
-    tiny.write(*ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2")
+    """Oracle: by hand: ten runs, four a job; cores and GPUs of all processes in one; a run that
+    waits for others of its job says so.
+    """
+    tiny.write(
+        *ROWS, slurm="runs_per_job = 4\nntasks_per_node = 2\ncpus_per_task = 3\ngpus_per_node = 2"
+    )
     assert tiny.submit("--seeds", "0,1,2,3,4") == 0
     [train] = [wave for wave in tiny.waves() if wave["kind"] == "train"]
     assert [len(task) for task in train["units"]] == [4, 4, 2]
     text = slurm.arrays[train["id"]].text
-    assert all(f"#SBATCH --{word}\n" in text for word in ("ntasks-per-node=1", "cpus-per-task=6", "gres=gpu:2"))
+    assert all(
+        f"#SBATCH --{word}\n" in text
+        for word in ("ntasks-per-node=1", "cpus-per-task=6", "gres=gpu:2")
+    )
     slurm.states[f"{train['id']}_0"] = "RUNNING"
     assert tiny.states()["Naive"].state == "waiting"
     more = ("--seeds", "7", "--set", "slurm.runs_per_job=1", "--set", "slurm.ntasks_per_node=3")
-    assert tiny.submit(*more) == 2 and re.search("batch_size 8 .* 3 processes", capsys.readouterr().err)
+    assert tiny.submit(*more) == 2 and re.search(
+        "batch_size 8 .* 3 processes", capsys.readouterr().err
+    )
 
 
 def test_rows_ask_for_their_own(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the batch scripts: an array for the row that asks for more, and the dry run says what it asks for."""
-    tiny.write(ROWS[0], '{ method = "er", set = { "slurm.nodes" = 2, "slurm.train.time" = 7 } }', slurm='mem = "4GB"')
+    """Oracle: the batch scripts: an array for the row that asks for more, and the dry run says what
+    it asks for.
+    """
+    tiny.write(
+        ROWS[0],
+        '{ method = "er", set = { "slurm.nodes" = 2, "slurm.train.time" = 7 } }',
+        slurm='mem = "4GB"',
+    )
     assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
     assert "nodes 2" in capsys.readouterr().out
     assert tiny.submit() == 0
     texts = [slurm.arrays[wave["id"]].text for wave in tiny.waves() if wave["kind"] == "train"]
-    assert [("--nodes=2" in text, "--time=7" in text) for text in texts] == [(False, False), (True, True)]
+    assert [("--nodes=2" in text, "--time=7" in text) for text in texts] == [
+        (False, False),
+        (True, True),
+    ]
     [shared] = [slurm.arrays[wave["id"]].text for wave in tiny.waves() if wave["kind"] == "stages"]
     assert "--nodes=1" in shared
 
 
-def test_a_dry_run_submits_nothing_and_says_what_a_run_does(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
+def test_a_dry_run_submits_nothing_and_says_what_a_run_does(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
     """Oracle: what is submitted then; what is next when all is done."""
     tiny.file.write_text(tiny.file.read_text().replace("[40, 200]", "[1, 1]"))
     assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
@@ -268,8 +352,9 @@ def test_a_dry_run_submits_nothing_and_says_what_a_run_does(tiny: SuiteFolder, s
 def test_a_full_disk_says_what_was_submitted(
     tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch, capsys, owner: object, place: str, said: str
 ) -> None:
-    """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the second array. Where an
-    error names no file the folder of the jobs' files is named."""
+    """Oracle: the queue: nothing is in it that is not written down. A disk that fills up at the
+    second array. Where an error names no file the folder of the jobs' files is named.
+    """
     real, named = getattr(owner, place), ["/runs/x"] if place != "dump" else []
 
     def full(*given: object, **_: object) -> object:
@@ -283,7 +368,9 @@ def test_a_full_disk_says_what_was_submitted(
     assert f"No space left on device: '{folder}': {said}" in capsys.readouterr().err
 
 
-def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch) -> None:
+def test_a_job_whose_note_the_disk_does_not_take_is_cancelled(
+    tiny: SuiteFolder, slurm: FakeSlurm, monkeypatch
+) -> None:
     """Oracle: the queue, and the notes as they were."""
     assert tiny.submit("--methods", "naive") == 0
     notes, queue = tiny.waves(), slurm.jobs
@@ -314,13 +401,24 @@ def test_who_submits_has_the_lock(tiny: SuiteFolder, slurm: FakeSlurm, monkeypat
     submit = slurm.submit
     folder = tiny.runs / "suites" / "tiny" / "jobs" / "slurm"
     monkeypatch.setattr(
-        slurm, "submit", lambda script: taken.append(Lease(folder / "lock").is_taken()) or submit(script)
+        slurm,
+        "submit",
+        lambda script: taken.append(Lease(folder / "lock").is_taken()) or submit(script),
     )
-    assert tiny.submit() == 0 and all(taken) and len(taken) == 4 and not Lease(folder / "lock").is_taken()
+    assert (
+        tiny.submit() == 0
+        and all(taken)
+        and len(taken) == 4
+        and not Lease(folder / "lock").is_taken()
+    )
 
 
-def test_logs_and_pickles_lie_where_others_do_not_write(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the mode of their folder; what lies there is unpickled by jobs. Slurm is asked as outside of any job."""
+def test_logs_and_pickles_lie_where_others_do_not_write(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: the mode of their folder; what lies there is unpickled by jobs. Slurm is asked as
+    outside of any job.
+    """
     assert tiny.submit() == 0
     [logs] = {path.parent for path in tiny.runs.rglob("*_submitted.pkl")}
     assert not logs.stat().st_mode & 0o022
@@ -330,12 +428,19 @@ def test_logs_and_pickles_lie_where_others_do_not_write(tiny: SuiteFolder, slurm
 
 
 def test_what_counts_is_what_is_kept_of_work(tiny: SuiteFolder, monkeypatch) -> None:
-    """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is half written."""
+    """Oracle: by hand: files of a text, a step, a score, a measure; none that says who works, or is
+    half written.
+    """
     config, store, mark = tiny.config("ER"), Store(tiny.runs), tiny.folder / "mark"
     records.append(store.run_file(config), structs.replace(config.describe(), stages=["a", "b"]))
     unit = Train(tiny.runs, config, config.id, methods.build)
     beside = f".x.{'0f' * 16}"
-    kept = ["data/domains/x/train.bin", "stages/a/checkpoint.pt", "scores/b.jsonl", "similarity/a.jsonl"]
+    kept = [
+        "data/domains/x/train.bin",
+        "stages/a/checkpoint.pt",
+        "scores/b.jsonl",
+        "similarity/a.jsonl",
+    ]
     kept += [
         "stages/a/model/model.safetensors",
         f"data/domains/{beside}/{BEGUN}",
@@ -378,10 +483,16 @@ def test_text_that_another_job_makes_is_not_waited_for(tiny: SuiteFolder, monkey
 
 
 def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path) -> None:
-    """Oracle: the pickles that submitit leaves: a job's process has another `__main__`, and unpickles no code, or what
-    is in a snapshot would not be what runs."""
+    """Oracle: the pickles that submitit leaves: a job's process has another `__main__`, and
+    unpickles no code, or what is in a snapshot would not be what runs.
+    """
     (tmp_path / "bin").mkdir()
-    for name, says in {"srun": "", "squeue": "", "scontrol": "", "sbatch": "Submitted batch job $$"}.items():
+    for name, says in {
+        "srun": "",
+        "squeue": "",
+        "scontrol": "",
+        "sbatch": "Submitted batch job $$",
+    }.items():
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {says}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     subprocess.run(
@@ -395,15 +506,23 @@ def test_nothing_that_is_pickled_lives_in_main(tiny: SuiteFolder, tmp_path: Path
     pickles = list(tiny.runs.rglob("*.pkl"))
     assert len(pickles) == 5, "data, a shared stage, two runs, the report"
     for path in pickles:
-        words = {argument for _, argument, _ in pickletools.genops(path.read_bytes()) if isinstance(argument, str)}
+        words = {
+            argument
+            for _, argument, _ in pickletools.genops(path.read_bytes())
+            if isinstance(argument, str)
+        }
         assert "Task" in words and "benchmark.jobs.work" in words
         assert "__main__" not in words and not {word for word in words if "_make_function" in word}
     [code] = (tiny.runs / "code").iterdir()
     assert (code / "paper_tables").is_dir() and (code / "COMMIT").exists()
 
 
-def test_a_dry_run_on_a_cluster_has_a_line_per_wave_and_kind(tiny: SuiteFolder, slurm: FakeSlurm, capsys) -> None:
-    """Oracle: the plan: its waves and its report are a line each, whose names come with --verbose alone."""
+def test_a_dry_run_on_a_cluster_has_a_line_per_wave_and_kind(
+    tiny: SuiteFolder, slurm: FakeSlurm, capsys
+) -> None:
+    """Oracle: the plan: its waves and its report are a line each, whose names come with --verbose
+    alone.
+    """
     tiny.write(*ROWS, tasks=write_task(tiny.folder))
     assert tiny.call("run", "--dry-run", "--executor", "slurm") == 0
     brief = capsys.readouterr().out

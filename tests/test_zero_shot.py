@@ -1,4 +1,6 @@
-"""Tasks of lm-evaluation-harness on our models, without a Hub. Oracle throughout: transformers alone, on exports."""
+"""Tasks of lm-evaluation-harness on our models, without a Hub. Oracle throughout: transformers
+alone, on exports.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,30 @@ QUESTIONS: list[dict[str, Any]] = [
 
 
 def write_questions(folder: Path) -> str:
-    """Files of the task of lm-evaluation-harness in the docs, beside a suite in a folder, and its section there."""
+    """Files of the task of lm-evaluation-harness in the docs, beside a suite in a folder, and its
+    section there.
+    """
     [task] = re.findall(
-        r"```yaml\n(.*?)```", (Path(__file__).parents[1] / "docs" / "your_own_text.md").read_text(), re.S
+        r"```yaml\n(.*?)```",
+        (Path(__file__).parents[1] / "docs" / "your_own_text.md").read_text(),
+        re.S,
     )
     (folder / "tasks").mkdir()
     (folder / "tasks" / "colours.yaml").write_text(task.replace("tasks/", f"{folder}/tasks/"))
-    (folder / "tasks" / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in QUESTIONS))
+    (folder / "tasks" / "questions.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in QUESTIONS)
+    )
     return '[evaluate]\ntasks = ["colours"]\nfolder = "tasks"\n'
 
 
 def likelihood(model, tokenizer, context: str, continuation: str) -> float:
-    """Of the tokens after the context, each given all before it; an export's tokenizer adds `<s>` and the prompt."""
-    ids, before = tokenizer(context + continuation)["input_ids"], len(tokenizer(context)["input_ids"])
+    """Of the tokens after the context, each given all before it; an export's tokenizer adds `<s>`
+    and the prompt.
+    """
+    ids, before = (
+        tokenizer(context + continuation)["input_ids"],
+        len(tokenizer(context)["input_ids"]),
+    )
     with torch.no_grad():
         said = log_softmax(model(torch.tensor([ids])).logits[0].float(), -1)
     return math.fsum(said[place - 1, ids[place]].item() for place in range(before, len(ids)))
@@ -61,14 +74,23 @@ def place(tmp_path_factory) -> Path:
 
 def call(place: Path, command: str, *options: str) -> int:
     out = ["--out", str(place / "report")] if command == "run" else []
-    return run_all.main([command, str(place / "tiny.toml"), "--runs", str(place / "runs"), *out, *options])
+    return run_all.main(
+        [command, str(place / "tiny.toml"), "--runs", str(place / "runs"), *out, *options]
+    )
 
 
-def test_each_model_has_the_scores_that_transformers_computes(place: Path, monkeypatch, capsys) -> None:
-    """They are in records and table, status counts them, and nothing is asked twice; changed questions are others."""
+def test_each_model_has_the_scores_that_transformers_computes(
+    place: Path, monkeypatch, capsys
+) -> None:
+    """They are in records and table, status counts them, and nothing is asked twice; changed
+    questions are others.
+    """
     monkeypatch.setenv("HF_DATASETS_CACHE", str(place / "cache"))
     assert call(place, "run", "--parallel", "1") == 0
-    assert "Nobody has looked for these tasks' examples" in (place / "report/tiny/zero_shot_by_stage.md").read_text()
+    assert (
+        "Nobody has looked for these tasks' examples"
+        in (place / "report/tiny/zero_shot_by_stage.md").read_text()
+    )
     table = (place / "report" / "tiny" / "zero_shot_by_stage.csv").read_text()
     for run in load_runs(place / "runs", "tiny"):
         for stage, key in enumerate(run.line.stages):
@@ -81,7 +103,10 @@ def test_each_model_has_the_scores_that_transformers_computes(place: Path, monke
             )
             right = 0
             for asked in QUESTIONS:
-                said = [likelihood(model, tokenizer, asked["question"], f" {choice}") for choice in asked["choices"]]
+                said = [
+                    likelihood(model, tokenizer, asked["question"], f" {choice}")
+                    for choice in asked["choices"]
+                ]
                 right += said.index(max(said)) == asked["answer"]
             [line] = run.zero_shot[stage]
             assert line.values["acc"] == pytest.approx(right / len(QUESTIONS)), (run.row, stage)
@@ -89,7 +114,9 @@ def test_each_model_has_the_scores_that_transformers_computes(place: Path, monke
     capsys.readouterr()
     before = {path: path.read_bytes() for path in (place / "runs" / "scores").glob("*.jsonl")}
     assert call(place, "run") == 0 and call(place, "status") == 0
-    assert {path: path.read_bytes() for path in before} == before and "4 of 4 scores" in capsys.readouterr().out
+    assert {
+        path: path.read_bytes() for path in before
+    } == before and "4 of 4 scores" in capsys.readouterr().out
     with monkeypatch.context() as patched:  # who only renders does not need the harness
         patched.setattr("importlib.util.find_spec", lambda name: None)
         patched.setitem(sys.modules, "lm_eval", None)
@@ -110,27 +137,47 @@ def test_a_whole_text_is_as_likely_as_its_tokens(place: Path) -> None:
     expected = likelihood(theirs, tokenizer, "", "red green one")
     requests = [SimpleNamespace(args=("red green one",))]
     assert ours.loglikelihood_rolling(requests) == [pytest.approx(expected, rel=1e-5)]
-    [(value, _)] = ours.loglikelihood([SimpleNamespace(args=("", "red green one"))], disable_tqdm=True)
+    [(value, _)] = ours.loglikelihood(
+        [SimpleNamespace(args=("", "red green one"))], disable_tqdm=True
+    )
     assert value == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_task_that_nobody_knows_is_named(place: Path, capsys) -> None:
     """Oracle: the place and the cure; other runs and the report go on."""
     assert (
-        call(place, "run", "--methods", "naive", "--set", 'evaluate.tasks=["colour"]', "--set", "evaluate.limit=1") == 1
+        call(
+            place,
+            "run",
+            "--methods",
+            "naive",
+            "--set",
+            'evaluate.tasks=["colour"]',
+            "--set",
+            "evaluate.limit=1",
+        )
+        == 1
     )
     capsys.readouterr()
-    assert call(place, "status", "--set", 'evaluate.tasks=["colour"]', "--set", "evaluate.limit=1") == 1
+    assert (
+        call(place, "status", "--set", 'evaluate.tasks=["colour"]', "--set", "evaluate.limit=1")
+        == 1
+    )
     assert " task colour: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("missing", [True, False])
-def test_what_cannot_be_asked_is_refused_before_training(missing: bool, place: Path, monkeypatch, capsys) -> None:
+def test_what_cannot_be_asked_is_refused_before_training(
+    missing: bool, place: Path, monkeypatch, capsys
+) -> None:
     """Oracle: the cure in one line, the status of what a user can fix, and a folder without a run."""
     if missing:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     masked = [] if missing else ["--set", "model.architecture=bert"]
-    assert run_all.main(["run", str(place / "tiny.toml"), "--runs", str(place / "other"), *masked]) == 2
+    assert (
+        run_all.main(["run", str(place / "tiny.toml"), "--runs", str(place / "other"), *masked])
+        == 2
+    )
     said = capsys.readouterr().err
     assert (".[lm-eval]" if missing else "(bert)") in said and said.count("\n") == 1
     assert not list((place / "other").rglob("*.jsonl"))

@@ -1,4 +1,5 @@
-"""Documents of a domain, one after the other, whatever they come from: memory does not grow with the corpus.
+"""Documents of a domain, one after the other, whatever they come from: memory does not grow with
+the corpus.
 
 docs/data.md says which problems are errors, and which texts are counted and skipped.
 """
@@ -41,13 +42,14 @@ FORMAT = 2  # raised when the same files come to mean other documents
 
 
 def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a domain, each text once, with their split; `skipped` counts the others by reason.
+    """The documents of a domain, each text once, with their split; `skipped` counts the others by
+    reason.
 
-    Without validation files, the fingerprint of a text decides: `valid_share` of the documents, or the domain's own
-    share, are held out, the same ones whatever else the domain holds. Validation files are read first, so that their
-    text is not trained on. The upper end of the fingerprints is what the domain holds out of pre-training
-    (`Domain.hold_out`). Where files hold so few documents that all are on one side, pieces of them are held out, a
-    book's pages.
+    Without validation files, the fingerprint of a text decides: `valid_share` of the documents, or
+    the domain's own share, are held out, the same ones whatever else the domain holds. Validation
+    files are read first, so that their text is not trained on. The upper end of the fingerprints is
+    what the domain holds out of pre-training (`Domain.hold_out`). Where files hold so few documents
+    that all are on one side, pieces of them are held out, a book's pages.
 
     Raises DataError.
     """
@@ -60,8 +62,15 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
 
 
 def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[Document]:
-    """Documents cut small, of which those with the lowest fingerprints are for validation, one at least."""
-    texts = [(document, piece) for document in documents for piece in cut(document.text, PIECE) if piece.strip()]
+    """Documents cut small, of which those with the lowest fingerprints are for validation, one at
+    least.
+    """
+    texts = [
+        (document, piece)
+        for document in documents
+        for piece in cut(document.text, PIECE)
+        if piece.strip()
+    ]
     pieces = [(replace(document, text=piece), make_fingerprint(piece)) for document, piece in texts]
     lowest = sorted({hashed for _, hashed in pieces})
     end = lowest[max(1, round(valid_share * len(lowest))) - 1] if len(lowest) > 1 else -1
@@ -75,13 +84,17 @@ def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterato
         elif document.split:
             yield document
         else:
-            yield replace(document, split="valid" if document.decides < valid_share * 2**64 else "train")
+            yield replace(
+                document, split="valid" if document.decides < valid_share * 2**64 else "train"
+            )
 
 
 def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a domain as they come, each text once, with what decides their split. Raises DataError.
+    """The documents of a domain as they come, each text once, with what decides their split. Raises
+    DataError.
 
-    The fingerprints that came before are on disk, in a file that goes when it is closed, with a cache of 16 MiB.
+    The fingerprints that came before are on disk, in a file that goes when it is closed, with a
+    cache of 16 MiB.
     """
     with contextlib.closing(sqlite3.connect("")) as seen:
         seen.executescript(
@@ -102,17 +115,28 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
 def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True) -> str:
     """A hash of all that decides what `read` yields; of files and packages the content.
 
-    Content is read once: `notes` is the folder of what files of these names, sizes and times have come to. Where there
-    is none, and it `makes` none, names, sizes and times are hashed instead: nothing is prepared of these files. A
-    dataset of the Hub counts by its name alone. Raises NotHere if files or packages are missing.
+    Content is read once: `notes` is the folder of what files of these names, sizes and times have
+    come to. Where there is none, and it `makes` none, names, sizes and times are hashed instead:
+    nothing is prepared of these files. A dataset of the Hub counts by its name alone. Raises
+    NotHere if files or packages are missing.
     """
     if domain.sources:
         return digest([identify(part, valid_share, notes, makes) for part in domain.parts])
-    files = [(name, path) for package in domain.packages for path, name in docstrings.find_modules(package)]
+    files = [
+        (name, path)
+        for package in domain.packages
+        for path, name in docstrings.find_modules(package)
+    ]
     for split, specs in (("valid", domain.valid), ("train", domain.train)):
-        files += [(f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())]
-    for folder in (Path(dataset.path) for dataset in domain.datasets if os.path.isdir(dataset.path)):
-        files += sorted((path.relative_to(folder).as_posix(), path) for path in walk_folder(folder, Counter()))
+        files += [
+            (f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())
+        ]
+    for folder in (
+        Path(dataset.path) for dataset in domain.datasets if os.path.isdir(dataset.path)
+    ):
+        files += sorted(
+            (path.relative_to(folder).as_posix(), path) for path in walk_folder(folder, Counter())
+        )
     made: dict[str, Any] = {
         "format": FORMAT,
         "python": platform.python_version() if domain.packages else None,  # it parses them
@@ -120,7 +144,9 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         "valid_share": None if domain.valid else domain.valid_share or valid_share,
     }
     stats = [(os.path.abspath(path), path.stat()) for _, path in files]
-    looks = digest([made, [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]])
+    looks = digest(
+        [made, [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]]
+    )
     note = notes / f"{looks}.txt"
     with contextlib.suppress(FileNotFoundError):
         return note.read_text(encoding="utf-8")
@@ -139,7 +165,10 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
         skipped.update(problems)
         yield from documents
     of_training: Half = "train" if domain.valid else ""
-    halves: list[tuple[tuple[str, ...], Half]] = [(domain.valid, "valid"), (domain.train, of_training)]
+    halves: list[tuple[tuple[str, ...], Half]] = [
+        (domain.valid, "valid"),
+        (domain.train, of_training),
+    ]
     for specs, split in halves:
         for path in (path for spec in specs for path in find_files(spec, skipped)):
             for document in read_file(path, domain, skipped):
@@ -154,7 +183,9 @@ def _read_dataset(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise DataError(f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
+        raise DataError(
+            f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`"
+        ) from None
     asked = f"name {dataset.name!r}, revision {dataset.revision!r}, split {dataset.split!r}"
     with name_source_in_errors(f"dataset {dataset.path!r} ({', '.join(dataset.files) or asked})"):
         lines = False
@@ -164,9 +195,13 @@ def _read_dataset(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
             files = [f"{folder}/{name}" for name in dataset.files]
             kind = find_kind(Path(files[0])).removeprefix(".")
             lines = kind not in ("parquet", "csv")
-            rows = load_dataset("text" if lines else kind, data_files=files, split="train", streaming=True)
+            rows = load_dataset(
+                "text" if lines else kind, data_files=files, split="train", streaming=True
+            )
         else:
             given = {"revision": dataset.revision} if dataset.revision else {}
-            rows = load_dataset(dataset.path, dataset.name, split=dataset.split, streaming=True, **given)
+            rows = load_dataset(
+                dataset.path, dataset.name, split=dataset.split, streaming=True, **given
+            )
         for number, row in enumerate(islice(rows, dataset.documents)):
             yield f"{dataset.path}:{number}", row["text"].encode() if lines else row

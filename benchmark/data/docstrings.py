@@ -1,4 +1,6 @@
-"""Documentation text on every machine: docstrings of installed packages, read with `ast`, never imported."""
+"""Documentation text on every machine: docstrings of installed packages, read with `ast`, never
+imported.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +25,36 @@ SHORTEST = 200  # characters
 MODULES = 400  # of a package for each process: a small one is read before another process starts
 STDLIB = "stdlib"
 TEST_FOLDERS = {"test", "tests", "idle_test"}
-BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # where statements stand in statements, in their order
+BLOCKS = (
+    "body",
+    "handlers",
+    "orelse",
+    "finalbody",
+    "cases",
+)  # where statements stand in statements, in their order
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @lru_cache(maxsize=16)
 def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
-    """Docstrings of the modules, classes and functions of an installed package, and how many were skipped, by reason.
+    """Docstrings of the modules, classes and functions of an installed package, and how many were
+    skipped, by reason.
 
-    `package` is a top-level name, "stdlib" for Python's own library. Remembered, because parsing takes up to half a
-    minute of a core and the text is a few megabytes. Raises DataError if the package is not installed.
+    `package` is a top-level name, "stdlib" for Python's own library. Remembered, because parsing
+    takes up to half a minute of a core and the text is a few megabytes. Raises DataError if the
+    package is not installed.
     """
     import joblib  # a plan of runs waits for nothing
 
     files = find_modules(package)
     processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
     with standing_in_code():
-        read = joblib.Parallel(n_jobs=processes)(joblib.delayed(_read_module)(*file) for file in files)
-    return tuple(chain.from_iterable(documents for documents, _ in read)), sum((skips for _, skips in read), Counter())
+        read = joblib.Parallel(n_jobs=processes)(
+            joblib.delayed(_read_module)(*file) for file in files
+        )
+    return tuple(chain.from_iterable(documents for documents, _ in read)), sum(
+        (skips for _, skips in read), Counter()
+    )
 
 
 def _read_module(path: Path, module: str) -> tuple[list[Document], Counter[str]]:
@@ -77,9 +91,14 @@ def _find_distributions(package: str) -> tuple[str, ...]:
         importlib.metadata.distribution(package)
         return (package,)
     except importlib.metadata.PackageNotFoundError:  # sklearn is in scikit-learn
-        # by their files: Python 3.10's packages_distributions does not know packages that meson built
+        # by their files: Python 3.10's packages_distributions does not know packages that meson
+        # built
         everything = importlib.metadata.distributions()
-        owners = [owner for owner in everything if any(file.parts[0] == package for file in owner.files or ())]
+        owners = [
+            owner
+            for owner in everything
+            if any(file.parts[0] == package for file in owner.files or ())
+        ]
         return tuple(sorted({owner.metadata["Name"] for owner in owners}))
 
 
@@ -94,7 +113,9 @@ def _walk_objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
 
 @lru_cache(maxsize=16)
 def find_modules(package: str) -> Sequence[tuple[Path, str]]:
-    """The files of a package's modules and their dotted names, sorted, without its tests. Remembered, too."""
+    """The files of a package's modules and their dotted names, sorted, without its tests.
+    Remembered, too.
+    """
     modules = []
     for root in _find_roots(package):
         prefix = () if package == STDLIB else (package,)
@@ -102,7 +123,9 @@ def find_modules(package: str) -> Sequence[tuple[Path, str]]:
             modules.append((root, package))
         for folder, folders, names in os.walk(root, onerror=refuse):
             # other names cannot be imported: site-packages in the standard library, caches
-            folders[:] = sorted(f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"})
+            folders[:] = sorted(
+                f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"}
+            )
             inside = prefix + Path(folder).relative_to(root).parts
             for name in sorted(names):
                 if name.endswith(".py"):

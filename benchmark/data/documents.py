@@ -1,4 +1,6 @@
-"""Documents, and the files that they stand in: lines of JSON, plain text or tables, packed or as they are."""
+"""Documents, and the files that they stand in: lines of JSON, plain text or tables, packed or as
+they are.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from typing import IO, Any, Generic, Literal, NoReturn, TypeVar
 from benchmark.errors import UserError
 from benchmark.settings.texts import Domain, OnError, TextField
 
-LONGEST_DOCUMENT = 100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
+LONGEST_DOCUMENT = (
+    100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
+)
 
 TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
 PIECE = 2000  # characters, held out of a text that is one document
@@ -32,7 +36,10 @@ LONGEST_PAGE = 10 * PIECE  # of a file without blank lines
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
 CHUNK = 2**18  # characters read at once
-DOCUMENTS, TABLES = (".jsonl", ".txt"), (".json", ".csv", ".parquet")  # the kinds of files, by the ends of their names
+DOCUMENTS, TABLES = (
+    (".jsonl", ".txt"),
+    (".json", ".csv", ".parquet"),
+)  # the kinds of files, by the ends of their names
 PACKED = (".gz", ".zst")
 KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
 HIDDEN, NO_FILE = "hidden", "no regular file"  # why something in a folder is no text
@@ -54,7 +61,9 @@ class NotHere(DataError):
 
 
 class BrokenText(DataError):
-    """A document that is none. `place` says where it stands; domains with `on_error = "skip"` go on after it."""
+    """A document that is none. `place` says where it stands; domains with `on_error = "skip"` go on
+    after it.
+    """
 
     def __init__(self, place: str, what: str) -> None:
         super().__init__(f"{place}: {what}")
@@ -63,7 +72,8 @@ class BrokenText(DataError):
 
 @contextmanager
 def name_source_in_errors(what: str) -> Iterator[None]:
-    """Turn whatever libraries raise over text from a network, in the middle of it too, into a DataError that names it.
+    """Turn whatever libraries raise over text from a network, in the middle of it too, into a
+    DataError that names it.
 
     They do not say what that may be.
     """
@@ -73,7 +83,8 @@ def name_source_in_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DataError(
-            f"{what}: {type(error).__name__}: {error}: correct the name, or try again where there is a network"
+            f"{what}: {type(error).__name__}: {error}: correct the name, or try again where there "
+            "is a network"
         ) from error
 
 
@@ -82,9 +93,11 @@ Half = Literal["train", "valid", ""]  # of a domain's text; "" is not known yet
 
 @dataclass(frozen=True)
 class Document:
-    """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW".
+    """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or
+    "DATASET:ROW".
 
-    `decides` is the fingerprint of the text that it was cut from, by which all of that is in one split; 0 is not known.
+    `decides` is the fingerprint of the text that it was cut from, by which all of that is in one
+    split; 0 is not known.
     """
 
     text: str
@@ -94,13 +107,17 @@ class Document:
 
 
 def make_fingerprint(text: str) -> int:
-    """64 bits of the sha256 of a text without case, Unicode form and kinds of blanks: copies have the same."""
+    """64 bits of the sha256 of a text without case, Unicode form and kinds of blanks: copies have
+    the same.
+    """
     same = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return int.from_bytes(hashlib.sha256(same.encode(errors="surrogatepass")).digest()[:8], "big")
 
 
 def cut(text: str, longest: int = 0) -> list[str]:
-    """`text` in pieces of at most `longest` or LONGEST_DOCUMENT characters, each to the end of a line, else a word."""
+    """`text` in pieces of at most `longest` or LONGEST_DOCUMENT characters, each to the end of a
+    line, else a word.
+    """
     longest = longest or LONGEST_DOCUMENT
     pieces = []
     start = 0
@@ -113,7 +130,9 @@ def cut(text: str, longest: int = 0) -> list[str]:
 
 
 def cut_in_pages(text: str) -> list[str]:
-    """`text` in pieces to the first blank line after PIECE characters; where that is far, to a line or a word."""
+    """`text` in pieces to the first blank line after PIECE characters; where that is far, to a line
+    or a word.
+    """
     pages = []
     start = 0
     while end := BLANK_LINE.search(text, start + PIECE):
@@ -123,7 +142,9 @@ def cut_in_pages(text: str) -> list[str]:
 
 
 def find_text(record: Any, text_field: TextField, place: str) -> str:
-    """The text of a record, or of several of its fields with a blank line between; null counts as blank."""
+    """The text of a record, or of several of its fields with a blank line between; null counts as
+    blank.
+    """
     texts = []
     for field in (text_field,) if isinstance(text_field, str) else text_field:
         if not isinstance(record, Mapping):
@@ -133,10 +154,15 @@ def find_text(record: Any, text_field: TextField, place: str) -> str:
         for part in [field] if field in record else field.split("."):
             if value is not None and (not isinstance(value, Mapping) or part not in value):
                 fields = ", ".join(map(str, record)) or "none"
-                raise BrokenText(place, f"no field {field!r}; there are {fields}: name the right one in text_field")
+                raise BrokenText(
+                    place,
+                    f"no field {field!r}; there are {fields}: name the right one in text_field",
+                )
             value = value and value[part]
         if not isinstance(value, str | None):
-            what = f"field {field!r} is a {type(value).__name__}, not text: name another in text_field"
+            what = (
+                f"field {field!r} is a {type(value).__name__}, not text: name another in text_field"
+            )
             raise BrokenText(place, what)
         texts.append(value)
     return "\n\n".join(filter(None, texts))
@@ -146,7 +172,9 @@ Item = TypeVar("Item")
 
 
 class Sample(Generic[Item]):
-    """Of all items that are added those with the smallest hashes, until `size` is full: repeatable, in one pass."""
+    """Of all items that are added those with the smallest hashes, until `size` is full: repeatable,
+    in one pass.
+    """
 
     def __init__(self, size: int) -> None:
         self._room = size
@@ -175,9 +203,11 @@ def find_kind(path: Path) -> str:
 
 
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
-    """The files that a file name, a folder or a glob stands for, sorted. Raises DataError where there are none.
+    """The files that a file name, a folder or a glob stands for, sorted. Raises DataError where
+    there are none.
 
-    Hidden files of a folder, other formats, tables beside documents, and no regular files are skipped and counted.
+    Hidden files of a folder, other formats, tables beside documents, and no regular files are
+    skipped and counted.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
@@ -187,11 +217,15 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
         ]
         for file in set(inside) - set(files):
             skipped[TABLE if find_kind(file) in TABLES else "file of another format"] += 1
-        problem = f"the folder holds no file that ends in {KINDS}: put some there, or correct the path"
+        problem = (
+            f"the folder holds no file that ends in {KINDS}: put some there, or correct the path"
+        )
     elif path.is_file():
         files = [path]
     else:
-        files = [Path(match) for match in glob.glob(str(path), recursive=True) if os.path.isfile(match)]
+        files = [
+            Path(match) for match in glob.glob(str(path), recursive=True) if os.path.isfile(match)
+        ]
         what = "no file matches this pattern" if glob.has_magic(spec) else "no such file or folder"
         problem = f"{what} (from {Path.cwd()}): correct the path"
     if not files:
@@ -203,12 +237,16 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
 
 
 def refuse(error: OSError) -> NoReturn:
-    """Raise the error. `os.walk` without this skips a folder that cannot be read, and its text would be missing."""
+    """Raise the error. `os.walk` without this skips a folder that cannot be read, and its text
+    would be missing.
+    """
     raise error
 
 
 def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
-    """The files in a folder and in those inside it but hidden ones, links to folders followed, each entered once."""
+    """The files in a folder and in those inside it but hidden ones, links to folders followed, each
+    entered once.
+    """
     entered = set[str]()
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         real, inside = os.path.realpath(place), sorted(folders)
@@ -241,7 +279,9 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
 def parse_rows(
     rows: Iterator[tuple[str, Row]], text_field: TextField, on_error: OnError, skipped: Counter[str]
 ) -> Iterator[Document]:
-    """The documents of rows, each with its place. With "skip" broken ones are left out, counted and named."""
+    """The documents of rows, each with its place. With "skip" broken ones are left out, counted and
+    named.
+    """
     while True:
         try:
             place, row = next(rows)
@@ -250,7 +290,9 @@ def parse_rows(
             return
         except BrokenText as error:
             if on_error == "stop":
-                raise DataError(f'{error}; or on_error = "skip" in the domain leaves such out') from None
+                raise DataError(
+                    f'{error}; or on_error = "skip" in the domain leaves such out'
+                ) from None
             named = sum(reason.startswith(BROKEN) for reason in skipped) < NAMED
             skipped[f"{BROKEN} {error.place}" if named else "more that are broken"] += 1
         else:
@@ -266,13 +308,17 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
         half = f"half of a surrogate pair (\\u{ord(torn[0]):x})"
         raise BrokenText(place, f"character {torn.start()} is {half}: repair the text")
     if (nuls := text.count("\0")) > max(1, NULS * len(text)):
-        raise BrokenText(place, f"{nuls:,} of {len(text):,} characters are NUL: {CONVERT} -f UTF-16LE")
+        raise BrokenText(
+            place, f"{nuls:,} of {len(text):,} characters are NUL: {CONVERT} -f UTF-16LE"
+        )
     pieces = cut(text)
     decides = make_fingerprint(text) if len(pieces) > 1 else 0
     return (Document(piece, place, decides=decides) for piece in pieces)
 
 
-def read_rows(path: Path, text_field: TextField, cut_at_blank_lines: bool = False) -> Iterator[tuple[str, Row]]:
+def read_rows(
+    path: Path, text_field: TextField, cut_at_blank_lines: bool = False
+) -> Iterator[tuple[str, Row]]:
     """The rows of a file, each with its place. Raises DataError."""
     kind = find_kind(path)
     if kind == ".parquet":
@@ -284,10 +330,15 @@ def read_rows(path: Path, text_field: TextField, cut_at_blank_lines: bool = Fals
             yield from ((str(path), piece) for piece in _cut_file(path, file, cuts))
         elif kind == ".csv":
             yield from _read_csv(path, file)
-        elif kind == ".json" and file.peek(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        elif kind == ".json" and file.peek(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(
+            b"["
+        ):
             yield from _read_array(path, file)
         else:
-            yield from ((f"{path}:{number}", line.removesuffix(b"\n")) for number, line in enumerate(file, 1))
+            yield from (
+                (f"{path}:{number}", line.removesuffix(b"\n"))
+                for number, line in enumerate(file, 1)
+            )
 
 
 def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> Iterator[str]:
@@ -310,7 +361,9 @@ def _read_csv(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
         try:
             yield from ((f"{path}:{rows.line_num}", row) for row in rows)
         except csv.Error as error:  # where the next row begins is not known, so none can be skipped
-            raise DataError(f"{path}:{rows.line_num}: not CSV ({error}): quote fields as RFC 4180 says") from None
+            raise DataError(
+                f"{path}:{rows.line_num}: not CSV ({error}): quote fields as RFC 4180 says"
+            ) from None
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: {_describe_bad_byte(error)}") from None
 
@@ -342,7 +395,9 @@ def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:
-    """The object in a line of JSON. Raises BrokenText for another, with an `example` of what it should be."""
+    """The object in a line of JSON. Raises BrokenText for another, with an `example` of what it
+    should be.
+    """
     try:
         return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
     except UnicodeDecodeError as error:
@@ -366,7 +421,9 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[Any]:
-    """A file of bytes to read, decompressed. Raises DataError if it is damaged, or its gzip is cut short."""
+    """A file of bytes to read, decompressed. Raises DataError if it is damaged, or its gzip is cut
+    short.
+    """
     damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
     with path.open("rb") as file:
         content: Any = file
@@ -378,13 +435,17 @@ def open_unpacked(path: Path) -> Iterator[Any]:
             except ImportError:
                 raise DataError(f"{path}: to read .zst files, `pip install -e .[zstd]`") from None
             damage = (zstandard.ZstdError,)
-            content = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+            content = io.BufferedReader(
+                zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            )
         try:
             if path.suffix.lower() == ".gz" and path.stat().st_size == 0:
                 raise EOFError("the file is empty")
             yield content
         except damage as error:
-            raise DataError(f"{path}: truncated or damaged ({error}): make or fetch it again") from None
+            raise DataError(
+                f"{path}: truncated or damaged ({error}): make or fetch it again"
+            ) from None
 
 
 def _describe_bad_byte(error: UnicodeDecodeError) -> str:

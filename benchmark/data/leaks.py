@@ -1,7 +1,8 @@
-"""Validation documents, and tests of tasks, that nearly stand in the training text of a stream, or of the task.
+"""Validation documents, and tests of tasks, that nearly stand in the training text of a stream, or
+of the task.
 
-They are looked for once; `copies/` in the folder of prepared data holds the answer. Near copies are documents that
-differ in a few words, so that they have long runs of words in common.
+They are looked for once; `copies/` in the folder of prepared data holds the answer. Near copies are
+documents that differ in a few words, so that they have long runs of words in common.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ NEARLY = 0.5  # of a document's runs stand in another text
 BLOCK = 2**18  # ids that are looked through at once
 BLANKS = "\u0120\u010a\u0109\u010d\u2581 \t\r\n"  # how byte-level tokenizers and others write them
 END = np.uint64(1)  # of a document, in place of a word
-POWERS = np.multiply.accumulate(np.full(1000, 0x9E3779B97F4A7C15, np.uint64))  # of the places of letters in a word
+POWERS = np.multiply.accumulate(
+    np.full(1000, 0x9E3779B97F4A7C15, np.uint64)
+)  # of the places of letters in a word
 Hashes = NDArray[np.uint64]
 FORMAT = 1  # raised when other documents come to be copies
 Text = tuple[str, Callable[[], Ids]]  # a key, and what reads its ids
@@ -41,20 +44,24 @@ def find_leaks(
     folder: Path,
     poll: Poll = lambda waits: None,
 ) -> Found:
-    """The documents of each text `asked` about that nearly stand in each of `texts`: see `find_near_copies`.
+    """The documents of each text `asked` about that nearly stand in each of `texts`: see
+    `find_near_copies`.
 
     Ids come from this tokenizer, and each document is followed by `eos`.
     """
     copies: Found = {}
+
+    def make(read: Callable[[], Ids], unfinished: Path) -> None:
+        documents = [np.asarray(read_documents()) for _, read_documents in asked.values()]
+        found = find_near_copies(bpe, eos, documents, read())
+        write_json(unfinished / "copies.json", {"copies": found})
+
     for name, (key, read) in texts.items() if asked else ():
-
-        def make(unfinished: Path) -> None:
-            copies = find_near_copies(bpe, eos, [np.asarray(read_asked()) for _, read_asked in asked.values()], read())  # noqa: B023
-            write_json(unfinished / "copies.json", {"copies": copies})
-
         identity = digest([FORMAT, key, [key for key, _ in asked.values()]])
-        made = Place(folder, poll=poll).make_once("copies", identity, make)
-        copies[name] = dict(zip(asked, read_json(made / "copies.json", describe_cure(made))["copies"], strict=True))
+        made = Place(folder, poll=poll).make_once("copies", identity, partial(make, read))
+        copies[name] = dict(
+            zip(asked, read_json(made / "copies.json", describe_cure(made))["copies"], strict=True)
+        )
     return copies
 
 
@@ -68,13 +75,22 @@ def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
 def find_validation_leaks(
     corpus: Corpus, learned: Sequence[Domain], folder: Path, poll: Poll = lambda waits: None
 ) -> Found:
-    """The documents of the validation text of each domain and probe that nearly stand in training text."""
-    asked = {text.name: (text.key, partial(np.asarray, text.valid)) for text in (*corpus.domains, *corpus.probes)}
-    return find_leaks(corpus.tokenizer, corpus.special.eos, asked, list_learned(corpus, learned), folder, poll)
+    """The documents of the validation text of each domain and probe that nearly stand in training
+    text.
+    """
+    asked = {
+        text.name: (text.key, partial(np.asarray, text.valid))
+        for text in (*corpus.domains, *corpus.probes)
+    }
+    return find_leaks(
+        corpus.tokenizer, corpus.special.eos, asked, list_learned(corpus, learned), folder, poll
+    )
 
 
 def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
-    """The documents of the validation text of each domain that nearly stand in that of another, or in its own."""
+    """The documents of the validation text of each domain that nearly stand in that of another, or
+    in its own.
+    """
     asked = {text.name: (text.key, partial(np.asarray, text.valid)) for text in corpus.domains}
     texts = {name: (f"valid {key}", read) for name, (key, read) in asked.items()}
     return find_leaks(corpus.tokenizer, corpus.special.eos, asked, texts, folder)
@@ -83,10 +99,14 @@ def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
 # Near copies
 
 
-def find_near_copies(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray[Any]) -> list[list[int]]:
-    """For each array, the numbers of the documents at least NEARLY of whose runs of RUN words stand in `ids` too.
+def find_near_copies(
+    bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray[Any]
+) -> list[list[int]]:
+    """For each array, the numbers of the documents at least NEARLY of whose runs of RUN words stand
+    in `ids` too.
 
-    Neither case nor blanks count, nor how the tokenizer cuts words. A document of fewer words has no run.
+    Neither case nor blanks count, nor how the tokenizer cuts words. A document of fewer words has
+    no run.
     """
     words = _Words(bpe, eos)
     parts = [words.hash_runs(text) for text in asked]
@@ -98,7 +118,10 @@ def find_near_copies(bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], id
         runs = runs[likely[runs % len(likely)]]
         places = np.minimum(np.searchsorted(sought, runs), len(sought) - 1)
         is_copied[places[sought[places] == runs]] = True
-    shares = (np.bincount(of, is_copied[np.searchsorted(sought, runs)]) / np.bincount(of).clip(1) for runs, of in parts)
+    shares = (
+        np.bincount(of, is_copied[np.searchsorted(sought, runs)]) / np.bincount(of).clip(1)
+        for runs, of in parts
+    )
     return [np.flatnonzero(share >= NEARLY).tolist() for share in shares]
 
 
@@ -115,7 +138,10 @@ class _Words:
             self._begins[number] = not token.startswith("##") if pieces else token[:1] in BLANKS
             letters = token.removeprefix("##" if pieces else "").strip(BLANKS).casefold()[:500]
             codes = np.array([ord(letter) for letter in letters], np.uint64)
-            self._hashed[number], self._letters[number] = (codes * POWERS[: len(codes)]).sum(), len(codes)
+            self._hashed[number], self._letters[number] = (
+                (codes * POWERS[: len(codes)]).sum(),
+                len(codes),
+            )
 
     def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, NDArray[np.int64]]:
         """A hash of each run of RUN words inside a document, and the document's number."""

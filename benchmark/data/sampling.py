@@ -1,5 +1,6 @@
-"""Random numbers that are hashes of counters: no state, and the same whoever asks for them; the blocks of text that
-they draw. No torch here."""
+"""Random numbers that are hashes of counters: no state, and the same whoever asks for them; the
+blocks of text that they draw. No torch here.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +25,14 @@ PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 
 
 def draw_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
-    """Random bits, 64 for each combination of the counters (broadcast), by rounds of splitmix64's finalizer."""
+    """Random bits, 64 for each combination of the counters (broadcast), by rounds of splitmix64's
+    finalizer.
+    """
     numbers: list[Any] = list(takewhile(lambda counter: isinstance(counter, int), counters))
     mixed = STEP
-    for number in numbers:  # for plain numbers, the same for all, numpy would take five times as long
+    for (
+        number
+    ) in numbers:  # for plain numbers, the same for all, numpy would take five times as long
         mixed = (mixed + number * STEP) & WORD
         mixed = (mixed ^ (mixed >> 30)) * FIRST & WORD
         mixed = (mixed ^ (mixed >> 27)) * SECOND & WORD
@@ -51,8 +56,9 @@ def draw_uniform(*counters: ArrayLike) -> NDArray[np.float64]:
 def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
     """The images of `indices` under a random permutation of range(size) that is never written out.
 
-    Four rounds of a Feistel network on the next even number of bits, walked until the image lies in the range
-    (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), so memory does not grow with the corpus.
+    Four rounds of a Feistel network on the next even number of bits, walked until the image lies in
+    the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), so memory does not
+    grow with the corpus.
     """
     half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(half)) - 1)
@@ -104,8 +110,9 @@ def weigh(sources: Sequence[WeightedText], over: float | None) -> NDArray[np.flo
 class DomainBlocks:
     """The order of rows of a domain's training text, cut into blocks of `length` tokens.
 
-    A mixed domain is its sources one after the other; a block that two of them share is nobody's. `memory`: so many
-    blocks are remembered, of each source by its mean weight, or all of it where that is less; `key` draws them.
+    A mixed domain is its sources one after the other; a block that two of them share is nobody's.
+    `memory`: so many blocks are remembered, of each source by its mean weight, or all of it where
+    that is less; `key` draws them.
 
     Raises ConfigError for a source that holds no block.
     """
@@ -118,13 +125,18 @@ class DomainBlocks:
         self._blocks = ends // length - self._first
         if self._blocks.min() < 1:
             raise ConfigError(
-                f"domain {text.name!r}: source {int(self._blocks.argmin()) + 1} holds no row of {length} training "
+                f"domain {text.name!r}: source {int(self._blocks.argmin()) + 1} holds no row of "
+                f"{length} training "
                 "tokens: give it more, or leave it out"
             )
-        self._sizes = np.minimum(self._blocks, np.maximum(1, np.round(self._mean * memory))).astype(np.int64)
+        self._sizes = np.minimum(self._blocks, np.maximum(1, np.round(self._mean * memory))).astype(
+            np.int64
+        )
 
     def draw(self, numbers: Integers, key: tuple[int, ...], over: float | None) -> Integers:
-        """The blocks of new rows, which `numbers` count, when the share `over` of the stage is over; None: its mean."""
+        """The blocks of new rows, which `numbers` count, when the share `over` of the stage is
+        over; None: its mean.
+        """
         if not self._sources:
             return draw_in_epochs(numbers, int(self._blocks[0]), key)
         share = np.cumsum(self._mean if over is None else weigh(self._sources, over))
@@ -132,7 +144,9 @@ class DomainBlocks:
         blocks = np.empty(len(numbers), dtype=np.int64)
         for source in set(chosen.tolist()):
             here = chosen == source
-            blocks[here] = self._first[source] + draw_in_epochs(numbers[here], int(self._blocks[source]), key)
+            blocks[here] = self._first[source] + draw_in_epochs(
+                numbers[here], int(self._blocks[source]), key
+            )
         return blocks
 
     def remember(self, drawn: NDArray[np.float64]) -> Integers:
@@ -140,7 +154,9 @@ class DomainBlocks:
         share = np.cumsum(self._mean)
         chosen = np.searchsorted(share[:-1], drawn, side="right")
         within = (drawn - (share - self._mean)[chosen]) / self._mean[chosen]
-        places = np.minimum((within * self._sizes[chosen]).astype(np.int64), self._sizes[chosen] - 1)
+        places = np.minimum(
+            (within * self._sizes[chosen]).astype(np.int64), self._sizes[chosen] - 1
+        )
         blocks: Integers = self._memory[(np.cumsum(self._sizes) - self._sizes)[chosen] + places]
         return blocks
 
@@ -148,7 +164,9 @@ class DomainBlocks:
     def _memory(self) -> Integers:
         """The blocks of its memory: of each source the first of a shuffle."""
         kept: list[Integers] = []
-        for source, (first, size, blocks) in enumerate(zip(self._first, self._sizes, self._blocks, strict=True)):
+        for source, (first, size, blocks) in enumerate(
+            zip(self._first, self._sizes, self._blocks, strict=True)
+        ):
             key = (*self._key, source) if self._sources else self._key
             kept.append(first + shuffle(np.arange(size), int(blocks), *key))
         return np.concatenate(kept)

@@ -1,8 +1,9 @@
-"""Tokenizers, trained or loaded, and the layout of the vocabulary, the same for every tokenizer, model and method.
+"""Tokenizers, trained or loaded, and the layout of the vocabulary, the same for every tokenizer,
+model and method.
 
-Ids 0 to 3 are special (a published model keeps its own), then comes the text, then one prompt row for each domain that
-the model has met. Prompt rows exist with and without prompts, so that all methods have the same softmax and the same
-number of parameters.
+Ids 0 to 3 are special (a published model keeps its own), then comes the text, then one prompt row
+for each domain that the model has met. Prompt rows exist with and without prompts, so that all
+methods have the same softmax and the same number of parameters.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Special:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`text` ids of text (specials included), followed by one prompt row for each of `domains` (names)."""
+    """`text` ids of text (specials included), followed by one prompt row for each of `domains`
+    (names).
+    """
 
     text: int
     domains: tuple[str, ...] = ()
@@ -65,7 +68,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer of text: its rows of the vocabulary, its special tokens, and a hash of all that decides ids."""
+    """A tokenizer of text: its rows of the vocabulary, its special tokens, and a hash of all that
+    decides ids.
+    """
 
     bpe: Tokenizer
     vocabulary: int
@@ -84,7 +89,9 @@ class TextTokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE of at most `vocabulary` ids, the special tokens first. The same text gives the same ids."""
+    """A byte-level BPE of at most `vocabulary` ids, the special tokens first. The same text gives
+    the same ids.
+    """
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(SPECIAL_TOKENS),
@@ -102,15 +109,23 @@ def load_bpe(folder: Path) -> Tokenizer:
     So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
     """
     try:
-        published, merges = models.BPE.read_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+        published, merges = models.BPE.read_file(
+            str(folder / "vocab.json"), str(folder / "merges.txt")
+        )
     except Exception as error:  # the library raises nothing narrower
-        raise NotHere(f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt") from None
+        raise NotHere(
+            f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt"
+        ) from None
     if missing := len(set(pre_tokenizers.ByteLevel.alphabet()).difference(published)):
         raise DataError(
             f"{folder / 'vocab.json'}: not byte-level: it lacks {missing} of the 256 bytes"
             ": take that of a byte-level BPE"
         )
-    text = [token for token in sorted(published, key=published.__getitem__) if token not in SPECIAL_TOKENS]
+    text = [
+        token
+        for token in sorted(published, key=published.__getitem__)
+        if token not in SPECIAL_TOKENS
+    ]
     ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
     try:
         model = models.BPE(ids, merges)
@@ -140,7 +155,9 @@ def set_plain_encoding(bpe: Tokenizer) -> None:
 
 
 def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text alone, without special tokens. Raises DataError where the tokenizer's pattern gives up."""
+    """The ids of each text alone, without special tokens. Raises DataError where the tokenizer's
+    pattern gives up.
+    """
     try:
         return [encoding.ids for encoding in bpe.encode_batch_fast(texts, add_special_tokens=False)]
     except BaseException as error:  # a panic of the library is no Exception
@@ -150,23 +167,33 @@ def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     for text in texts if len(texts) > 1 else ():
         encode_texts(bpe, [text])
     raise DataError(
-        f"the tokenizer gives up ({reason:.80}) on the text {texts[0]!r:.60}: leave it out, or take another"
+        f"the tokenizer gives up ({reason:.80}) on the text {texts[0]!r:.60}: leave it out, or "
+        "take another"
     )
 
 
 def encode_documents(
     made_with: TextTokenizer, documents: Iterable[Document], written: int = 0
 ) -> Iterator[tuple[Document, Ids]]:
-    """Documents in their order, with their ids and `</s>`. The library holds no lock while it works in a thread.
+    """Documents in their order, with their ids and `</s>`. The library holds no lock while it works
+    in a thread.
 
     Those for training among the first `written` get no ids.
     """
 
     def encode(batch: list[tuple[int, Document]]) -> list[tuple[Document, Ids]]:
-        asked = [document for number, document in batch if number >= written or document.split == "valid"]
+        asked = [
+            document for number, document in batch if number >= written or document.split == "valid"
+        ]
         cut = encode_texts(made_with.bpe, [document.text for document in asked])
-        ids = {id(document): [*text, made_with.special.eos] for document, text in zip(asked, cut, strict=True)}
-        return [(document, np.array(ids.get(id(document), []), made_with.dtype)) for _, document in batch]
+        ids = {
+            id(document): [*text, made_with.special.eos]
+            for document, text in zip(asked, cut, strict=True)
+        }
+        return [
+            (document, np.array(ids.get(id(document), []), made_with.dtype))
+            for _, document in batch
+        ]
 
     numbered = enumerate(documents)
     pending: deque[Future[list[tuple[Document, Ids]]]] = deque()
@@ -191,25 +218,36 @@ def hash_tokenizer(bpe: Tokenizer) -> str:
 def load_tokenizer(folder: Path) -> TextTokenizer:
     """The tokenizer in a Hugging Face folder.
 
-    A document begins with its `bos` or `cls` token, or where there is none with what ends one, and ends with its `eos`
-    or `sep` token. Raises DataError when it has no such token, is not a fast one, or has more ids than the model rows.
+    A document begins with its `bos` or `cls` token, or where there is none with what ends one, and
+    ends with its `eos` or `sep` token. Raises DataError when it has no such token, is not a fast
+    one, or has more ids than the model rows.
     """
     try:
-        from transformers import AutoTokenizer  # it brings torch, 200 MB that tokenising can do without
+        from transformers import (
+            AutoTokenizer,
+        )  # it brings torch, 200 MB that tokenising can do without
 
-        wrapped: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        wrapped: Any = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # transformers does not say what damaged files may raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise DataError(f"{folder}: no tokenizer ({reason}): copy the one that the model was trained with") from None
+        raise DataError(
+            f"{folder}: no tokenizer ({reason}): copy the one that the model was trained with"
+        ) from None
     if not wrapped.is_fast:
-        raise DataError(f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one (tokenizer_object)")
+        raise DataError(
+            f"{folder}: its tokenizer has no tokenizer.json: save it as a fast one "
+            "(tokenizer_object)"
+        )
     rows = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     bpe = wrapped.backend_tokenizer
     set_plain_encoding(bpe)
     largest = max(bpe.get_vocab().values())
     if largest >= rows:
         raise DataError(
-            f"{folder}: its tokenizer has ids up to {largest}, but the model only {rows} rows: copy the model's own"
+            f"{folder}: its tokenizer has ids up to {largest}, but the model only {rows} rows: "
+            "copy the model's own"
         )
     eos = _pick_first(wrapped.eos_token_id, wrapped.sep_token_id)
     if eos is None:
@@ -220,7 +258,9 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     bos = _pick_first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
     pad, mask = _pick_first(wrapped.pad_token_id, eos), _pick_first(wrapped.mask_token_id, -1)
     special = Special(bos, pad, eos, mask)
-    return TextTokenizer(bpe, rows, special, digest([json.loads(bpe.to_str()), rows, vars(special)]))
+    return TextTokenizer(
+        bpe, rows, special, digest([json.loads(bpe.to_str()), rows, vars(special)])
+    )
 
 
 def _pick_first(*ids: int | None) -> Any:

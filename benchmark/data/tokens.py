@@ -8,9 +8,9 @@ A folder of prepared data holds
 
 each with checksums.json beside; whoever reads the files compares it.
 
-An identity hashes what the content is made from: settings, and the content of files, which is only read where a file's
-name, size or time is new. The `key`s inside hash the content itself; runs are known by them, so a corpus that moved to
-another folder keeps its runs.
+An identity hashes what the content is made from: settings, and the content of files, which is only
+read where a file's name, size or time is new. The `key`s inside hash the content itself; runs are
+known by them, so a corpus that moved to another folder keeps its runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,15 @@ from benchmark.data.tokenizer import (
     load_tokenizer,
     train_bpe,
 )
-from benchmark.files import BEGUN, check_checksums, read_json, replace_folder, take_over, write_checksums, write_json
+from benchmark.files import (
+    BEGUN,
+    check_checksums,
+    read_json,
+    replace_folder,
+    take_over,
+    write_checksums,
+    write_json,
+)
 from benchmark.locks import Lease
 from benchmark.settings.base import digest
 from benchmark.settings.suite import Data, RunConfig
@@ -73,18 +81,23 @@ class DomainInfo(TypedDict, total=False):
     tokens: int
     sha256: str  # of all text that was read
     skipped: dict[str, int]  # by reason
-    near_copies: int  # validation documents most of which stand in its training text, in records: see data/leaks.py
+    # validation documents most of which stand in its training text, in records: see data/leaks.py
+    near_copies: int
     near_copies_in: dict[str, int]  # or in that of another domain
     versions: dict[str, str]  # by package
     source: dict[str, Any]
-    parts: list[int]  # training tokens of each source of a mixed domain, which come one after the other
+    parts: list[
+        int
+    ]  # training tokens of each source of a mixed domain, which come one after the other
     keys: dict[str, str]  # of these sources, as `Corpus.keys`
     unigram_perplexity: float
 
 
 @dataclass(frozen=True)
 class DomainTokens:
-    """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by `</s>`."""
+    """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by
+    `</s>`.
+    """
 
     name: str
     title: str
@@ -93,7 +106,9 @@ class DomainTokens:
     valid: Ids
     info: DomainInfo
     folder: Path | None = None  # where they lie, if they do
-    sources: tuple[WeightedText, ...] = ()  # of a mixed domain; `info["parts"]` says where each one's tokens end
+    sources: tuple[
+        WeightedText, ...
+    ] = ()  # of a mixed domain; `info["parts"]` says where each one's tokens end
 
     def check(self) -> None:
         """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
@@ -103,7 +118,9 @@ class DomainTokens:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The domains of a stream as tokens. `tokenizer` takes special tokens in a text for ordinary text."""
+    """The domains of a stream as tokens. `tokenizer` takes special tokens in a text for ordinary
+    text.
+    """
 
     tokenizer: tokenizers.Tokenizer
     text_vocabulary: int
@@ -114,11 +131,15 @@ class Corpus:
     @property
     def vocabulary(self) -> Vocabulary:
         """The layout for a model that has met all domains."""
-        return Vocabulary(self.text_vocabulary, tuple(domain.name for domain in self.domains), self.special)
+        return Vocabulary(
+            self.text_vocabulary, tuple(domain.name for domain in self.domains), self.special
+        )
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        """By name, a hash for each domain, probe and source of a mixed one, of its tokens and the tokenizer's own."""
+        """By name, a hash for each domain, probe and source of a mixed one, of its tokens and the
+        tokenizer's own.
+        """
         texts = (*self.domains, *self.probes)
         of_sources = (each for text in texts for each in text.info.get("keys", {}).items())
         return {**{text.name: text.key for text in texts}, **dict(of_sources)}
@@ -130,7 +151,9 @@ class Unprepared(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """A folder of prepared data, who is told of its making, who may end that, and whether anything is made."""
+    """A folder of prepared data, who is told of its making, who may end that, and whether anything
+    is made.
+    """
 
     folder: Path
     report: Say = lambda line: None
@@ -138,7 +161,9 @@ class Place:
     poll: Poll = lambda waits: None
 
     def make_once(self, kind: str, identity: str, make: Callable[[Path], None]) -> Path:
-        """A folder, filled by `make` if it is not there: by one process while others wait, all of it or nothing."""
+        """A folder, filled by `make` if it is not there: by one process while others wait, all of
+        it or nothing.
+        """
         folder = self.folder / kind / identity
         if folder.exists():
             return folder
@@ -178,22 +203,37 @@ def prepare(
 ) -> Corpus:
     """Tokenise what `folder` lacks and open it. Safe in several processes at once, and to kill.
 
-    `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the number, and no more: see
-    `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll` raises, after which another call goes on;
-    Unprepared, with nothing made, if something is not there and `makes` is false.
+    `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the
+    number, and no more: see `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll`
+    raises, after which another call goes on; Unprepared, with nothing made, if something is not
+    there and `makes` is false.
     """
     into = Place(folder, progress, makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
-    sources = {text.name: corpus.identify(text, data.valid_share, notes, makes) for text in (*domains, *probes)}
-    made_with = load_tokenizer(start) if start else _make_tokenizer(domains, tokenizer, data, sources, into)
+    sources = {
+        text.name: corpus.identify(text, data.valid_share, notes, makes)
+        for text in (*domains, *probes)
+    }
+    made_with = (
+        load_tokenizer(start) if start else _make_tokenizer(domains, tokenizer, data, sources, into)
+    )
     made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
-    tokenised = [_prepare_domain(domain, sources[domain.name], made_with, data, into) for domain in (*domains, *probes)]
+    tokenised = [
+        _prepare_domain(domain, sources[domain.name], made_with, data, into)
+        for domain in (*domains, *probes)
+    ]
     split = tuple(tokenised[: len(domains)]), tuple(tokenised[len(domains) :])
     made = Corpus(made_with.bpe, made_with.vocabulary, *split, made_with.special)
-    taken = [prompt for prompt in made.vocabulary.prompt_tokens if made.tokenizer.token_to_id(prompt) is not None]
+    taken = [
+        prompt
+        for prompt in made.vocabulary.prompt_tokens
+        if made.tokenizer.token_to_id(prompt) is not None
+    ]
     if taken:
-        raise DataError(f"the tokenizer's vocabulary already holds {', '.join(taken)}: rename the domain")
+        raise DataError(
+            f"the tokenizer's vocabulary already holds {', '.join(taken)}: rename the domain"
+        )
     return made
 
 
@@ -201,7 +241,11 @@ def prepare(
 
 
 def _make_tokenizer(
-    domains: Sequence[Domain], config: TokenizerConfig, data: Data, sources: dict[str, str], into: Place
+    domains: Sequence[Domain],
+    config: TokenizerConfig,
+    data: Data,
+    sources: dict[str, str],
+    into: Place,
 ) -> TextTokenizer:
     """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
     if config.folder:
@@ -210,7 +254,9 @@ def _make_tokenizer(
     sampled = [by_name[name] for name in config.domains or by_name]
     given = [sources[domain.name] for domain in sampled]
     identity = digest([FORMAT, config.vocabulary, config.sample_bytes, given])
-    return _load_trained(into.make_once("tokenizers", identity, partial(_train, sampled, config, data, into)))
+    return _load_trained(
+        into.make_once("tokenizers", identity, partial(_train, sampled, config, data, into))
+    )
 
 
 def _load_trained(folder: Path) -> TextTokenizer:
@@ -218,15 +264,23 @@ def _load_trained(folder: Path) -> TextTokenizer:
     return TextTokenizer.wrap(tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
-def _train(sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into: Place, folder: Path) -> None:
-    """Write tokenizer.json. What a killed process has sampled stays: of the Hub it may be hours of reading."""
+def _train(
+    sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into: Place, folder: Path
+) -> None:
+    """Write tokenizer.json. What a killed process has sampled stays: of the Hub it may be hours of
+    reading.
+    """
     into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
     files = [folder / f"sample_{domain.name}.json" for domain in sampled]
     texts: list[str] = []
     for domain, file in zip(sampled, files, strict=True):
         if not file.exists():
             size = config.sample_bytes // len(domain.parts)
-            sample = [text for part in domain.parts for text in _sample_texts(part, data.valid_share, size, into.poll)]
+            sample = [
+                text
+                for part in domain.parts
+                for text in _sample_texts(part, data.valid_share, size, into.poll)
+            ]
             write_json(file, {"texts": sample})
             write_json(folder / BEGUN, {})
         texts += read_json(file, f"remove {folder}")["texts"]
@@ -235,7 +289,8 @@ def _train(sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into:
         file.unlink()
     if (size := trained.get_vocab_size()) < config.vocabulary:
         into.report(
-            f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more pairs of tokens; "
+            f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more "
+            "pairs of tokens; "
             "give more text or raise tokenizer.sample_bytes"
         )
     trained.save(str(folder / "tokenizer.json"))
@@ -259,7 +314,9 @@ def _sample_texts(domain: Domain, valid_share: float, size: int, poll: Poll) -> 
 # Domains
 
 
-def _prepare_domain(domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: Place) -> DomainTokens:
+def _prepare_domain(
+    domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: Place
+) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
     identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit, *early])
@@ -268,20 +325,28 @@ def _prepare_domain(domain: Domain, source: str, made_with: TextTokenizer, data:
     info = json.loads((made / "info.json").read_text(encoding="utf-8"))
     paths = (made / f"{split}.bin" for split in ("train", "valid"))
     train, valid = (
-        np.memmap(path, made_with.dtype, mode="r") if path.stat().st_size else np.empty(0, made_with.dtype)
+        np.memmap(path, made_with.dtype, mode="r")
+        if path.stat().st_size
+        else np.empty(0, made_with.dtype)
         for path in paths  # an empty file cannot be mapped
     )
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
             raise DataError(
-                f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of {data.text_length} "
-                f"(documents: {info['documents']:,}, skipped: {info['skipped'] or 'none'}). Add text, "
+                f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of "
+                f"{data.text_length} "
+                f"(documents: {info['documents']:,}, skipped: {info['skipped'] or 'none'}). Add "
+                "text, "
                 "or change data.sequence_length, data.valid_share or the domain's validation files"
             )
-    return DomainTokens(domain.name, domain.label, info.pop("key"), train, valid, info, made, domain.sources)
+    return DomainTokens(
+        domain.name, domain.label, info.pop("key"), train, valid, info, made, domain.sources
+    )
 
 
-def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> None:
+def _tokenise(
+    domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path
+) -> None:
     """Write train.bin, valid.bin and info.json."""
     into.report(f"{domain.name}: tokenising")
     write = _join_sources if domain.sources else _write_ids
@@ -293,22 +358,34 @@ def _tokenise(domain: Domain, made_with: TextTokenizer, data: Data, into: Place,
         raise
     train, train_hash = _count_and_hash(folder / "train.bin", made_with)
     valid, valid_hash = _count_and_hash(folder / "valid.bin", made_with)
-    unigrams = np.log((train + 1) / (train.sum() + len(train)))  # by their counts in training, plus one
+    unigrams = np.log(
+        (train + 1) / (train.sum() + len(train))
+    )  # by their counts in training, plus one
     key = digest([made_with.key, train_hash, valid_hash, *info.get("parts", [])])
     info |= {
         "tokens": int(train.sum() + valid.sum()),
         "unigram_perplexity": float(np.exp(-(valid @ unigrams) / max(1, valid.sum()))),
-        "versions": docstrings.read_versions([name for part in domain.parts for name in part.packages]),
-        "source": domain.model_dump(mode="json", include={"packages", "train", "valid", "datasets", "sources"}),
+        "versions": docstrings.read_versions(
+            [name for part in domain.parts for name in part.packages]
+        ),
+        "source": domain.model_dump(
+            mode="json", include={"packages", "train", "valid", "datasets", "sources"}
+        ),
     }
     (folder / "info.json").write_text(json.dumps({"key": key, **info}), encoding="utf-8")
 
 
-def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
-    """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself before."""
+def _join_sources(
+    domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path
+) -> DomainInfo:
+    """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself
+    before.
+    """
     notes = into.folder / "texts"
     parts = [
-        _prepare_domain(source, corpus.identify(source, data.valid_share, notes), made_with, data, into)
+        _prepare_domain(
+            source, corpus.identify(source, data.valid_share, notes), made_with, data, into
+        )
         for source in domain.parts
     ]
     for name in ("train.bin", "valid.bin"):
@@ -327,13 +404,18 @@ def _join_sources(domain: Domain, made_with: TextTokenizer, data: Data, into: Pl
     return cast(DomainInfo, joined)
 
 
-def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path) -> DomainInfo:
+def _write_ids(
+    domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path
+) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read.
 
-    What was begun is read again, but not tokenised; another text is begun anew. With `max_train_tokens` validation ends
-    where some tokenizer could have so many, at a token a byte and two a document: it is the same for all tokenizers.
+    What was begun is read again, but not tokenised; another text is begun anew. With
+    `max_train_tokens` validation ends where some tokenizer could have so many, at a token a byte
+    and two a document: it is the same for all tokenizers.
     """
-    begun = read_json(folder / BEGUN, describe_cure(folder)) if (folder / BEGUN).exists() else NOTHING
+    begun = (
+        read_json(folder / BEGUN, describe_cure(folder)) if (folder / BEGUN).exists() else NOTHING
+    )
     early_end = data.max_train_tokens or sys.maxsize
     room = early_end - begun["bytes"] // made_with.dtype.itemsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
@@ -349,10 +431,18 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
             count += 1
             text = document.text.encode()
             text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
-            if document.split == "valid" and not domain.valid and train_bytes + 2 * train_documents >= early_end:
+            if (
+                document.split == "valid"
+                and not domain.valid
+                and train_bytes + 2 * train_documents >= early_end
+            ):
                 skipped[BEYOND] += 1
             elif document.split == "valid":
-                valid.add((ids, len(text)), len(ids) if data.max_valid_tokens else len(text), zlib.crc32(text))
+                valid.add(
+                    (ids, len(text)),
+                    len(ids) if data.max_valid_tokens else len(text),
+                    zlib.crc32(text),
+                )
             else:
                 train_documents += 1
                 train_bytes += len(text)
@@ -365,10 +455,18 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
                 if count > begun["documents"]:
                     file.flush()
                     os.fsync(file.fileno())  # all that is told of is on the disk
-                    state = {"documents": count, "sha256": text_hash.hexdigest(), "bytes": file.tell()}
+                    state = {
+                        "documents": count,
+                        "sha256": text_hash.hexdigest(),
+                        "bytes": file.tell(),
+                    }
                     write_json(folder / BEGUN, state)
                 into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
-    if count <= begun["documents"] and text_hash.hexdigest() != begun["sha256"] and begun["documents"]:
+    if (
+        count <= begun["documents"]
+        and text_hash.hexdigest() != begun["sha256"]
+        and begun["documents"]
+    ):
         (folder / BEGUN).unlink()
         return _write_ids(domain, made_with, data, into, folder)
     skipped[BEYOND] += valid.dropped
@@ -382,7 +480,9 @@ def _write_ids(domain: Domain, made_with: TextTokenizer, data: Data, into: Place
     }
 
 
-def _write_valid(kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most: int | None, folder: Path) -> int:
+def _write_valid(
+    kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most: int | None, folder: Path
+) -> int:
     """Write valid.bin, of at most so many tokens; return the bytes of its text."""
     valid_bytes, room = 0, most or sys.maxsize
     with (folder / "valid.bin").open("wb") as file:
@@ -397,7 +497,8 @@ def _write_valid(kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most
 
 
 def _count_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.int64], str]:
-    """The counts of each id in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32 bits.
+    """The counts of each id in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32
+    bits.
 
     The file is read in parts: pages of a mapped one would count as our memory.
     """
@@ -420,12 +521,22 @@ def prepare_corpus(
     makes: bool = True,
     poll: Poll = lambda waits: None,
 ) -> Corpus:
-    """The run's corpus; missing texts are tokenised. Raises DataError, and Unprepared as `prepare` does.
+    """The run's corpus; missing texts are tokenised. Raises DataError, and Unprepared as `prepare`
+    does.
 
-    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see `prepare`.
+    `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see
+    `prepare`.
     """
     start = Path(config.start.folder) if config.start else None
-    given = (config.domains, config.tokenizer, config.data, store.data, progress, config.probes, start)
+    given = (
+        config.domains,
+        config.tokenizer,
+        config.data,
+        store.data,
+        progress,
+        config.probes,
+        start,
+    )
     corpus = prepare(*given, poll=poll, makes=makes)
     for text in (*corpus.domains, *corpus.probes) if check else ():
         text.check()
@@ -441,7 +552,8 @@ def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
 
 
 def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
-    """By name the keys of the domains that are prepared, up to the first that is not, and of the replayed text.
+    """By name the keys of the domains that are prepared, up to the first that is not, and of the
+    replayed text.
 
     Empty where the tokenizer or the replayed text is not prepared: then no stage is known.
     """
@@ -458,7 +570,9 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
             made_with = load_tokenizer(Path(config.start.folder))
         else:
             names = config.tokenizer.domains or [domain.name for domain in config.domains]
-            sources = {domain.name: identify(domain) for domain in config.domains if domain.name in names}
+            sources = {
+                domain.name: identify(domain) for domain in config.domains if domain.name in names
+            }
             made_with = _make_tokenizer(config.domains, config.tokenizer, data, sources, into)
         for text in (*replayed, *config.domains):
             keys[text.name] = _prepare_domain(text, identify(text), made_with, data, into).key
@@ -468,9 +582,11 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
 
 
 def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
-    """The run's texts that are on this machine, by name, each with the keys that it is prepared under.
+    """The run's texts that are on this machine, by name, each with the keys that it is prepared
+    under.
 
-    It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is here once prepared.
+    It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is
+    here once prepared.
     """
     into, here = Place(store.data, makes=False), dict[str, set[str]]()
     try:
@@ -479,13 +595,24 @@ def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
         elif config.tokenizer.folder:
             made = [_make_tokenizer((), config.tokenizer, config.data, {}, into)]
         else:
-            made = [_load_trained(file.parent) for file in sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))]
+            made = [
+                _load_trained(file.parent)
+                for file in sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))
+            ]
     except DataError:
-        made = []  # without its tokenizer nobody can tell whether a text that is here is the one that was trained on
+        # without its tokenizer nobody can tell whether a text that is here is the one that was
+        # trained on
+        made = []
     whole = (*config.domains, *config.probes)
-    for text in (*whole, *(source for domain in whole if domain.sources for source in domain.parts)):
+    for text in (
+        *whole,
+        *(source for domain in whole if domain.sources for source in domain.parts),
+    ):
         with contextlib.suppress(NotHere):
-            source, keys = corpus.identify(text, config.data.valid_share, store.data / "texts", makes=False), set[str]()
+            source, keys = (
+                corpus.identify(text, config.data.valid_share, store.data / "texts", makes=False),
+                set[str](),
+            )
             for tokenizer in made:
                 with contextlib.suppress(Unprepared):
                     keys.add(_prepare_domain(text, source, tokenizer, config.data, into).key)
@@ -497,4 +624,6 @@ def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
 
 def hash_data_settings(config: RunConfig) -> str:
     """A hash of what a corpus is made from."""
-    return digest(config.model_dump(mode="json", include={"domains", "tokenizer", "data", "probes", "start"}))
+    return digest(
+        config.model_dump(mode="json", include={"domains", "tokenizer", "data", "probes", "start"})
+    )

@@ -1,7 +1,9 @@
-"""A checkpoint as a classifier: what goes in (ids of texts, pairs, prompts) and what comes out (logits of classes).
+"""A checkpoint as a classifier: what goes in (ids of texts, pairs, prompts) and what comes out
+(logits of classes).
 
-A prompt may be picked by a discriminator of domains, which the paper leaves to future work: multinomial logistic
-regression on the mean of the model's own token embeddings, scaled to unit variance, fitted to the memory.
+A prompt may be picked by a discriminator of domains, which the paper leaves to future work:
+multinomial logistic regression on the mean of the model's own token embeddings, scaled to unit
+variance, fitted to the memory.
 
 Shapes: B rows, T columns of a row, D hidden size, C classes, R texts.
 """
@@ -28,7 +30,13 @@ from benchmark.downstream.passages import Example
 from benchmark.downstream.tasks import TaskData
 from benchmark.models import LanguageModel, architectures, load
 from benchmark.models.fast_operators import use_fast_dropout
-from benchmark.models.transformer import check_files, find_kind, read_configuration, read_tokenizer, read_vocabulary
+from benchmark.models.transformer import (
+    check_files,
+    find_kind,
+    read_configuration,
+    read_tokenizer,
+    read_vocabulary,
+)
 from benchmark.settings.base import ConfigError
 from benchmark.settings.tasks import SPLITS, Prompt, Split, Task
 from benchmark.training.method import Phase
@@ -37,7 +45,9 @@ from benchmark.training.stream import Stream
 MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
 Texts = Sequence[Sequence[int]]  # ids
 Asked = Callable[[], bool]  # whether to stop
-Pick = Callable[[Texts], list[int]]  # the domain of each of R texts without `<s>`, as an index of the stream
+Pick = Callable[
+    [Texts], list[int]
+]  # the domain of each of R texts without `<s>`, as an index of the stream
 
 
 @dataclass(frozen=True)
@@ -50,34 +60,51 @@ class Rows:
 
 
 class SavedModel:
-    """A pre-trained model in its folder, to be fine-tuned any number of times; each time starts from the folder."""
+    """A pre-trained model in its folder, to be fine-tuned any number of times; each time starts
+    from the folder.
+    """
 
-    def __init__(self, folder: Path, final: bool = True, asked_to_stop: Asked = lambda: False) -> None:
-        """`final`: whether it has met the whole stream, which is in `domains` as far as it has met it.
+    def __init__(
+        self, folder: Path, final: bool = True, asked_to_stop: Asked = lambda: False
+    ) -> None:
+        """`final`: whether it has met the whole stream, which is in `domains` as far as it has met
+        it.
 
-        `asked_to_stop` is for who scores it. Raises ConfigError when `folder` holds no model of this benchmark.
+        `asked_to_stop` is for who scores it. Raises ConfigError when `folder` holds no model of
+        this benchmark.
         """
         self.folder, self.asked_to_stop = Path(folder), asked_to_stop
         check_files(self.folder)
         read_configuration(self.folder)
-        self.config = AutoConfig.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+        self.config = AutoConfig.from_pretrained(
+            self.folder, local_files_only=True, trust_remote_code=False
+        )
         vocabulary = read_vocabulary(self.config, self.folder)
         self.domains, self.special, self.final = vocabulary.domains, vocabulary.special, final
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.find(self.config.model_type).count_positions(self.config)
-        self.pick: Pick = lambda texts: [self.find_index(self.domains[-1])] * len(texts)  # `score_stage` has one fitted
+        self.pick: Pick = lambda texts: (
+            [self.find_index(self.domains[-1])] * len(texts)
+        )  # `score_stage` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
 
     def find_index(self, domain: str) -> int:
-        """The place of a domain in the stream; the newest's for one that the model has not met, as in evaluation."""
+        """The place of a domain in the stream; the newest's for one that the model has not met, as
+        in evaluation.
+        """
         return self.domains.index(domain) if domain in self.domains else len(self.domains) - 1
 
-    def encode_texts(self, data: TaskData, whole: bool = False) -> dict[Split, list[list[list[int]]]]:
-        """Token ids of the text, or of text and pair, of each example, `whole` or cut to leave room for a prompt."""
+    def encode_texts(
+        self, data: TaskData, whole: bool = False
+    ) -> dict[Split, list[list[list[int]]]]:
+        """Token ids of the text, or of text and pair, of each example, `whole` or cut to leave room
+        for a prompt.
+        """
         if (data.key, whole) not in self._texts:
             self._texts[data.key, whole] = {
-                split: [self._encode(example, whole) for example in getattr(data, split)] for split in SPLITS
+                split: [self._encode(example, whole) for example in getattr(data, split)]
+                for split in SPLITS
             }
         return self._texts[data.key, whole]
 
@@ -85,7 +112,9 @@ class SavedModel:
         """The same task with that part of each text, or of text and pair, which a row holds."""
         splits: dict[Split, tuple[Example, ...]] = {}
         for split, texts in self.encode_texts(data).items():
-            read = [self.tokenizer.decode_batch(parts, skip_special_tokens=False) for parts in texts]
+            read = [
+                self.tokenizer.decode_batch(parts, skip_special_tokens=False) for parts in texts
+            ]
             splits[split] = tuple(
                 replace(example, text=parts[0], text_pair=parts[1] if parts[1:] else None)
                 for example, parts in zip(getattr(data, split), read, strict=True)
@@ -101,8 +130,9 @@ class SavedModel:
     def load_classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
 
-        A masked model's head reads `<s>`, a causal one's the last token. A model with a column (PNN) or adapters (LoRA)
-        for each domain is fine-tuned with those of `domain`, one with experts with all of them.
+        A masked model's head reads `<s>`, a causal one's the last token. A model with a column
+        (PNN) or adapters (LoRA) for each domain is fine-tuned with those of `domain`, one with
+        experts with all of them.
         """
         if find_kind(self.folder):
             model: Any = load(self.folder)
@@ -123,7 +153,9 @@ class SavedModel:
 
 
 class ColumnClassifier(nn.Module):
-    """The head of transformers' sequence classifiers on the hidden states of a model, all of which learns."""
+    """The head of transformers' sequence classifiers on the hidden states of a model, all of which
+    learns.
+    """
 
     def __init__(self, model: LanguageModel, config: Any, classes: int) -> None:
         super().__init__()
@@ -140,7 +172,9 @@ class ColumnClassifier(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
         hidden = self.model.encode(input_ids, attention_mask.bool())
         if self.last:
-            hidden = hidden[torch.arange(len(hidden), device=hidden.device), attention_mask.sum(1) - 1]
+            hidden = hidden[
+                torch.arange(len(hidden), device=hidden.device), attention_mask.sum(1) - 1
+            ]
         return SequenceClassifierOutput(logits=self.head(hidden))
 
 
@@ -154,34 +188,51 @@ def truncate(parts: list[list[int]], room: int) -> list[list[int]]:
 
 
 def draw_wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
-    """Another domain than the task's, drawn by the seed. Raises ConfigError where there is no other."""
+    """Another domain than the task's, drawn by the seed. Raises ConfigError where there is no
+    other.
+    """
     others = [name for name in domains if name != task.domain]
     if not others:
-        raise ConfigError(f"task {task.name!r}: a wrong prompt needs a second domain that the model has seen")
+        raise ConfigError(
+            f"task {task.name!r}: a wrong prompt needs a second domain that the model has seen"
+        )
     return random.Random(f"{task.name} {seed}").choice(others)
 
 
-def choose_prompt_domains(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int) -> dict[Split, list[int]]:
+def choose_prompt_domains(
+    checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int
+) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
     if prompt == "picked":
         texts = checkpoint.encode_texts(data)
-        return {split: checkpoint.pick([list(chain(*parts)) for parts in texts[split]]) for split in SPLITS}
+        return {
+            split: checkpoint.pick([list(chain(*parts)) for parts in texts[split]])
+            for split in SPLITS
+        }
     index = -1
     if prompt != "none":
-        name = data.task.domain if prompt == "right" else draw_wrong_domain(data.task, seed, checkpoint.domains)
+        name = (
+            data.task.domain
+            if prompt == "right"
+            else draw_wrong_domain(data.task, seed, checkpoint.domains)
+        )
         index = checkpoint.find_index(name)
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 
 
 def fit_discriminator(folder: Path, stream: Stream, seen: int) -> Pick:
-    """The discriminator of the first `seen` domains, fitted to their memory, for the checkpoint in `folder`."""
+    """The discriminator of the first `seen` domains, fitted to their memory, for the checkpoint in
+    `folder`.
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     model, stream, rows = load(folder), copy.copy(stream), MEMORY_ROWS * seen
     stream.masked = False  # whole texts
-    [draw], _ = stream.plan_draws(Phase("memory", memory=1.0, domain="previous", trains=False), 0, seen, rows)
+    [draw], _ = stream.plan_draws(
+        Phase("memory", memory=1.0, domain="previous", trains=False), 0, seen, rows
+    )
     memory = stream.make_batch(seen, draw, 0, range(rows))
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     classifier.fit(average_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
@@ -196,15 +247,22 @@ def average_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64
     return np.stack([table[[token for token in text if token != bos]].mean(0) for text in texts])
 
 
-def encode_rows(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int) -> dict[Split, Rows]:
-    """Rows `<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands what stands between
-    documents in pre-training."""
+def encode_rows(
+    checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int
+) -> dict[Split, Rows]:
+    """Rows `<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands
+    what stands between documents in pre-training.
+    """
     splits: dict[Split, Rows] = {}
     special, domains = checkpoint.special, choose_prompt_domains(checkpoint, data, prompt, seed)
     for split, texts in checkpoint.encode_texts(data).items():
         tokens = []
         for parts, domain in zip(texts, domains[split], strict=True):
-            begin = [special.bos] if domain < 0 else [special.bos, checkpoint.config.text_vocabulary + domain]
+            begin = (
+                [special.bos]
+                if domain < 0
+                else [special.bos, checkpoint.config.text_vocabulary + domain]
+            )
             tokens.append([*begin, *(token for part in parts for token in [*part, special.eos])])
         splits[split] = Rows(tokens, data.list_targets(split), special.pad)
     return splits

@@ -1,6 +1,7 @@
 """Fine-tuning a checkpoint on downstream tasks: best epoch by dev, scored once on test.
 
-Shapes: B rows, T columns of a row (padded to the longest of its forward pass), D hidden size, C classes.
+Shapes: B rows, T columns of a row (padded to the longest of its forward pass), D hidden size, C
+classes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from torch import Tensor, nn
 
 from benchmark import records
 from benchmark.data.tokens import prepare_corpus
-from benchmark.downstream.classifier import Asked, Pick, Rows, SavedModel, encode_rows, fit_discriminator
+from benchmark.downstream.classifier import (
+    Asked,
+    Pick,
+    Rows,
+    SavedModel,
+    encode_rows,
+    fit_discriminator,
+)
 from benchmark.downstream.linear_probe import score_probe
 from benchmark.downstream.tasks import (
     TaskData,
@@ -34,8 +42,21 @@ from benchmark.downstream.tasks import (
 )
 from benchmark.errors import UserError
 from benchmark.locks import Lease
-from benchmark.models.devices import autocast, choose_device, choose_precision, is_out_of_memory, keep_random_numbers
-from benchmark.records import DoneLine, EvaluationLine, ScoreLine, UnscoredLine, ZeroShotLine, select_kind
+from benchmark.models.devices import (
+    autocast,
+    choose_device,
+    choose_precision,
+    is_out_of_memory,
+    keep_random_numbers,
+)
+from benchmark.records import (
+    DoneLine,
+    EvaluationLine,
+    ScoreLine,
+    UnscoredLine,
+    ZeroShotLine,
+    select_kind,
+)
 from benchmark.settings.schedules import find_schedule
 from benchmark.settings.suite import RunConfig, Suite
 from benchmark.settings.tasks import Finetuning, Prompt, Split, Task
@@ -52,13 +73,16 @@ _log = logging.getLogger(__name__)
 
 
 class NotScored(ArithmeticError):
-    """Fine-tuning diverged or failed, or memory does not hold a row. Other scores are computed; `run` tries again."""
+    """Fine-tuning diverged or failed, or memory does not hold a row. Other scores are computed;
+    `run` tries again.
+    """
 
 
 def bucket_by_length(
     lengths: NDArray[np.int64], batch_size: int, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Every row once, in batches of like lengths: shuffled, sorted within pools of a few batches, batches shuffled.
+    """Every row once, in batches of like lengths: shuffled, sorted within pools of a few batches,
+    batches shuffled.
 
     A small task has smaller pools, at least four, lest its batches be the same in every epoch.
     """
@@ -76,7 +100,12 @@ class Trainer:
     """Fine-tunes one classifier on one task."""
 
     def __init__(
-        self, model: nn.Module, task: Task, settings: Finetuning, seed: int, asked_to_stop: Asked = lambda: False
+        self,
+        model: nn.Module,
+        task: Task,
+        settings: Finetuning,
+        seed: int,
+        asked_to_stop: Asked = lambda: False,
     ) -> None:
         self.asked_to_stop = asked_to_stop
         self.device = choose_device()
@@ -112,7 +141,8 @@ class Trainer:
             ]
             if not torch.isfinite(torch.stack(losses)).all():
                 raise NotScored(
-                    f"task {self.task.name!r}: the loss is not finite in epoch {epoch + 1}, with learning_rate "
+                    f"task {self.task.name!r}: the loss is not finite in epoch {epoch + 1}, with "
+                    "learning_rate "
                     f"{self.task.learning_rate}; lower it"
                 )
             scores.append(dev_score())
@@ -126,7 +156,9 @@ class Trainer:
     def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
         if self.asked_to_stop():
             raise Stopped
-        share = (self.steps + 1) / (total + 1)  # neither the first nor the last step has a rate of 0
+        share = (self.steps + 1) / (
+            total + 1
+        )  # neither the first nor the last step has a rate of 0
         rate = find_schedule(self.task.schedule, self.task.warmup).at(share)
         for group in self.optimizer.param_groups:
             group["lr"] = self.task.learning_rate * rate
@@ -134,7 +166,9 @@ class Trainer:
         loss = torch.zeros((), device=self.device)
         for part in self._split_batch(rows, batch):
             targets = torch.tensor([rows.targets[i] for i in part], device=self.device)
-            part_loss = F.cross_entropy(self._compute_logits(rows, part), targets, reduction="sum") / len(batch)
+            part_loss = F.cross_entropy(
+                self._compute_logits(rows, part), targets, reduction="sum"
+            ) / len(batch)
             self.scaler.scale(part_loss).backward()
             loss += part_loss.detach()
         self.scaler.step(self.optimizer)
@@ -163,17 +197,21 @@ class Trainer:
         """Logits (B, C) in fp32 of the rows whose numbers `part` holds."""
         tokens = [torch.tensor(rows.tokens[i]) for i in part]
         padded = [nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=rows.padding)]
-        padded += [nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True)]
+        padded += [
+            nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True)
+        ]
         ids, mask = (part.to(self.device) for part in padded)
         with self.autocast:
             return self.model(input_ids=ids, attention_mask=mask).logits.float()
 
 
-def score(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, settings: Finetuning) -> ScoreLine:
+def score(
+    checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, settings: Finetuning
+) -> ScoreLine:
     """Fine-tune once and score. Everything random is a function of the seed.
 
-    Where memory does not hold the columns of a forward pass, it begins anew with half as many. Raises DataError,
-    ConfigError, NotScored, and Stopped before the next step when asked to.
+    Where memory does not hold the columns of a forward pass, it begins anew with half as many.
+    Raises DataError, ConfigError, NotScored, and Stopped before the next step when asked to.
     """
     began, name = time.monotonic(), data.task.name
     rows = encode_rows(checkpoint, data, prompt, seed)
@@ -188,12 +226,17 @@ def score(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, set
                 raise
             if settings.forward_tokens <= longest:
                 raise NotScored(
-                    f"task {name!r}: memory does not hold a row of {longest} columns: shorten the texts, or use a "
+                    f"task {name!r}: memory does not hold a row of {longest} columns: shorten the "
+                    "texts, or use a "
                     "machine with more"
                 ) from error
-        settings = settings.model_copy(update={"forward_tokens": max(longest, settings.forward_tokens // 2)})
+        settings = settings.model_copy(
+            update={"forward_tokens": max(longest, settings.forward_tokens // 2)}
+        )
         _log.warning(
-            "task %r: memory does not hold a forward pass: half as many columns, %d", name, settings.forward_tokens
+            "task %r: memory does not hold a forward pass: half as many columns, %d",
+            name,
+            settings.forward_tokens,
         )
     result = ScoreLine(
         prompt=prompt,
@@ -209,7 +252,11 @@ def score(checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int, set
 
 
 def _fine_tune(
-    checkpoint: SavedModel, data: TaskData, rows: Mapping[Split, Rows], seed: int, settings: Finetuning
+    checkpoint: SavedModel,
+    data: TaskData,
+    rows: Mapping[Split, Rows],
+    seed: int,
+    settings: Finetuning,
 ) -> tuple[Trainer, float, list[int]]:
     """A fine-tuned model, its score on dev, and what it predicts of test."""
     task = data.task
@@ -217,24 +264,36 @@ def _fine_tune(
         torch.manual_seed(seed)
         network = checkpoint.load_classifier(data.labels, task.domain)
         trainer = Trainer(network, task, settings, seed, checkpoint.asked_to_stop)
-        dev_score = lambda: compute_metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))  # noqa: E731
-        return trainer, trainer.fit(rows["train"], dev_score), trainer.predict(rows["test"])
+
+        def score_dev() -> float:
+            return compute_metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))
+
+        return trainer, trainer.fit(rows["train"], score_dev), trainer.predict(rows["test"])
 
 
 def find_missing(
-    stage_key: str, checkpoint: SavedModel, tasks: Sequence[TaskData], settings: Finetuning, path: Path
+    stage_key: str,
+    checkpoint: SavedModel,
+    tasks: Sequence[TaskData],
+    settings: Finetuning,
+    path: Path,
 ) -> list[tuple[UnscoredLine, TaskData, Prompt]]:
     """The scores of a model that the records in `path` lack.
 
-    Of each the record that it cannot be computed, without a reason yet, and what it is computed from.
+    Of each the record that it cannot be computed, without a reason yet, and what it is computed
+    from.
     """
     done = {line.key for line in select_kind(records.read(path, records.SCORES), ScoreLine)}
     missing = []
     for data in tasks:
-        for how, prompt, seed in list_wanted(data.task, settings, checkpoint.config.prompts, checkpoint.final):
+        for how, prompt, seed in list_wanted(
+            data.task, settings, checkpoint.config.prompts, checkpoint.final
+        ):
             key = make_score_key(stage_key, data.task, data.key, settings, prompt, seed, how)
             if key not in done:
-                line = UnscoredLine(key=key, task=data.task.name, how=how, prompt=prompt, seed=seed, error="")
+                line = UnscoredLine(
+                    key=key, task=data.task.name, how=how, prompt=prompt, seed=seed, error=""
+                )
                 missing.append((line, data, prompt))
     return missing
 
@@ -246,10 +305,10 @@ def record_missing(
 ) -> bool:
     """Append to `path` the scores that it lacks; return whether it lacked any.
 
-    `find_computations` returns what computes them, each with the lines that are recorded where it fails. Whoever wants
-    the same scores at the same time waits and finds them, and a killed process loses one computation. `progress` gets
-    what was scored and how many are still to come. Raises UserError and Stopped at once, NotScored for the last failure
-    after all others were tried.
+    `find_computations` returns what computes them, each with the lines that are recorded where it
+    fails. Whoever wants the same scores at the same time waits and finds them, and a killed process
+    loses one computation. `progress` gets what was scored and how many are still to come. Raises
+    UserError and Stopped at once, NotScored for the last failure after all others were tried.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lost: NotScored | None = None
@@ -262,7 +321,11 @@ def record_missing(
                 raise
             except Exception as error:
                 lease.check()
-                why = str(error) if isinstance(error, NotScored) else f"task {missing[0].task!r}: {error!r:.500}"
+                why = (
+                    str(error)
+                    if isinstance(error, NotScored)
+                    else f"task {missing[0].task!r}: {error!r:.500}"
+                )
                 said = "".join(traceback.format_exception(error))
                 for line in missing:
                     records.append(path, structs.replace(line, error=why, traceback=said))
@@ -285,7 +348,8 @@ def score_all(
     path: Path,
     progress: Callable[[Sequence[ScoreLine | ZeroShotLine], int], None] = lambda scored, left: None,
 ) -> bool:
-    """Score a model on all tasks, prompts, ways and seeds that the records in `path` lack; see `record_missing`.
+    """Score a model on all tasks, prompts, ways and seeds that the records in `path` lack; see
+    `record_missing`.
 
     Raises ConfigError and DataError before anything is trained.
     """
@@ -301,17 +365,25 @@ def score_all(
     def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
         missing = find_missing(stage_key, checkpoint, tasks, settings, path)
         fine_tuned = {line.task: data for line, data, _ in missing if line.how == "finetune"}
-        record_baselines(list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.cut_to_window)
+        record_baselines(
+            list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.cut_to_window
+        )
         return [([line], partial(compute, line, data, prompt)) for line, data, prompt in missing]
 
     return record_missing(path, find_computations, progress)
 
 
 def find_trained_stage(store: Store, config: RunConfig, index: int) -> str:
-    """The key of a stage of a run, or "" where it has no model: a method may leave early stages out."""
+    """The key of a stage of a run, or "" where it has no model: a method may leave early stages
+    out.
+    """
     keys = store.read_stage_keys(config)
     lines = store.read_stage(keys[index]) if keys else []
-    return keys[index] if records.find_last(lines, DoneLine) and records.find_last(lines, EvaluationLine) else ""
+    return (
+        keys[index]
+        if records.find_last(lines, DoneLine) and records.find_last(lines, EvaluationLine)
+        else ""
+    )
 
 
 def score_stage(
@@ -323,7 +395,8 @@ def score_stage(
     progress: Callable[[str], None],
     asked_to_stop: Asked,
 ) -> str:
-    """Add the missing scores of the model after a stage, if that is finished; return a line that says so.
+    """Add the missing scores of the model after a stage, if that is finished; return a line that
+    says so.
 
     `progress` gets a text after each score. Raises Stopped in the middle of one when asked to stop.
     """
@@ -335,14 +408,18 @@ def score_stage(
     def say(scored: Sequence[ScoreLine | ZeroShotLine], left: int) -> None:
         for line in scored:
             assert isinstance(line, ScoreLine)
-            score = f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
+            score = (
+                f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
+            )
             progress(f"scoring after {place}  {score}  {left} scores left of the stage")
 
     checkpoint = SavedModel(store.stage_folder(key) / "model", final, asked_to_stop)
 
     @cache
     def fit() -> Pick:
-        return fit_discriminator(checkpoint.folder, make_stream(config, prepare_corpus(config, store)), index + 1)
+        return fit_discriminator(
+            checkpoint.folder, make_stream(config, prepare_corpus(config, store)), index + 1
+        )
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
     tasks = mark_in_prepared_stream(tasks, config, store)

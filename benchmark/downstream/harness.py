@@ -1,7 +1,9 @@
-"""Our models in lm-evaluation-harness (Gao et al., the package lm_eval), which asks how likely they find a text.
+"""Our models in lm-evaluation-harness (Gao et al., the package lm_eval), which asks how likely they
+find a text.
 
-A model reads a text as in its own evaluation: `<s>`, the prompt of its newest domain if it has prompts, or the column,
-adapters or experts of that domain. Masked models are left out, and nothing here writes text.
+A model reads a text as in its own evaluation: `<s>`, the prompt of its newest domain if it has
+prompts, or the column, adapters or experts of that domain. Masked models are left out, and nothing
+here writes text.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from benchmark import records
 from benchmark.data.tokenizer import encode_texts
 from benchmark.downstream.classifier import Asked
 from benchmark.downstream.finetune import Computation, NotScored, find_trained_stage, record_missing
-from benchmark.downstream.zero_shot import ZERO_SHOT, hash_task_files, make_score_key, select_zero_shot_scores
+from benchmark.downstream.zero_shot import (
+    ZERO_SHOT,
+    hash_task_files,
+    make_score_key,
+    select_zero_shot_scores,
+)
 from benchmark.models import LanguageModel, load
 from benchmark.models.devices import choose_device, keep_random_numbers
 from benchmark.models.transformer import read_tokenizer
@@ -47,7 +54,9 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
         super().__init__()
         self.model, self.bpe, self.asked_to_stop = model, tokenizer, asked_to_stop
         self.bpe.encode_special_tokens = True  # "<s>" in a text is text
-        self.room = model.sequence_length - 2  # tokens of text in a row: `<s>` and a prompt stand before them
+        self.room = (
+            model.sequence_length - 2
+        )  # tokens of text in a row: `<s>` and a prompt stand before them
 
     @property
     def eot_token_id(self) -> int:
@@ -57,13 +66,17 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
     def prefix_token_id(self) -> int:
         return self.model.vocabulary.special.bos
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
         return encode_texts(self.bpe, [string])[0]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
-        """Of each continuation after its context: the log-likelihood, and whether it is what the model would say."""
+        """Of each continuation after its context: the log-likelihood, and whether it is what the
+        model would say.
+        """
         longest = max((len(continuation) for _, _, continuation in requests), default=1)
         rows = max(1, min(ROWS, LOGITS_AT_ONCE // (longest * self.model.vocabulary.text)))
         order = sorted(range(len(requests)), key=lambda index: sum(map(len, requests[index][1:])))
@@ -78,7 +91,10 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
     @torch.no_grad()
     def _answer(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[float, bool]]:
         special, device = self.model.vocabulary.special, choose_device()
-        texts = [[*(c[1:] if c[:1] == [special.bos] else c), *continuation][-self.room :] for c, continuation in pairs]
+        texts = [
+            [*(c[1:] if c[:1] == [special.bos] else c), *continuation][-self.room :]
+            for c, continuation in pairs
+        ]
         counts = [min(len(continuation), self.room) for _, continuation in pairs]
         width, most = max(map(len, texts)), max(counts)
         tokens = [[special.bos, *text, *[special.eos] * (width - len(text))] for text in texts]
@@ -86,16 +102,24 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
             [*range(len(text) - count, len(text)), *[0] * (most - count)]
             for text, count in zip(texts, counts, strict=True)
         ]
-        newest = torch.full((len(texts),), max(0, len(self.model.vocabulary.domains) - 1), device=device)
-        logits = self.model(torch.tensor(tokens, device=device), newest, torch.tensor(places, device=device))
+        newest = torch.full(
+            (len(texts),), max(0, len(self.model.vocabulary.domains) - 1), device=device
+        )
+        logits = self.model(
+            torch.tensor(tokens, device=device), newest, torch.tensor(places, device=device)
+        )
         said = logits.float().log_softmax(-1).cpu()
         for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
             targets = torch.tensor(text[len(text) - count :])
             likelihoods = said[row, :count].gather(1, targets.unsqueeze(1))
             yield likelihoods.sum().item(), bool((said[row, :count].argmax(-1) == targets).all())
 
-    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Of each text as a whole, in rows that are as long as the model reads, each token predicted once."""
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Of each text as a whole, in rows that are as long as the model reads, each token
+        predicted once.
+        """
         likelihoods = []
         for request in requests:
             ids = self.tok_encode(request.args[0])
@@ -105,11 +129,21 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
         return likelihoods
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        raise NotScored("tasks that have text written are not for these models: take those that compare likelihoods")
+        raise NotScored(
+            "tasks that have text written are not for these models: take those that compare "
+            "likelihoods"
+        )
 
 
-def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settings: Evaluate, stop: Asked) -> Any:
-    """The harness's scores of each task: values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}, and its version.
+def ask(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    tasks: Sequence[str],
+    settings: Evaluate,
+    stop: Asked,
+) -> Any:
+    """The harness's scores of each task: values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1},
+    and its version.
 
     Raises NotScored for a task that it cannot ask, Stopped.
     """
@@ -118,8 +152,14 @@ def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settin
     if not set(tasks) <= set(manager.all_tasks):  # to go through all that it has takes a while
         manager = TaskManager(include_path=settings.folder)
     if unknown := ", ".join(task for task in tasks if task not in manager.all_tasks):
-        raise NotScored(f"lm_eval knows no task {unknown}: `lm_eval ls tasks` shows all; evaluate.folder adds yours")
-    with keep_random_numbers(choose_device()), contextlib.redirect_stderr(io.StringIO()):  # it draws bars
+        raise NotScored(
+            f"lm_eval knows no task {unknown}: `lm_eval ls tasks` shows all; evaluate.folder adds "
+            "yours"
+        )
+    with (
+        keep_random_numbers(choose_device()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):  # it draws bars
         answers: Any = simple_evaluate(
             Likelihoods(model, tokenizer, stop),
             tasks=list(tasks),
@@ -138,34 +178,57 @@ def ask(model: LanguageModel, tokenizer: Tokenizer, tasks: Sequence[str], settin
         for task in tasks
     }
     if empty := [task for task in tasks if not values[task]]:
-        raise NotScored(f"lm_eval has no score of {', '.join(empty)} as a whole: name the tasks in it")
+        raise NotScored(
+            f"lm_eval has no score of {', '.join(empty)} as a whole: name the tasks in it"
+        )
     return {task: (values[task], str(answers["versions"].get(task, ""))) for task in tasks}
 
 
-def evaluate_stage(suite: Suite, config: RunConfig, index: int, store: Store, asked_to_stop: Asked) -> str:
-    """Ask the harness once about all tasks that lack scores of the model after a stage; return a line that says so.
+def evaluate_stage(
+    suite: Suite, config: RunConfig, index: int, store: Store, asked_to_stop: Asked
+) -> str:
+    """Ask the harness once about all tasks that lack scores of the model after a stage; return a
+    line that says so.
 
     Raises NotScored, which is recorded, and Stopped.
     """
     place, key = config.domains[index].name, find_trained_stage(store, config, index)
     if not key:
         return f"nothing to evaluate after {place}"
-    path, folder, settings = store.scores_file(key), store.stage_folder(key) / "model", suite.evaluate
+    path, folder, settings = (
+        store.scores_file(key),
+        store.stage_folder(key) / "model",
+        suite.evaluate,
+    )
     names: dict[str, Any] = {"how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
 
     def compute(tasks: Sequence[str]) -> list[ZeroShotLine]:
         began, model = time.monotonic(), load(folder).to(choose_device()).eval()
-        answers = ask(model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop)
-        made: dict[str, Any] = {"content": hash_task_files(settings), "seconds": round(time.monotonic() - began, 3)}
+        answers = ask(
+            model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop
+        )
+        made: dict[str, Any] = {
+            "content": hash_task_files(settings),
+            "seconds": round(time.monotonic() - began, 3),
+        }
         return [
-            ZeroShotLine(key=make_score_key(key, task, settings), task=task, values=values, version=version, **made)
+            ZeroShotLine(
+                key=make_score_key(key, task, settings),
+                task=task,
+                values=values,
+                version=version,
+                **made,
+            )
             for task, (values, version) in answers.items()
         ]
 
     def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
         there = select_zero_shot_scores(settings, key, records.read(path, records.SCORES))
         tasks = [task for task in settings.tasks if task not in there]
-        lines = [UnscoredLine(key=make_score_key(key, task, settings), task=task, **names) for task in tasks]
+        lines = [
+            UnscoredLine(key=make_score_key(key, task, settings), task=task, **names)
+            for task in tasks
+        ]
         return [(lines, partial(compute, tasks))] if tasks else []
 
     outcome = "evaluated" if record_missing(path, find_computations) else "nothing to evaluate"

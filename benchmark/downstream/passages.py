@@ -1,8 +1,9 @@
 """Classification tasks out of documents that no model was trained on: where is a passage from?
 
-Either from a part of a package, in documentation that a domain holds out (`Domain.hold_out`); or from a domain of the
-stream, in validation text. The names of all classes are masked in all texts, so that nobody can read off the label.
-Classes are balanced, and no document gives passages to two splits.
+Either from a part of a package, in documentation that a domain holds out (`Domain.hold_out`); or
+from a domain of the stream, in validation text. The names of all classes are masked in all texts,
+so that nobody can read off the label. Classes are balanced, and no document gives passages to two
+splits.
 """
 
 from __future__ import annotations
@@ -41,40 +42,64 @@ class Example:
     place: str  # file and row, for messages
 
 
-def load_docstrings(task: str, options: Docstrings, domain: Domain) -> dict[Split, Sequence[Example]]:
+def load_docstrings(
+    task: str, options: Docstrings, domain: Domain
+) -> dict[Split, Sequence[Example]]:
     """Balanced splits of passages; the label is the dotted name of the part.
 
-    Raises ConfigError when the domain is not made of packages or holds nothing out, DataError when it holds out too
-    little for the classes asked for.
+    Raises ConfigError when the domain is not made of packages or holds nothing out, DataError when
+    it holds out too little for the classes asked for.
     """
     if not domain.packages or not domain.hold_out:
         raise ConfigError(
-            f"task {task!r}: its texts are docstrings that domain {domain.name!r} holds out of pre-training, but the "
-            f"domain has packages = {list(domain.packages)} and hold_out = {domain.hold_out}; set both, e.g. 0.2"
+            f"task {task!r}: its texts are docstrings that domain {domain.name!r} holds out of "
+            "pre-training, but the "
+            f"domain has packages = {list(domain.packages)} and hold_out = {domain.hold_out}; set "
+            "both, e.g. 0.2"
         )
-    least = (1 - domain.hold_out) * 2**64  # of the hashes that pre-training never sees: see `corpus.read`
+    least = (
+        1 - domain.hold_out
+    ) * 2**64  # of the hashes that pre-training never sees: see `corpus.read`
     everything = corpus.drop_repeats(domain, Counter())
-    documents = [document for document in everything if document.decides >= least and _is_public(document)]
+    documents = [
+        document for document in everything if document.decides >= least and _is_public(document)
+    ]
     return draw_balanced_splits(task, options, domain.packages, documents)
 
 
 def draw_balanced_splits(
     task: str, options: Docstrings, packages: Sequence[str], documents: Iterable[Document]
 ) -> dict[Split, Sequence[Example]]:
-    """The largest classes of `documents`, each with the same number of passages in each split. Raises DataError."""
+    """The largest classes of `documents`, each with the same number of passages in each split.
+    Raises DataError.
+    """
     ordered = sorted(documents, key=lambda document: _hash(document.text))
     by_part: dict[str, list[Document]] = {}
-    for document, part in zip(ordered, name_parts([document.source for document in ordered], packages), strict=True):
+    for document, part in zip(
+        ordered, name_parts([document.source for document in ordered], packages), strict=True
+    ):
         by_part.setdefault(part, []).append(document)
-    size = {part: sum(min(PASSAGES, len(d.text) // options.characters) for d in by_part[part]) for part in by_part}
+    size = {
+        part: sum(min(PASSAGES, len(d.text) // options.characters) for d in by_part[part])
+        for part in by_part
+    }
     chosen = sorted(by_part, key=lambda part: (-size[part], part))[: options.classes]
     return _draw(
-        task, options, {part: by_part[part] for part in chosen}, compile_name_pattern(chosen), options.classes, PASSAGES
+        task,
+        options,
+        {part: by_part[part] for part in chosen},
+        compile_name_pattern(chosen),
+        options.classes,
+        PASSAGES,
     )
 
 
-def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> dict[Split, Sequence[Example]]:
-    """Balanced splits of passages of validation text; the label is the name of the domain. Raises DataError."""
+def load_domains(
+    task: str, domains: Sequence[Domain], valid_share: float
+) -> dict[Split, Sequence[Example]]:
+    """Balanced splits of passages of validation text; the label is the name of the domain. Raises
+    DataError.
+    """
     by_domain = {}
     for domain in domains:
         texts: list[Document] = []
@@ -96,9 +121,14 @@ def _draw(
     classes: int,
     most: int,
 ) -> dict[Split, Sequence[Example]]:
-    """The same number of passages of each class in each split, `most` of a document. Raises DataError."""
+    """The same number of passages of each class in each split, `most` of a document. Raises
+    DataError.
+    """
     known: set[str] = set()
-    passages = {name: _cut_passages(of_class, name, names, options, known, most) for name, of_class in by_class.items()}
+    passages = {
+        name: _cut_passages(of_class, name, names, options, known, most)
+        for name, of_class in by_class.items()
+    }
     splits: dict[Split, Sequence[Example]] = {}
     for split, share in SHARES.items():
         available = {name: len(passages[name][split]) for name in passages}
@@ -106,8 +136,10 @@ def _draw(
         if len(passages) < classes or count < FEWEST:
             counts = ", ".join(f"{name} {n}" for name, n in available.items())
             raise DataError(
-                f"task {task!r}: the held-out documents do not give {classes} classes with {FEWEST} passages each in "
-                f"{split} (they give {counts or 'none'}); hold out more (the domain's hold_out, or data.valid_share), "
+                f"task {task!r}: the held-out documents do not give {classes} classes with "
+                f"{FEWEST} passages each in "
+                f"{split} (they give {counts or 'none'}); hold out more (the domain's hold_out, or "
+                "data.valid_share), "
                 "or ask for fewer classes or fewer characters"
             )
         splits[split] = [row for name in passages for row in passages[name][split][:count]]
@@ -115,10 +147,11 @@ def _draw(
 
 
 def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
-    """The part of its package that each source is from: "pandas.core" for "pandas.core.frame:DataFrame.join".
+    """The part of its package that each source is from: "pandas.core" for
+    "pandas.core.frame:DataFrame.join".
 
-    The second level of a package, or the first of Python's library, which has no name of its own. A part with more
-    than half of all is divided further ("pandas.core.arrays").
+    The second level of a package, or the first of Python's library, which has no name of its own. A
+    part with more than half of all is divided further ("pandas.core.arrays").
     """
     modules = [source.partition(":")[0].split(".") for source in sources]
     depth = 2
@@ -127,7 +160,8 @@ def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
         depth += 1
         large = {label for label, n in Counter(labels).items() if n > DIVIDED * len(labels)}
         divided = [
-            ".".join(module[:depth]) if label in large else label for label, module in zip(labels, modules, strict=True)
+            ".".join(module[:depth]) if label in large else label
+            for label, module in zip(labels, modules, strict=True)
         ]
         if divided == labels:
             return labels
@@ -135,8 +169,9 @@ def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
 
 
 def compile_name_pattern(labels: Sequence[str]) -> re.Pattern[str]:
-    """A pattern of the labels' components but packages' names: it matches "linear_model" and "Linear model", neither
-    "linear" alone nor "nn" in "cnn"."""
+    """A pattern of the labels' components but packages' names: it matches "linear_model" and
+    "Linear model", neither "linear" alone nor "nn" in "cnn".
+    """
     components = {name for label in labels for name in (label.split(".")[1:] or [label])}
     words = [r"[\W_]?".join(map(re.escape, name.strip("_").split("_"))) for name in components]
     alternatives = "|".join(sorted(words, key=lambda word: (-len(word), word)))
@@ -151,7 +186,9 @@ def _cut_passages(
     known: set[str],
     most: int,
 ) -> dict[Split, list[Example]]:
-    """The passages of each split, from documents of its own; none twice, none under half the length."""
+    """The passages of each split, from documents of its own; none twice, none under half the
+    length.
+    """
     splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
     ends = list(accumulate(SHARES.values()))
     for number, document in enumerate(documents):

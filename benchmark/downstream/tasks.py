@@ -1,4 +1,5 @@
-"""Downstream tasks: where their examples come from, what can be wrong with them, and how predictions are scored.
+"""Downstream tasks: where their examples come from, what can be wrong with them, and how
+predictions are scored.
 
 No torch here: a table of hyper-parameters and a plan of scores must be quick.
 """
@@ -75,9 +76,14 @@ class TaskData:
 
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
-        """Whether a copy, or near copy, of each example of test stands in train, whatever its label."""
+        """Whether a copy, or near copy, of each example of test stands in train, whatever its
+        label.
+        """
         known = set(map(_hash_texts, self.train))
-        return tuple(_hash_texts(test) in known or number in self.in_train for number, test in enumerate(self.test))
+        return tuple(
+            _hash_texts(test) in known or number in self.in_train
+            for number, test in enumerate(self.test)
+        )
 
     def list_targets(self, split: Split) -> list[int]:
         return [example.label for example in getattr(self, split)]
@@ -86,8 +92,8 @@ class TaskData:
 def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskData:
     """The task with its examples, their labels as numbers.
 
-    Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some rows only, a
-    missing label, a single class, and a label of dev or test unknown in train.
+    Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some
+    rows only, a missing label, a single class, and a label of dev or test unknown in train.
     """
     paired, known = bool(raw["train"]) and raw["train"][0].text_pair is not None, dict[str, int]()
     splits: dict[Split, tuple[Example, ...]] = {}
@@ -97,16 +103,23 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
         for row in raw[split]:
             _check_row(task.name, row, paired)
         if split == "train":
-            known = {label: number for number, label in enumerate(sorted(set(map(_read_label, raw["train"]))))}
+            known = {
+                label: number
+                for number, label in enumerate(sorted(set(map(_read_label, raw["train"]))))
+            }
         if len(known) < 2:
             label = _read_label(raw["train"][0])
-            raise DataError(f"task {task.name!r}: all of train has the label {label!r:.80}; there must be two classes")
+            raise DataError(
+                f"task {task.name!r}: all of train has the label {label!r:.80}; there must be two "
+                "classes"
+            )
         for row in raw[split]:
             if _read_label(row) not in known:
                 shown = ", ".join(f"{name!r:.80}" for name in [*known][:SHOWN])
                 more = ", ..." if len(known) > SHOWN else ""
                 raise DataError(
-                    f"task {task.name!r}, {row.place}: unknown label {_read_label(row)!r:.80}; train has {shown}"
+                    f"task {task.name!r}, {row.place}: unknown label {_read_label(row)!r:.80}; "
+                    f"train has {shown}"
                     f"{more}: correct it, or leave the row out"
                 )
         splits[split] = tuple(replace(row, label=known[_read_label(row)]) for row in raw[split])
@@ -120,7 +133,9 @@ def _check_row(task: str, row: Example, paired: bool) -> None:
     texts = {"text": row.text, "text_pair": row.text_pair} if paired else {"text": row.text}
     for name, value in texts.items():
         if not isinstance(value, str) or not value.strip() or TORN.search(value):
-            raise DataError(f"{place}: {name!r} must be a text that is whole and not empty, not {value!r:.80}")
+            raise DataError(
+                f"{place}: {name!r} must be a text that is whole and not empty, not {value!r:.80}"
+            )
     if not isinstance(row.label, (str, int)) or TORN.search(str(row.label)):
         raise DataError(f"{place}: 'label' must be a string or an integer, not {row.label!r:.80}")
 
@@ -130,16 +145,25 @@ def _read_label(row: Example) -> str:
 
 
 def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
-    """The suite's tasks with their examples, with near copies marked. Raises DataError, ConfigError."""
+    """The suite's tasks with their examples, with near copies marked. Raises DataError,
+    ConfigError.
+    """
     share = suite.data.valid_share
-    loaded = [load_examples(task, suite.domains, store.data, valid_share=share) for task in suite.tasks]
+    loaded = [
+        load_examples(task, suite.domains, store.data, valid_share=share) for task in suite.tasks
+    ]
     return [mark_in_train(data, store.data) for data in loaded]
 
 
 def mark_in_train(data: TaskData, folder: Path) -> TaskData:
-    """The same, knowing which examples of test nearly stand in train: it is looked for once, and kept in `folder`."""
+    """The same, knowing which examples of test nearly stand in train: it is looked for once, and
+    kept in `folder`.
+    """
     letters = train_bpe([], 0)  # of the 256 bytes; how words are cut does not count
-    asked, texts = ({"": (data.key, partial(_encode_examples, letters, EOS, rows))} for rows in (data.test, data.train))
+    asked, texts = (
+        {"": (data.key, partial(_encode_examples, letters, EOS, rows))}
+        for rows in (data.test, data.train)
+    )
     return replace(data, in_train=frozenset(find_leaks(letters, EOS, asked, texts, folder)[""][""]))
 
 
@@ -155,31 +179,47 @@ def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
 def mark_in_stream(
     tasks: Sequence[TaskData], corpus: Corpus, learned: Sequence[Domain], folder: Path
 ) -> tuple[list[TaskData], Found]:
-    """The tasks, knowing which examples of test nearly stand in training text of the stream; and where each does."""
+    """The tasks, knowing which examples of test nearly stand in training text of the stream; and
+    where each does.
+    """
     bpe, eos = corpus.tokenizer, corpus.special.eos
-    asked = {data.task.name: (data.key, partial(_encode_examples, bpe, eos, data.test)) for data in tasks}
+    asked = {
+        data.task.name: (data.key, partial(_encode_examples, bpe, eos, data.test)) for data in tasks
+    }
     copies = find_leaks(bpe, eos, asked, list_learned(corpus, learned), folder)
     marked = [
-        replace(data, in_stream=frozenset(number for of in copies.values() for number in of[data.task.name]))
+        replace(
+            data,
+            in_stream=frozenset(number for of in copies.values() for number in of[data.task.name]),
+        )
         for data in tasks
     ]
     return marked, copies
 
 
-def mark_in_prepared_stream(tasks: Sequence[TaskData], config: RunConfig, store: Store) -> list[TaskData]:
-    """The tasks, marked by a run's stream as above; as they are where its text is not tokenised here."""
+def mark_in_prepared_stream(
+    tasks: Sequence[TaskData], config: RunConfig, store: Store
+) -> list[TaskData]:
+    """The tasks, marked by a run's stream as above; as they are where its text is not tokenised
+    here.
+    """
     prepared = find_prepared_corpus(config, store)
     return mark_in_stream(tasks, prepared, config.learned, store.data)[0] if prepared else [*tasks]
 
 
 def load_examples(
-    task: Task, domains: Sequence[Domain], folder: Path, makes: bool = True, valid_share: float = 0.0
+    task: Task,
+    domains: Sequence[Domain],
+    folder: Path,
+    makes: bool = True,
+    valid_share: float = 0.0,
 ) -> TaskData:
-    """The task's examples. `domains` are the stream's, and `valid_share` what of them is validation text.
+    """The task's examples. `domains` are the stream's, and `valid_share` what of them is validation
+    text.
 
-    `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is asked once: where a task
-    is scored there may be no network. Raises DataError, as `check_examples` does, and NotRead for those that it would
-    have to make, where it `makes` none.
+    `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is
+    asked once: where a task is scored there may be no network. Raises DataError, as
+    `check_examples` does, and NotRead for those that it would have to make, where it `makes` none.
     """
     docstrings, dataset, texts = task.docstrings, task.dataset, folder / "texts"
     source: list[Any]
@@ -189,7 +229,10 @@ def load_examples(
         source = [docstrings.model_dump(mode="json"), corpus.identify(domain, 0.0, texts, makes)]
         find = lambda: load_docstrings(task.name, docstrings, domain)  # noqa: E731
     elif task.which_domain:
-        source = ["which domain", [(d.name, corpus.identify(d, valid_share, texts, makes)) for d in domains]]
+        source = [
+            "which domain",
+            [(d.name, corpus.identify(d, valid_share, texts, makes)) for d in domains],
+        ]
         find = lambda: load_domains(task.name, domains, valid_share)  # noqa: E731
     elif dataset is not None:
         files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
@@ -198,7 +241,8 @@ def load_examples(
         find = lambda: {s: _read_hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
     else:
         return check_examples(
-            task, {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS}
+            task,
+            {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS},
         )
     path = folder / "tasks" / f"{digest([EXAMPLES_FORMAT, *source])}.json"
     if not path.exists():
@@ -208,11 +252,14 @@ def load_examples(
         check_examples(task, examples)  # wrong ones are not kept
         write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
     content = read_json(path, "remove it, and the examples are found again")
-    return check_examples(task, {split: [Example(**row) for row in content[split]] for split in SPLITS})
+    return check_examples(
+        task, {split: [Example(**row) for row in content[split]] for split in SPLITS}
+    )
 
 
 def read_file(task: str, path: Path) -> list[Example]:
-    """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but say nothing.
+    """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but
+    say nothing.
 
     Raises DataError with file and line for another line, and for a file that is missing or damaged.
     """
@@ -220,7 +267,9 @@ def read_file(task: str, path: Path) -> list[Example]:
         raise NotHere(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
     try:
         numbered = enumerate(read_lines(path), start=1)
-        return [_parse_example(f"{path}:{number}", line) for number, line in numbered if line.strip()]
+        return [
+            _parse_example(f"{path}:{number}", line) for number, line in numbered if line.strip()
+        ]
     except DataError as error:
         raise DataError(f"task {task!r}, {error}") from None
 
@@ -228,7 +277,10 @@ def read_file(task: str, path: Path) -> list[Example]:
 def _parse_example(place: str, line: bytes) -> Example:
     row = parse_line(line, place, '{"text": ..., "label": ...}')
     if not isinstance(row, dict):
-        raise DataError(f"{place}: a {type(row).__name__}, not an object with text and label: write one on each line")
+        raise DataError(
+            f"{place}: a {type(row).__name__}, not an object with text and label: write one on "
+            "each line"
+        )
     return Example(row.get("text"), row.get("text_pair"), row.get("label"), place)
 
 
@@ -236,36 +288,52 @@ def _read_hub(task: str, dataset: HubTask, split: str) -> list[Example]:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise DataError(f"task {task!r}: to read Hugging Face datasets, `pip install -e .[hf]`") from None
+        raise DataError(
+            f"task {task!r}: to read Hugging Face datasets, `pip install -e .[hf]`"
+        ) from None
     examples = []
     with name_source_in_errors(f"task {task!r}: dataset {dataset.path!r}, split {split!r}"):
         given = {"revision": dataset.revision} if dataset.revision else {}
         rows = load_dataset(dataset.path, dataset.name, split=split, **given)
-        names = getattr(rows.features.get(dataset.label_field), "names", None)  # of classes that are stored as numbers
+        names = getattr(
+            rows.features.get(dataset.label_field), "names", None
+        )  # of classes that are stored as numbers
         for number, row in enumerate(rows):
-            pair, label = row[dataset.pair_field] if dataset.pair_field else None, row[dataset.label_field]
+            pair, label = (
+                row[dataset.pair_field] if dataset.pair_field else None,
+                row[dataset.label_field],
+            )
             label = names[label] if names and label in range(len(names)) else label
-            examples.append(Example(row[dataset.text_field], pair, label, f"{dataset.path} {split}:{number}"))
+            examples.append(
+                Example(row[dataset.text_field], pair, label, f"{dataset.path} {split}:{number}")
+            )
     return examples
 
 
 def compute_metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> float:
-    """The score in 0..1, by scikit-learn: macro-F1 is the mean over the classes that are there or predicted; micro-F1
-    over all classes of a single-label task equals accuracy."""
+    """The score in 0..1, by scikit-learn: macro-F1 is the mean over the classes that are there or
+    predicted; micro-F1 over all classes of a single-label task equals accuracy.
+    """
     from sklearn.metrics import accuracy_score, f1_score
 
     if name == "accuracy":
         return float(accuracy_score(targets, predictions))
-    return float(f1_score(targets, predictions, average=name.removesuffix("_f1"), zero_division=0.0))
+    return float(
+        f1_score(targets, predictions, average=name.removesuffix("_f1"), zero_division=0.0)
+    )
 
 
 def score_without_leaks(data: TaskData, predictions: Sequence[int]) -> float | None:
-    """The test score over the rows that stand neither in train nor in the stream; None where none or all of them do."""
+    """The test score over the rows that stand neither in train nor in the stream; None where none
+    or all of them do.
+    """
     clean = [i for i, leaked in enumerate(data.leaked) if not leaked and i not in data.in_stream]
     if len(clean) in (0, len(data.test)):
         return None
     targets = data.list_targets("test")
-    return compute_metric(data.task.metric, [targets[i] for i in clean], [predictions[i] for i in clean])
+    return compute_metric(
+        data.task.metric, [targets[i] for i in clean], [predictions[i] for i in clean]
+    )
 
 
 SHOWN = 10  # labels in a message
@@ -288,41 +356,55 @@ def score_predictions(data: TaskData, predicted: Sequence[int]) -> dict[str, Any
 
 
 def find_missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
-    """The names of baselines that the records in `path` lack of a task whose examples have this key."""
+    """The names of baselines that the records in `path` lack of a task whose examples have this
+    key.
+    """
     lines = records.read(path, records.BASELINES)
     known = {(line.task, line.metric, line.task_key, line.window, line.name) for line in lines}
     names = (IN_WINDOW,) if window else BASELINES
     return [name for name in names if (task.name, task.metric, key, window, name) not in known]
 
 
-def record_baselines(tasks: Sequence[TaskData], path: Path, read: Callable[[TaskData], TaskData] | None = None) -> None:
-    """Append the records that `path` lacks of what needs no pre-training: the majority class, and logistic regression
-    on word counts of whole texts; or on those of what a model reads of them, as `read` says."""
+def record_baselines(
+    tasks: Sequence[TaskData], path: Path, read: Callable[[TaskData], TaskData] | None = None
+) -> None:
+    """Append the records that `path` lacks of what needs no pre-training: the majority class, and
+    logistic regression on word counts of whole texts; or on those of what a model reads of them, as
+    `read` says.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
         for data in tasks:
             window = read(data) if read else data
             key = window.key if read else ""
             for name in find_missing_baselines(data.task, data.key, path, key):
-                majority = [Counter(data.list_targets("train")).most_common(1)[0][0]] * len(data.test)
+                majority = [Counter(data.list_targets("train")).most_common(1)[0][0]] * len(
+                    data.test
+                )
                 predicted = majority if name == BASELINES[0] else _predict_by_words(window)
-                records.append(path, BaselineLine(name=name, window=key, **score_predictions(data, predicted)))
+                records.append(
+                    path, BaselineLine(name=name, window=key, **score_predictions(data, predicted))
+                )
 
 
 def _predict_by_words(data: TaskData) -> list[int]:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.preprocessing import MaxAbsScaler
 
-    texts = {split: [f"{e.text}\n{e.text_pair or ''}" for e in getattr(data, split)] for split in SPLITS}
+    texts = {
+        split: [f"{e.text}\n{e.text_pair or ''}" for e in getattr(data, split)] for split in SPLITS
+    }
     # a pattern that keeps words of one character, so that no text is without words
     words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
     return fit_linear(data, texts, words, MaxAbsScaler())[1]
 
 
 def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tuple[float, list[int]]:
-    """Logistic regression after scikit-learn's `steps`, of the strength C from 0.01 to 10 that is the best on dev.
+    """Logistic regression after scikit-learn's `steps`, of the strength C from 0.01 to 10 that is
+    the best on dev.
 
-    `inputs` of each split: what the first step takes. Returns the score on dev, and the predictions of test.
+    `inputs` of each split: what the first step takes. Returns the score on dev, and the predictions
+    of test.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -334,17 +416,22 @@ def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tupl
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough
             model.fit(inputs["train"], data.list_targets("train"))
-        dev = compute_metric(data.task.metric, data.list_targets("dev"), model.predict(inputs["dev"]))
+        dev = compute_metric(
+            data.task.metric, data.list_targets("dev"), model.predict(inputs["dev"])
+        )
         if dev > best:
             best, predictions = dev, model.predict(inputs["test"]).tolist()
     return best, predictions
 
 
-def list_wanted(task: Task, settings: Finetuning, has_prompts: bool, final: bool) -> list[tuple[How, Prompt, int]]:
+def list_wanted(
+    task: Task, settings: Finetuning, has_prompts: bool, final: bool
+) -> list[tuple[How, Prompt, int]]:
     """The ways, prompts and seeds that a model is scored with on a task.
 
-    A model that was trained without prompts is scored without one. Before the last stage the prompt is the right one
-    alone: others tell something of final models (the paper's table:table5), and would multiply the cost of each stage.
+    A model that was trained without prompts is scored without one. Before the last stage the prompt
+    is the right one alone: others tell something of final models (the paper's table:table5), and
+    would multiply the cost of each stage.
     """
     prompts: Sequence[Prompt] = ("none",)
     if has_prompts:
@@ -353,20 +440,40 @@ def list_wanted(task: Task, settings: Finetuning, has_prompts: bool, final: bool
 
 
 def make_score_key(
-    stage_key: str, task: Task, data_key: str, settings: Finetuning, prompt: Prompt, seed: int, how: How = "finetune"
+    stage_key: str,
+    task: Task,
+    data_key: str,
+    settings: Finetuning,
+    prompt: Prompt,
+    seed: int,
+    how: How = "finetune",
 ) -> str:
-    """Names a score by all that it depends on, so that it is computed once however many tables show it."""
+    """Names a score by all that it depends on, so that it is computed once however many tables show
+    it.
+    """
     known = {"format": FORMAT, "stage": stage_key, "data": data_key, "prompt": prompt, "seed": seed}
     if how == "linear_probe":
-        return digest(known | {"how": how, "task": task.model_dump(mode="json", include={"name", "domain", "metric"})})
-    settled = task.model_dump(mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"})
-    return digest(known | {"task": settled, "patience": settings.patience, "precision": settings.precision})
+        return digest(
+            known
+            | {
+                "how": how,
+                "task": task.model_dump(mode="json", include={"name", "domain", "metric"}),
+            }
+        )
+    settled = task.model_dump(
+        mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"}
+    )
+    return digest(
+        known | {"task": settled, "patience": settings.patience, "precision": settings.precision}
+    )
 
 
 def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
-    """The key of each task's examples that are on this machine; in an archive, of those that they were: see Identities.
+    """The key of each task's examples that are on this machine; in an archive, of those that they
+    were: see Identities.
 
-    It is "" where other examples were looked for here, but not these: then no score is believed to be of them.
+    It is "" where other examples were looked for here, but not these: then no score is believed to
+    be of them.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
@@ -374,7 +481,9 @@ def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
     keys = {}
     for task in suite.tasks:
         try:
-            keys[task.name] = load_examples(task, suite.domains, store.data, False, suite.data.valid_share).key
+            keys[task.name] = load_examples(
+                task, suite.domains, store.data, False, suite.data.valid_share
+            ).key
         except NotRead:
             if (store.data / "tasks").exists():
                 keys[task.name] = ""
@@ -386,17 +495,25 @@ def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
 def select_scores(
     suite: Suite, stage_key: str, lines: Iterable[LineOfScores], examples: Mapping[str, str]
 ) -> list[ScoreLine]:
-    """The scores of a model that are of the suite's tasks, with the settings of fine-tuning and examples of now.
+    """The scores of a model that are of the suite's tasks, with the settings of fine-tuning and
+    examples of now.
 
-    `examples`: see `find_example_keys`; where they are not, those that were scored last are believed to be the task's.
+    `examples`: see `find_example_keys`; where they are not, those that were scored last are
+    believed to be the task's.
     """
     tasks, settings = {task.name: task for task in suite.tasks}, suite.finetuning
     known: dict[str, list[ScoreLine]] = {}
     for line in lines:
         task = tasks.get(line.task)
-        if not (task and isinstance(line, ScoreLine) and (line.how, line.seed) in settings.list_trials(task)):
+        if not (
+            task
+            and isinstance(line, ScoreLine)
+            and (line.how, line.seed) in settings.list_trials(task)
+        ):
             continue
-        if line.key == make_score_key(stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how):
+        if line.key == make_score_key(
+            stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how
+        ):
             known.setdefault(line.task, []).append(line)
     scores = {
         (name, line.how, line.prompt, line.seed): line
@@ -415,4 +532,8 @@ def select_tasks(suite: Suite, final: bool) -> tuple[Task, ...]:
 def list_scored_stages(suite: Suite, config: RunConfig) -> list[int]:
     """The stages of a run after which its model is scored."""
     stages = range(len(config.domains))
-    return [stage for stage in stages if suite.evaluate.tasks or select_tasks(suite, final=stage == stages[-1])]
+    return [
+        stage
+        for stage in stages
+        if suite.evaluate.tasks or select_tasks(suite, final=stage == stages[-1])
+    ]

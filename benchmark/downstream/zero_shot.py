@@ -1,4 +1,6 @@
-"""Scores of lm-evaluation-harness's tasks, without fine-tuning: which records are of a suite. No torch here."""
+"""Scores of lm-evaluation-harness's tasks, without fine-tuning: which records are of a suite. No
+torch here.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +19,43 @@ ZERO_SHOT = "zero shot"  # how such a score comes to be, beside the ways of fine
 
 def make_score_key(stage: str, task: str, settings: Evaluate) -> str:
     """The key of the scores of a stage's model on a task."""
-    return digest({"stage": stage, "task": task, "few_shot": settings.few_shot, "limit": settings.limit})
+    return digest(
+        {"stage": stage, "task": task, "few_shot": settings.few_shot, "limit": settings.limit}
+    )
 
 
 def check_before_training(configs: Iterable[RunConfig]) -> None:
     """Raise ConfigError where the harness is not installed, or a run has a masked model."""
-    from benchmark.models import architectures  # it imports torch, which only suites that ask the harness wait for
+    from benchmark.models import (
+        architectures,
+    )  # it imports torch, which only suites that ask the harness wait for
 
     if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError("[evaluate] tasks need lm-evaluation-harness: `pip install -e .[lm-eval]`")
+        raise ConfigError(
+            "[evaluate] tasks need lm-evaluation-harness: `pip install -e .[lm-eval]`"
+        )
     for config in configs:
         if architectures.load(name := config.model.architecture).masked:
             raise ConfigError(
-                f"[evaluate] tasks: row {config.row!r} has a masked model ({name}), which does not say how likely a "
+                f"[evaluate] tasks: row {config.row!r} has a masked model ({name}), which does not "
+                "say how likely a "
                 "text is: take another model.architecture, or leave the tasks out"
             )
 
 
 def hash_task_files(settings: Evaluate) -> str:
-    """A hash of the files in the folder of one's own tasks; "" where none is here, and records are believed."""
+    """A hash of the files in the folder of one's own tasks; "" where none is here, and records are
+    believed.
+    """
     folder = Path(settings.folder or "")
     files = sorted(path for path in folder.rglob("*") if path.is_file()) if settings.folder else []
     names = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
     return digest(names) if names else ""
 
 
-def select_zero_shot_scores(settings: Evaluate, stage: str, lines: Iterable[LineOfScores]) -> dict[str, ZeroShotLine]:
+def select_zero_shot_scores(
+    settings: Evaluate, stage: str, lines: Iterable[LineOfScores]
+) -> dict[str, ZeroShotLine]:
     """The scores of a stage's model by task, with the settings and files of now; of two the last."""
     content = hash_task_files(settings)
     return {

@@ -1,1 +1,3 @@
-"""Instruments that look at methods and models from outside: speed, conformance, commands on checkpoints."""
+"""Instruments that look at methods and models from outside: speed, conformance, commands on
+checkpoints.
+"""

@@ -1,4 +1,6 @@
-"""The commands on one model in its folder: perplexity on a text, and a larger model of the same function."""
+"""The commands on one model in its folder: perplexity on a text, and a larger model of the same
+function.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,16 @@ def evaluate(options: argparse.Namespace) -> int:
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
     how = {"mode": options.mode, "text": options.text, "seed": options.seed}
-    print(_format_facts(grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)))
+    print(
+        _format_facts(
+            grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)
+        )
+    )
     again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
-    print(f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it", file=sys.stderr)
+    print(
+        f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it",
+        file=sys.stderr,
+    )
     return 0
 
 
@@ -58,12 +67,14 @@ def _format_facts(facts: Mapping[str, object]) -> str:
 
 
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
-    """Measure how well a model predicts the documents of a file (JSON Lines or text, .gz and .zst too).
+    """Measure how well a model predicts the documents of a file (JSON Lines or text, .gz and .zst
+    too).
 
     `domain`: whose prompt or column reads it; by default the last domain's.
 
-    Returns the perplexity per token, the bits per byte, whatever the tokenizer, whose prompt or column read it ("none"
-    for a published model), and how much text there is. Raises ConfigError, DataError.
+    Returns the perplexity per token, the bits per byte, whatever the tokenizer, whose prompt or
+    column read it ("none" for a published model), and how much text there is. Raises ConfigError,
+    DataError.
     """
     model, tokenizer = open_folder(checkpoint)
     names = model.vocabulary.domains
@@ -89,33 +100,44 @@ def find_newest_domain(model: LanguageModel) -> int:
 
 
 def measure_perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
-    """The perplexity of a model on a text, read as one of this domain. Raises ConfigError where it is not finite."""
+    """The perplexity of a model on a text, read as one of this domain. Raises ConfigError where it
+    is not finite.
+    """
     alone = World(0, 1, choose_device())
     value = measure_loss(model.to(alone.device), stream, domain, alone).perplexity
     if not math.isfinite(value):
         raise ConfigError(
-            f"the model's perplexity on {stream.evaluated[domain].title} is {value}: its weights or its config.json "
+            f"the model's perplexity on {stream.evaluated[domain].title} is {value}: its weights "
+            "or its config.json "
             "are damaged; take another"
         )
     return value
 
 
 def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
-    """The model in a folder that a run wrote, or in a published one, which has met no domain; and its tokenizer.
+    """The model in a folder that a run wrote, or in a published one, which has met no domain; and
+    its tokenizer.
 
     Raises ConfigError, DataError.
     """
     if "text_vocabulary" not in read_configuration(folder):
         network = load_network(folder)
         tokenizer = load_tokenizer(folder)
-        model = LanguageModel(network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)).eval()
+        model = LanguageModel(
+            network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)
+        ).eval()
         first = tokenizer.bpe.encode("a")
-        begin = [token for token, added in zip(first.tokens, first.special_tokens_mask, strict=True) if added]
+        begin = [
+            token
+            for token, added in zip(first.tokens, first.special_tokens_mask, strict=True)
+            if added
+        ]
         if model.masked:
             begin = begin[:-1]
         if len(begin) > 1:
             raise ConfigError(
-                f"{folder}: texts begin with {' '.join(begin)}, a prompt: evaluate the stage that it was exported from"
+                f"{folder}: texts begin with {' '.join(begin)}, a prompt: evaluate the stage that "
+                "it was exported from"
             )
         return model, tokenizer
     model = load(folder)
@@ -124,7 +146,8 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
 
 
 def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Stream:
-    """The documents of a file as validation text of each domain of a model, in rows as long as it can read.
+    """The documents of a file as validation text of each domain of a model, in rows as long as it
+    can read.
 
     Raises ConfigError for a text shorter than a row, DataError.
     """
@@ -133,12 +156,19 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
     skipped: Counter[str] = Counter()
     read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
     documents = [document.text for document in read]
-    ids = np.array([token for document in encode_texts(bpe, documents) for token in (*document, special.eos)])
+    ids = np.array(
+        [token for document in encode_texts(bpe, documents) for token in (*document, special.eos)]
+    )
     size = sum(len(document.encode()) for document in documents)
     info: DomainInfo = {"documents": len(documents), "valid_bytes": size, "skipped": dict(skipped)}
     tokens = DomainTokens("text", str(text), "", ids, ids, info)
     return Stream(
-        Corpus(bpe, model.vocabulary.text, (tokens,) * max(1, len(model.vocabulary.domains)), special=special),
+        Corpus(
+            bpe,
+            model.vocabulary.text,
+            (tokens,) * max(1, len(model.vocabulary.domains)),
+            special=special,
+        ),
         Data(
             sequence_length=min(model.sequence_length, LONGEST_ROW),
             document_mask=hasattr(model.network.config, "document_mask"),
@@ -151,7 +181,13 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
-OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)  # files that are not copied
+OF_THE_SIZE = (
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "config.json",
+    CHECKSUMS,
+)  # files that are not copied
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
     "extended": "modules of a method beside its network: grow what `run_all.py export` makes of it, where it can",
@@ -167,11 +203,12 @@ def grow_checkpoint(
     text: Path | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done and how near it is.
+    """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done
+    and how near it is.
 
-    `text` measures the perplexity before and after, as `evaluate` does on either folder, and its first rows fit what
-    cannot be exact; without it the outputs on random tokens are compared. Raises ConfigError for what cannot be
-    grown, DataError for the text.
+    `text` measures the perplexity before and after, as `evaluate` does on either folder, and its
+    first rows fit what cannot be exact; without it the outputs on random tokens are compared.
+    Raises ConfigError for what cannot be grown, DataError for the text.
     """
     if out.exists():
         raise ConfigError(f"--out {out} exists already: name a new folder")
@@ -198,13 +235,18 @@ def grow_checkpoint(
         if read:
             read[0].set_network(grown)
         after = _measure(grown, rows, read)
-    moved = [(new.float() - old.float()).abs().max().item() for old, new in zip(before[0], after[0], strict=True)]
+    moved = [
+        (new.float() - old.float()).abs().max().item()
+        for old, new in zip(before[0], after[0], strict=True)
+    ]
     facts = {**structs.asdict(record), "max_logit_difference": max(moved)}
     return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if read else {})
 
 
 def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
-    """The first rows of the text, masked as in training, with the prompt that `evaluate` reads with; or random ones."""
+    """The first rows of the text, masked as in training, with the prompt that `evaluate` reads
+    with; or random ones.
+    """
     if read:
         model, stream = read
         batch = next(stream.read_validation(find_newest_domain(model), ROWS))
@@ -215,7 +257,11 @@ def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor
 
 
 @torch.no_grad()
-def _measure(network: PreTrainedModel, rows: Tensor, read: Read | None) -> tuple[list[Tensor], float]:
-    """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where there is none)."""
+def _measure(
+    network: PreTrainedModel, rows: Tensor, read: Read | None
+) -> tuple[list[Tensor], float]:
+    """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where
+    there is none).
+    """
     logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
     return logits, measure_perplexity(*read, find_newest_domain(read[0])) if read else 0.0

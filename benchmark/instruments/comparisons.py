@@ -1,4 +1,6 @@
-"""Comparisons of two runs: their weights bit for bit, or what their models predict, but for rounding."""
+"""Comparisons of two runs: their weights bit for bit, or what their models predict, but for
+rounding.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from benchmark.training.run import Run
 
 Weights = dict[str, Tensor]
 ROWS = 4  # of each domain's validation text, on which predictions are compared
-ROUNDING = 1e-5  # of a logit, in double precision: what differs by less is the same, computed in another order
+# of a logit, in double precision: what differs by less is the same, computed in another order
+ROUNDING = 1e-5
 
 
 @contextlib.contextmanager
@@ -32,7 +35,8 @@ def load_weights(run: Run) -> list[Weights]:
 
 
 def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:
-    """The logits (rows, K, V_text) of the model after each stage, on validation text of every domain.
+    """The logits (rows, K, V_text) of the model after each stage, on validation text of every
+    domain.
 
     `shift`: how many domains further in the stream lies the domain that the model is told.
     """
@@ -42,24 +46,33 @@ def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:
     for key in run.keys:
         model = load(run.store.stage_folder(key) / "model").double()
         with torch.no_grad():
-            logits = [model(batch.tokens, (batch.domains + shift) % count, batch.positions) for batch in batches]
+            logits = [
+                model(batch.tokens, (batch.domains + shift) % count, batch.positions)
+                for batch in batches
+            ]
         predictions.append(torch.cat(logits))
     return predictions
 
 
 def assert_same(expected: list[Weights], actual: list[Weights], what: str, cure: str) -> None:
     for stage, (mine, other) in enumerate(zip(expected, actual, strict=True)):
-        shapes = [{name: tensor.shape for name, tensor in weights.items()} for weights in (mine, other)]
+        shapes = [
+            {name: tensor.shape for name, tensor in weights.items()} for weights in (mine, other)
+        ]
         assert shapes[0] == shapes[1], f"stage {stage}: other parameters {what}"
         for name in mine:
             difference = (mine[name] - other[name]).abs().max().item()
-            assert difference == 0, f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
+            assert difference == 0, (
+                f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
+            )
 
 
 def assert_alike(expected: list[Tensor], actual: list[Tensor], what: str, cure: str) -> None:
     for stage, pair in enumerate(zip(expected, actual, strict=True)):
         difference = measure_difference(*pair)
-        assert difference <= ROUNDING, f"stage {stage}: a logit differs by {difference:.1e} {what}: {cure}"
+        assert difference <= ROUNDING, (
+            f"stage {stage}: a logit differs by {difference:.1e} {what}: {cure}"
+        )
 
 
 def measure_difference(logits: Tensor, others: Tensor) -> float:

@@ -1,8 +1,8 @@
 """The promises of the interface, as checks that any method must pass (`run_all.py check NAME`).
 
-Each check is a function of a `TinyRuns`, a place to train tiny runs of one method: three small domains, models of a few
-thousand weights, ten steps. It raises AssertionError with what was expected. The test suite runs the same checks on
-every file in `methods/`.
+Each check is a function of a `TinyRuns`, a place to train tiny runs of one method: three small
+domains, models of a few thousand weights, ten steps. It raises AssertionError with what was
+expected. The test suite runs the same checks on every file in `methods/`.
 """
 
 from __future__ import annotations
@@ -67,13 +67,21 @@ DROPOUT = 0.1
 
 
 def find_place_in(name: str, error: Exception) -> str:
-    """The line of the method's file in which an error arose, in brackets; nothing where it arose elsewhere."""
-    lines = [call for call in traceback.extract_tb(error.__traceback__) if Path(call.filename).name == f"{name}.py"]
+    """The line of the method's file in which an error arose, in brackets; nothing where it arose
+    elsewhere.
+    """
+    lines = [
+        call
+        for call in traceback.extract_tb(error.__traceback__)
+        if Path(call.filename).name == f"{name}.py"
+    ]
     return f" ({Path(*Path(lines[-1].filename).parts[-2:])}:{lines[-1].lineno})" if lines else ""
 
 
 class TinyRuns:
-    """Trains tiny runs of the method `name`, as `build` makes it, in folders of its own below `folder`."""
+    """Trains tiny runs of the method `name`, as `build` makes it, in folders of its own below
+    `folder`.
+    """
 
     def __init__(self, name: str, build: Build, folder: Path) -> None:
         self.name, self.build, self.folder = name, build, folder
@@ -84,7 +92,9 @@ class TinyRuns:
     def make_config(
         self, architecture: str = "gpt", seed: int = SEED, dropout: float = 0.0, **training: Any
     ) -> RunConfig:
-        """A tiny run of the method: 8 rows a batch, or more where two halves of 8 cannot hold its shares of memory."""
+        """A tiny run of the method: 8 rows a batch, or more where two halves of 8 cannot hold its
+        shares of memory.
+        """
         for rows in (8, 20, 100):
             of_rows = {"batch_size": rows, **training}
             config = make_tiny_config(self.name, architecture, seed, dropout, **of_rows)
@@ -94,14 +104,20 @@ class TinyRuns:
         return config
 
     def make_run(
-        self, config: RunConfig, store: str, asked_to_stop: Callable[[], bool] = lambda: False, world: World = ALONE
+        self,
+        config: RunConfig,
+        store: str,
+        asked_to_stop: Callable[[], bool] = lambda: False,
+        world: World = ALONE,
     ) -> Run:
         """A run in the folder `store`, which shares the tokenised text with all others."""
         root = self.folder / store
         root.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # of an earlier run, or of another process of this one
+        with contextlib.suppress(
+            FileExistsError
+        ):  # of an earlier run, or of another process of this one
             (root / "data").symlink_to(data)
         build = partial(self.build, config.method, config.options)
         return Run(config, build, Store(root), world, asked_to_stop=asked_to_stop)
@@ -127,16 +143,31 @@ def make_tiny_config(
             "method": method,
             "options": {},
             "seed": seed,
-            "domains": [{"name": name, "packages": [name]} for name in ("json", "email", "logging")],
+            "domains": [
+                {"name": name, "packages": [name]} for name in ("json", "email", "logging")
+            ],
             "tokenizer": {"vocabulary": 400, "sample_bytes": 100_000},
-            "data": {"sequence_length": 18, "memory_tokens": 1600, "valid_share": 0.2, "max_valid_bytes": 800},
+            "data": {
+                "sequence_length": 18,
+                "memory_tokens": 1600,
+                "valid_share": 0.2,
+                "max_valid_bytes": 800,
+            },
             "model": {
                 "architecture": architecture,
                 "head_size": 16,
                 "dropout": dropout,
-                "ladder": [{"layers": n, "hidden_size": width} for n, width in ((1, 16), (1, 32), (2, 32))],
+                "ladder": [
+                    {"layers": n, "hidden_size": width} for n, width in ((1, 16), (1, 32), (2, 32))
+                ],
             },
-            "training": {"batch_size": 8, "learning_rate": 3e-3, "evaluations": 2, "precision": "fp32", **training},
+            "training": {
+                "batch_size": 8,
+                "learning_rate": 3e-3,
+                "evaluations": 2,
+                "precision": "fp32",
+                **training,
+            },
             "budget": {"unit": "steps", "amount": STEPS},
         }
     )
@@ -145,17 +176,30 @@ def make_tiny_config(
 def options_are_documented(tiny: TinyRuns) -> None:
     """Every option has a comment on its line."""
     method = type(tiny.make_method())
-    source = "".join(inspect.getsource(base) for base in method.__mro__ if issubclass(base, LifelongMethod))
+    source = "".join(
+        inspect.getsource(base) for base in method.__mro__ if issubclass(base, LifelongMethod)
+    )
     for field in fields(method):  # type: ignore[arg-type]
         if field.init:
             line = rf"^ +{field.name}: [^#\n]+  # \S.+"
-            assert re.search(line, source, re.MULTILINE), f"option {field.name!r} has no comment that says what it is"
+            assert re.search(line, source, re.MULTILINE), (
+                f"option {field.name!r} has no comment that says what it is"
+            )
     both = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
-    assert not both, f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its predecessor's"
-    assert inspect.getdoc(inspect.getmodule(method)), "the module has no docstring that cites the method's source"
-    assert isinstance(method.state, tuple), f"state is {method.state!r}: let it be a tuple of names, as ('name',)"
+    assert not both, (
+        f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its "
+        "predecessor's"
+    )
+    assert inspect.getdoc(inspect.getmodule(method)), (
+        "the module has no docstring that cites the method's source"
+    )
+    assert isinstance(method.state, tuple), (
+        f"state is {method.state!r}: let it be a tuple of names, as ('name',)"
+    )
     hooks = [name for name in vars(LifelongMethod) if not name.startswith("_")]
-    for name in (name for name, value in vars(method).items() if callable(value) and name not in hooks):
+    for name in (
+        name for name, value in vars(method).items() if callable(value) and name not in hooks
+    ):
         near = difflib.get_close_matches(name, hooks, 1, 0.85)
         assert not near, f"{name} is never called: is it {near[0]}?"
 
@@ -163,8 +207,8 @@ def options_are_documented(tiny: TinyRuns) -> None:
 def phases_fill_each_stage(tiny: TinyRuns) -> None:
     """The shares of a run's phases add up to its budget, see `check_shares`; names differ.
 
-    A stage that trains has rows of its new domain. What phases use of `stage.outlook` stands in `signature`, or stages
-    of one stream would pass for another's.
+    A stage that trains has rows of its new domain. What phases use of `stage.outlook` stands in
+    `signature`, or stages of one stream would pass for another's.
     """
     config = tiny.make_config()
     method = tiny.make_method()
@@ -172,26 +216,41 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
     for index in range(len(config.domains)):
         stage = plan_stage(config, index)
         phases = list(method.phases(stage))
-        assert all(phase.share > 0 for phase in phases), f"stage {index}: a phase has no share: {phases}"
-        assert index == 0 or not any(phase.trains for phase in phases) or any(map(_has_new_rows, phases)), (
-            f"stage {index}: no phase trains on a row of the new domain: `memory` below 1, of 'new' or 'seen' text"
+        assert all(phase.share > 0 for phase in phases), (
+            f"stage {index}: a phase has no share: {phases}"
+        )
+        assert (
+            index == 0
+            or not any(phase.trains for phase in phases)
+            or any(map(_has_new_rows, phases))
+        ), (
+            f"stage {index}: no phase trains on a row of the new domain: `memory` below 1, of "
+            "'new' or 'seen' text"
         )
         names = [phase.name for phase in phases]
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
         ends = Outlook(index + 1, stage.size, stage.spent + stage.budget)
         goes_on = Outlook(index + 2, stage.size, 2 * ends.budget)
-        more: list[dict[str, Any]] = [{}, {"stages": 9}, {"size": Size(layers=9, hidden_size=144)}, {"budget": 1e3}]
+        more: list[dict[str, Any]] = [
+            {},
+            {"stages": 9},
+            {"size": Size(layers=9, hidden_size=144)},
+            {"budget": 1e3},
+        ]
         known: dict[str, list[Phase]] = {}
         for outlook in (ends, *(replace(goes_on, **values) for values in more)):
             other = replace(stage, outlook=outlook)
             phases = list(method.phases(other))
             assert phases == known.setdefault(repr(method.signature(other)), phases), (
-                f"stage {index}: phases use `stage.outlook`, and `signature` does not: let it hold what they use"
+                f"stage {index}: phases use `stage.outlook`, and `signature` does not: let it hold "
+                "what they use"
             )
 
 
 def _has_new_rows(phase: Phase) -> bool:
-    texts = {source.domain for source in phase.sources} or ({phase.domain} if phase.memory < 1 else set())
+    texts = {source.domain for source in phase.sources} or (
+        {phase.domain} if phase.memory < 1 else set()
+    )
     return phase.trains and not texts.isdisjoint({"new", "seen"})
 
 
@@ -202,14 +261,18 @@ def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
     run = tiny.make_run(config, "undisturbed-gpt")
     for key in run.keys:
         lines = run.store.read_stage(key)
-        [start], [done] = records.select_kind(lines, StageLine), records.select_kind(lines, DoneLine)
+        [start], [done] = (
+            records.select_kind(lines, StageLine),
+            records.select_kind(lines, DoneLine),
+        )
         assert [phase["name"] for phase in done.phases] == [phase["name"] for phase in start.phases]
         may = spent = 0.0
         for phase, took in zip(start.phases, done.phases, strict=True):
             may += phase["share"] * start.budget.amount
             spent += took["steps"]
             assert took["steps"] >= 1 and may - 1e-6 <= spent < may + 1 + 1e-6, (
-                f"stage {start.index}: {spent:g} steps after phase {phase['name']}, which may end at {may:g}"
+                f"stage {start.index}: {spent:g} steps after phase {phase['name']}, which may end "
+                f"at {may:g}"
             )
 
 
@@ -222,34 +285,53 @@ def trains_the_same_twice(tiny: TinyRuns) -> None:
 
 
 def trains_under_every_budget(tiny: TinyRuns) -> None:
-    """Under seconds and a step or two a stage, in micro-batches that do not divide a batch, all stays finite."""
+    """Under seconds and a step or two a stage, in micro-batches that do not divide a batch, all
+    stays finite.
+    """
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05)):
-        config = tiny.make_config(micro_batch_size=3).model_copy(update={"budget": Budget(unit=unit, amount=amount)})
+        config = tiny.make_config(micro_batch_size=3).model_copy(
+            update={"budget": Budget(unit=unit, amount=amount)}
+        )
         cure = "a stage may end with any step; learner.elapsed says what share of it is over"
-        _assert_finite(tiny.train(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}")
+        _assert_finite(
+            tiny.train(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}"
+        )
 
 
 def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
-    """Killed in each phase of each stage and started again, the weights end bit-identical, with dropout."""
+    """Killed in each phase of each stage and started again, the weights end bit-identical, with
+    dropout.
+    """
     config = tiny.make_config(dropout=DROPOUT)
     expected = tiny.train(config, "dropout")
     whole = tiny.make_run(config, "dropout")
-    done = [line for key in whole.keys for line in records.select_kind(whole.store.read_stage(key), DoneLine)]
-    ends = [int(end) for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)]
+    done = [
+        line
+        for key in whole.keys
+        for line in records.select_kind(whole.store.read_stage(key), DoneLine)
+    ]
+    ends = [
+        int(end)
+        for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)
+    ]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
-    config = tiny.make_config(dropout=DROPOUT, checkpoint_seconds=1e-9)  # a checkpoint after every step
+    config = tiny.make_config(
+        dropout=DROPOUT, checkpoint_seconds=1e-9
+    )  # a checkpoint after every step
     actual = train_through_kills(lambda stop: tiny.make_run(config, "killed", stop), kills)
     cure = "name in `state` what a step changes, and let start_stage make again what it does not"
     assert_same(expected, actual, "after kills", cure)
 
 
 def two_processes_equal_one(*several: TinyRuns) -> None:
-    """Two processes with half of each batch end with a model that predicts what that of one does (GPT).
+    """Two processes with half of each batch end with a model that predicts what that of one does
+    (GPT).
 
-    In double precision: in single the order of sums alone makes up to 2e-5, in one process with half-size micro-batches
-    too. Weights are not compared: Adam makes whole steps of the rounding of a gradient that is 0, as that of a bias of
-    attention's keys, which no prediction depends on. The one process has trained another seed before, the two have not:
-    whatever a run leaves to the next one in its process is found too. One pair trains all: it takes seconds to start.
+    In double precision: in single the order of sums alone makes up to 2e-5, in one process with
+    half-size micro-batches too. Weights are not compared: Adam makes whole steps of the rounding of
+    a gradient that is 0, as that of a bias of attention's keys, which no prediction depends on. The
+    one process has trained another seed before, the two have not: whatever a run leaves to the next
+    one in its process is found too. One pair trains all: it takes seconds to start.
     """
     for tiny in several:
         tiny.train_undisturbed()
@@ -258,8 +340,10 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     runs = [tiny.make_run(tiny.make_config(seed=OTHER_SEED), "two") for tiny in several]
     call_in_two_processes(_train_as_one_of_two, several)
     cure = (
-        "a process sees its own rows: add up over all with learner.world.add_up or .total, and let no sign, "
-        "threshold, order or division by nearly nothing turn rounding into a step; and keep nothing of one seed for "
+        "a process sees its own rows: add up over all with learner.world.add_up or .total, and let "
+        "no sign, "
+        "threshold, order or division by nearly nothing turn rounding into a step; and keep "
+        "nothing of one seed for "
         "another's run on the class, in its file or in a cache"
     )
     for tiny, run, predictions in zip(several, runs, expected, strict=True):
@@ -275,7 +359,9 @@ def _train_in_double_precision(tiny: TinyRuns) -> list[Tensor]:
 
 
 def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
-    """Let two processes that can talk to each other call `act` with these arguments. Raises what either does."""
+    """Let two processes that can talk to each other call `act` with these arguments. Raises what
+    either does.
+    """
     sources = Sources.read()
     start_fork_server()
     given = (sources, get_free_port(), act, arguments)
@@ -297,11 +383,18 @@ def _train_as_one_of_two(several: Sequence[TinyRuns]) -> None:
             tiny.make_run(tiny.make_config(seed=OTHER_SEED), "two", world=world).train()
 
 
-def _be_one_of_two(rank: int, sources: Sources, port: int, act: Callable[..., None], arguments: Sequence[Any]) -> None:
+def _be_one_of_two(
+    rank: int, sources: Sources, port: int, act: Callable[..., None], arguments: Sequence[Any]
+) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
     set_up_to_compute()
     sources.check()
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+    }
     os.environ |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     torch.set_num_threads(1)
     act(*arguments)
@@ -322,20 +415,28 @@ def bf16_is_finite(tiny: TinyRuns) -> None:
     config = tiny.make_config(precision="bf16")
     _assert_finite(tiny.train(config, "bf16"), "under bf16 autocast")
     run = tiny.make_run(config, "bf16")
-    lines = [line for key in run.keys for line in records.select_kind(run.store.read_stage(key), EvaluationLine)]
+    lines = [
+        line
+        for key in run.keys
+        for line in records.select_kind(run.store.read_stage(key), EvaluationLine)
+    ]
     values = [value for line in lines for value in line.perplexity.values()]
     assert values and None not in values, "a perplexity is not finite"
 
 
 def every_architecture_learns(tiny: TinyRuns) -> None:
-    """A model of each architecture goes through all stages, of each decoder where the method trains no other."""
+    """A model of each architecture goes through all stages, of each decoder where the method trains
+    no other.
+    """
     for name in list_architecture_names():
         if tiny.make_method().decoders_only and architectures.load(name).masked:
             continue
         try:
             _assert_finite(tiny.train_undisturbed(name), f"in {name}")
         except Exception as error:
-            raise AssertionError(f"with {name}: {error!r}{find_place_in(tiny.name, error)}") from error
+            raise AssertionError(
+                f"with {name}: {error!r}{find_place_in(tiny.name, error)}"
+            ) from error
 
 
 def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
@@ -346,18 +447,23 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
         lines = records.select_kind(run.store.read_stage(key), EvaluationLine)
         evaluations = [line for line in lines if line.fraction == 1]
         if evaluations:
-            loaded = measure_perplexities(load(run.store.stage_folder(key) / "model"), run.stream, ALONE)
+            loaded = measure_perplexities(
+                load(run.store.stage_folder(key) / "model"), run.stream, ALONE
+            )
             for domain, value in evaluations[-1].perplexity.items():
                 assert value and abs(loaded[domain] / value - 1) < 1e-6, (
-                    f"{domain}: {value} recorded, {loaded[domain]} loaded: a model is saved with what its class saves"
+                    f"{domain}: {value} recorded, {loaded[domain]} loaded: a model is saved with "
+                    "what its class saves"
                 )
 
 
 def is_naive_where_it_says(tiny: TinyRuns) -> None:
-    """A method whose first stage has the key of Naive's trains there what Naive trains, and later more.
+    """A method whose first stage has the key of Naive's trains there what Naive trains, and later
+    more.
 
-    Predictions are compared, in double precision: a loss that equals Naive's, and is computed in another way, is the
-    same, and a teacher that is the student teaches nothing, whatever the rounding.
+    Predictions are compared, in double precision: a loss that equals Naive's, and is computed in
+    another way, is the same, and a teacher that is the student teaches nothing, whatever the
+    rounding.
     """
     config = tiny.make_config(seed=OTHER_SEED)
     of_naive = config.model_copy(update={"method": "naive", "row": "naive"})
@@ -375,26 +481,33 @@ def is_naive_where_it_says(tiny: TinyRuns) -> None:
     if not tiny.make_method().may_be_naive:
         differences = [measure_difference(*pair) for pair in zip(naive, mine, strict=True)]
         assert max(differences) > ROUNDING, (
-            f"after {len(naive)} stages the model predicts what Naive's does: does it do anything? What a later stage "
-            "needs must stand in `state`, an anchor or a teacher be a copy; one that means it says may_be_naive = True"
+            f"after {len(naive)} stages the model predicts what Naive's does: does it do anything? "
+            "What a later stage "
+            "needs must stand in `state`, an anchor or a teacher be a copy; one that means it says "
+            "may_be_naive = True"
         )
 
 
 def is_told_domains_where_it_says(tiny: TinyRuns) -> None:
-    """What the model predicts depends on the domain that it is told, where the method says so, and nowhere else."""
+    """What the model predicts depends on the domain that it is told, where the method says so, and
+    nowhere else.
+    """
     tiny.train_undisturbed()
     run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
     pairs = zip(compute_predictions(run), compute_predictions(run, shift=1), strict=True)
     is_told = any(measure_difference(*pair) > 0 for pair in pairs)
     says = tiny.make_method().reads_domain()
     assert is_told == says, (
-        f"told another domain, the model predicts {'something else' if is_told else 'the same'}, and reads_domain() "
+        f"told another domain, the model predicts {'something else' if is_told else 'the same'}, "
+        "and reads_domain() "
         f"is {says}: return {is_told} there, so that tables say who is told a text's domain"
     )
 
 
 def draws_other_numbers_with_each_seed(tiny: TinyRuns) -> None:
-    """After start_stage and after each step the random numbers to come are others with another seed."""
+    """After start_stage and after each step the random numbers to come are others with another
+    seed.
+    """
     states = []
     for seed in (SEED, OTHER_SEED):
         config = tiny.make_config(seed=seed)
@@ -402,23 +515,29 @@ def draws_other_numbers_with_each_seed(tiny: TinyRuns) -> None:
         states.append(list_random_states(config, tiny.build, stream))
     for where, state in states[0].items():
         assert not torch.equal(state, states[1][where]), (
-            f"{where}: the random numbers to come are those of every other seed, as after torch.manual_seed(0): draw "
-            "them without it, they are seeded already, or seed a generator of your own with stage.seed"
+            f"{where}: the random numbers to come are those of every other seed, as after "
+            "torch.manual_seed(0): draw "
+            "them without it, they are seeded already, or seed a generator of your own with "
+            "stage.seed"
         )
 
 
 def works_on_the_clock_alone(tiny: TinyRuns) -> None:
-    """Nothing is computed or left behind where no clock runs, no step costs more than its first, no thread works on.
+    """Nothing is computed or left behind where no clock runs, no step costs more than its first, no
+    thread works on.
 
-    Free are building a method, its answers (`signature`, `options`, `phases`) and the warm-up before a phase; a step is
-    charged by the FLOPs of the first one of its phase, and steps go from the phase's begin to its end. What only a
-    generator, a compiled extension, a file or another process holds is not seen: methods are code that is read.
-    `verify --stage` asks the same of a study's methods.
+    Free are building a method, its answers (`signature`, `options`, `phases`) and the warm-up
+    before a phase; a step is charged by the FLOPs of the first one of its phase, and steps go from
+    the phase's begin to its end. What only a generator, a compiled extension, a file or another
+    process holds is not seen: methods are code that is read. `verify --stage` asks the same of a
+    study's methods.
     """
     config = tiny.make_config()
     _refuse_work("building it", tiny.make_method)
     others = {*threading.enumerate(), *multiprocessing.active_children()}
-    for _, prepared in prepare_stages(config, tiny.build, tiny.make_run(config, "untrained").stream, ALONE):
+    for _, prepared in prepare_stages(
+        config, tiny.build, tiny.make_run(config, "untrained").stream, ALONE
+    ):
         inputs, index = prepared.inputs, prepared.inputs.stage.index
         method, bare = inputs.method, plan_stage(config, index)
 
@@ -428,7 +547,9 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
         with expect_no_change(f"stage {index}: signature, options or phases", method, inputs.model):
             _refuse_work(f"stage {index}: signature, options or phases", ask)
             answers = ask(), ask()
-        assert answers[0] == answers[1], f"stage {index}: asked twice, it says {answers[0]} and {answers[1]}"
+        assert answers[0] == answers[1], (
+            f"stage {index}: asked twice, it says {answers[0]} and {answers[1]}"
+        )
         for stepper, moments in list_phase_steps(inputs, STEPS):
             where = f"stage {index}, phase {stepper.phase.name}"
             with expect_no_change(f"{where}: the warm-up", method, inputs.model):
@@ -437,17 +558,27 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
                 take = partial(stepper.step, moment.step, moment.learning_rate, moment.elapsed)
                 flops = count_flops(take)
                 assert flops <= first * 1.001, (
-                    f"{where}: step {moment.step}, at {moment.elapsed.stage:.0%} of the stage, takes {flops:g} FLOPs, "
-                    f"the first {first:g}, which all are charged: let dearer steps be a phase of their own"
+                    f"{where}: step {moment.step}, at {moment.elapsed.stage:.0%} of the stage, "
+                    f"takes {flops:g} FLOPs, "
+                    f"the first {first:g}, which all are charged: let dearer steps be a phase of "
+                    "their own"
                 )
             stepper.close()
             for name, value in vars(method).items():
-                unknown = {*value.parameters()} - {*inputs.model.parameters()} if isinstance(value, nn.Module) else ()
+                unknown = (
+                    {*value.parameters()} - {*inputs.model.parameters()}
+                    if isinstance(value, nn.Module)
+                    else ()
+                )
                 assert not any(parameter.grad is not None for parameter in unknown), (
-                    f"{where}: {name} gets gradients and never learns: set it on the model in start_stage"
+                    f"{where}: {name} gets gradients and never learns: set it on the model in "
+                    "start_stage"
                 )
             left = {*threading.enumerate(), *multiprocessing.active_children()} - others
-            assert not left, f"{where}: beside the loop there are {left}, which work on while the clock is paused"
+            assert not left, (
+                f"{where}: beside the loop there are {left}, which work on while the clock is "
+                "paused"
+            )
 
 
 CHECKS: tuple[Callable[[TinyRuns], None], ...] = (
@@ -472,7 +603,8 @@ CHECKS: tuple[Callable[[TinyRuns], None], ...] = (
 def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     """Run all checks on one method and say of each how it went. Returns whether all passed.
 
-    After a run that differs from itself there are no more: what compares two runs says nothing then.
+    After a run that differs from itself there are no more: what compares two runs says nothing
+    then.
     """
     passed = True
     say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over")
@@ -486,10 +618,15 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
             except Exception as error:
                 passed = False
                 verdict = f"FAILED: {type(error).__name__}: {error}{find_place_in(name, error)}"
-            say(f"{promise.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  {verdict}")
+            say(
+                f"{promise.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  "
+                f"{verdict}"
+            )
             if promise is trains_the_same_twice and verdict != "passed":
                 break
-    again = f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"
+    again = (
+        f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"
+    )
     say(f"{name} keeps all promises" if passed else f"{name} breaks those that say FAILED: {again}")
     return passed
 
@@ -502,4 +639,6 @@ def _assert_finite(weights: list[Weights], where: str) -> None:
 
 def _refuse_work(where: str, call: Callable[[], object]) -> None:
     flops = count_flops(call)
-    assert not flops, f"{where} takes {flops:g} FLOPs, which nobody charges: let steps or start_stage compute it"
+    assert not flops, (
+        f"{where} takes {flops:g} FLOPs, which nobody charges: let steps or start_stage compute it"
+    )

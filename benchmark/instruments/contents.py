@@ -18,13 +18,18 @@ from benchmark.training.method import LifelongMethod
 
 @contextlib.contextmanager
 def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    """Raises AssertionError, which says `where`, if the block changes what a method or its model holds."""
+    """Raises AssertionError, which says `where`, if the block changes what a method or its model
+    holds.
+    """
     before = _read_contents(method, model)
     yield
     after = _read_contents(method, model)
-    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    changed = sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
     assert not changed, (
-        f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; nothing else but "
+        f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; "
+        "nothing else but "
         "start_stage may change anything"
     )
 
@@ -32,9 +37,20 @@ def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> It
 def _read_contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]:
     """All that a method, its class, their file and their model hold, as bytes, by its place."""
     kind = type(method)
-    holders = {kind.__name__: method, f"class {kind.__name__}": kind, kind.__module__: sys.modules[kind.__module__]}
-    held = {f"{place}.{name}": value for place, of in holders.items() for name, value in vars(of).items()}
-    values = {"the model": model, **{place: value for place, value in held.items() if ".__" not in place}}
+    holders = {
+        kind.__name__: method,
+        f"class {kind.__name__}": kind,
+        kind.__module__: sys.modules[kind.__module__],
+    }
+    held = {
+        f"{place}.{name}": value
+        for place, of in holders.items()
+        for name, value in vars(of).items()
+    }
+    values = {
+        "the model": model,
+        **{place: value for place, value in held.items() if ".__" not in place},
+    }
     return {place: _pickle(value) for place, value in values.items()}
 
 
@@ -46,7 +62,9 @@ def _pickle(value: object) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes what values hold: the numbers of tensors on any device, but no code, and nothing that no pickle holds."""
+    """Writes what values hold: the numbers of tensors on any device, but no code, and nothing that
+    no pickle holds.
+    """
 
     def persistent_id(self, value: object) -> object:
         if isinstance(value, Tensor):
@@ -60,6 +78,9 @@ class _Pickler(pickle.Pickler):
             return object, (), [*value.named_parameters(), *value.named_buffers(), *modes]
         try:
             value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-        except (TypeError, pickle.PicklingError):  # a lock, a file, a generator: they hold no numbers
+        except (
+            TypeError,
+            pickle.PicklingError,
+        ):  # a lock, a file, a generator: they hold no numbers
             return object, ()
         return NotImplemented

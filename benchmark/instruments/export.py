@@ -5,8 +5,8 @@ That is its network without the rows of prompts, and a tokenizer to go with it.
 A prompt that precedes every text becomes a token, and no softmax may give it a probability:
 
 - Where the decoder has biases, the prompt is one more row, with a bias of -10,000.
-- Else it takes the embedding of a token that no text contains. The decoder, untied, keeps the row that this token had,
-  so the softmax is over the same rows as before.
+- Else it takes the embedding of a token that no text contains. The decoder, untied, keeps the row
+  that this token had, so the softmax is over the same rows as before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from benchmark.files import replace_folder, write_checksums
 from benchmark.models import LanguageModel, load
 from benchmark.models.kinds.extended import ExtendedModel
 from benchmark.models.kinds.lora import LoraModel
-from benchmark.models.transformer import UNUSED, find_kind, read_configuration, read_tokenizer, wrap_tokenizer
+from benchmark.models.transformer import (
+    UNUSED,
+    find_kind,
+    read_configuration,
+    read_tokenizer,
+    wrap_tokenizer,
+)
 from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 
@@ -51,18 +57,24 @@ def export(options: argparse.Namespace) -> int:
     reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
     print(f"wrote {options.out}, a Hugging Face model that {reads}")
     folder, measured = _find_model_folder(Path(options.stage)), [str(options.out)]
-    if domain and read_configuration(folder)["prompts"]:  # `evaluate` reads no folder whose texts begin with a prompt
+    if (
+        domain and read_configuration(folder)["prompts"]
+    ):  # `evaluate` reads no folder whose texts begin with a prompt
         measured = [str(folder), "--domain", domain]
-    print(f"next: `python run_all.py {shlex.join(['evaluate', *measured, '--text', 'FILE'])}` measures it")
+    print(
+        f"next: `python run_all.py {shlex.join(['evaluate', *measured, '--text', 'FILE'])}` "
+        "measures it"
+    )
     return 0
 
 
 def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | None:
     """Write the model of a stage and its tokenizer to the new folder `out`.
 
-    `stage` is a folder below runs/stages, or the one of the model in it; or a run's file below runs/suites, which
-    stands for its last stage. `prompt` is the domain whose prompt begins each text, or whose LoRA adapters are added
-    into the weights; by default the last, as in `evaluate`. "none" is no prompt.
+    `stage` is a folder below runs/stages, or the one of the model in it; or a run's file below
+    runs/suites, which stands for its last stage. `prompt` is the domain whose prompt begins each
+    text, or whose LoRA adapters are added into the weights; by default the last, as in `evaluate`.
+    "none" is no prompt.
 
     Returns that domain, None for none. Raises ConfigError, and then nothing is written.
     """
@@ -85,7 +97,10 @@ def _find_model_folder(stage: Path) -> Path:
     if stage.is_file():
         run = records.find_last(records.read(stage, records.RUN), records.RunLine)
         if run is None or not run.stages:
-            raise ConfigError(f"{stage} is no file of a run: name one below runs/suites, or a folder below runs/stages")
+            raise ConfigError(
+                f"{stage} is no file of a run: name one below runs/suites, or a folder below "
+                "runs/stages"
+            )
         stage = Store(stage.absolute().parents[2]).stage_folder(run.stages[-1])
     return stage / "model" if (stage / "model").is_dir() else stage
 
@@ -97,7 +112,9 @@ def _choose_domain(model: LanguageModel, stage: Path, asked: str | None) -> str 
     reads_alike = not (model.prompts or has_adapters)
     choices = names if has_adapters else (*names, NONE)
     if asked is not None and asked not in choices:
-        raise ConfigError(f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them")
+        raise ConfigError(
+            f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them"
+        )
     return None if reads_alike or asked == NONE else asked or names[-1]
 
 
@@ -105,11 +122,13 @@ def _choose_domain(model: LanguageModel, stage: Path, asked: str | None) -> str 
 def make_plain(
     model: LanguageModel, tokenizer: Tokenizer, domain: str | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The network and the tokenizer with which transformers predicts as `model` does, which they may change.
+    """The network and the tokenizer with which transformers predicts as `model` does, which they
+    may change.
 
     Args:
         tokenizer: the one in the model's folder.
-        domain: whose prompt begins each text, or whose adapters are added into the weights; None for no prompt.
+        domain: whose prompt begins each text, or whose adapters are added into the weights; None
+            for no prompt.
 
     Raises ConfigError where there is no place for a prompt.
     """
@@ -135,14 +154,17 @@ def make_plain(
 
 
 def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
-    """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its token.
+    """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its
+    token.
 
     Raises ConfigError where there is no place.
     """
     network: Any = model.network
     row: int | None
     if network.get_output_embeddings().bias is not None:
-        row = tokenizer.get_vocab_size()  # the next id that it gives; published models have rows beyond
+        row = (
+            tokenizer.get_vocab_size()
+        )  # the next id that it gives; published models have rows beyond
         if row >= network.config.vocab_size:
             network.resize_token_embeddings(row + 1, mean_resizing=False)
         network.get_output_embeddings().bias[row] = NEVER
@@ -152,7 +174,8 @@ def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) ->
         network.config.tie_word_embeddings = False
     else:
         raise ConfigError(
-            "no token of this model is free for a prompt, and its softmax has no biases that keep one out: export it "
+            "no token of this model is free for a prompt, and its softmax has no biases that keep "
+            "one out: export it "
             "with --prompt none"
         )
     network.get_input_embeddings().weight[row] = prompt
@@ -160,7 +183,9 @@ def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) ->
 
 
 def _find_free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
-    """A row whose token no text contains: the first without a token, or `<mask>`'s, for only causal models ask."""
+    """A row whose token no text contains: the first without a token, or `<mask>`'s, for only causal
+    models ask.
+    """
     special = vocabulary.special
     if tokenizer.get_vocab_size() < vocabulary.text:
         return tokenizer.get_vocab_size()

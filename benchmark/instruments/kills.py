@@ -12,8 +12,12 @@ class Killed(Exception):
     """Stands for SIGKILL: raised in the middle of a step, so nothing of the step is saved."""
 
 
-def train_through_kills(start: Callable[[Callable[[], bool]], Run], kills: Sequence[int]) -> list[Weights]:
-    """The weights after each stage of a run that is killed in these steps, counted from 1, and started again."""
+def train_through_kills(
+    start: Callable[[Callable[[], bool]], Run], kills: Sequence[int]
+) -> list[Weights]:
+    """The weights after each stage of a run that is killed in these steps, counted from 1, and
+    started again.
+    """
     left, calls = [*kills], 0
 
     def stop_here() -> bool:

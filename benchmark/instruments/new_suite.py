@@ -1,4 +1,5 @@
-"""`run_all.py new-suite`: a suite file for somebody's own text, with sizes and budgets that fit text and machine.
+"""`run_all.py new-suite`: a suite file for somebody's own text, with sizes and budgets that fit
+text and machine.
 
 The suite is a beginning, not a result: its file gives reasons for its choices.
 """
@@ -35,7 +36,12 @@ from benchmark.instruments.speed import MatrixProduct
 from benchmark.settings.base import ConfigError
 from benchmark.settings.suite import Size, Training
 from benchmark.settings.texts import Domain
-from benchmark.training.evaluation_time import FORWARD, UTILISATION, count_evaluations, count_parameters
+from benchmark.training.evaluation_time import (
+    FORWARD,
+    UTILISATION,
+    count_evaluations,
+    count_parameters,
+)
 from benchmark.training.processes import join
 
 METHODS = ("naive", "er", "elle", "elle_exact")
@@ -78,7 +84,8 @@ def new_suite(options: argparse.Namespace) -> int:
 def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> list[str]:
     """Write NAME.toml for the text in `folders`, and say what was chosen and what to do next.
 
-    One folder without files of text of its own stands for the folders in it. Raises ConfigError or DataError.
+    One folder without files of text of its own stands for the folders in it. Raises ConfigError or
+    DataError.
     """
     file = Path(name if name.endswith(".toml") else f"{name}.toml")
     if file.exists():
@@ -92,7 +99,8 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
         f"wrote {file}, a suite of {len(texts)} domains:",
         *(f"  {text.domain.name}: about {text.total / 1e6:,.3f} MB of text" for text in texts),
         "What stands in it fits this text and this machine; change what you like. Then",
-        f"  python run_all.py prepare {called}          # reads the text, and warns of what looks wrong with it",
+        f"  python run_all.py prepare {called}          # reads the text, and warns of what looks "
+        "wrong with it",
         f"  python run_all.py run {called} --dry-run    # which runs, how long",
         f"  python run_all.py run {called}              # trains them, then shows the table",
     ]
@@ -101,12 +109,19 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
 def find_domains(given: Sequence[Path]) -> list[Path]:
     """The file or folder of each domain."""
     places = list(given)
-    if len(places) == 1 and places[0].is_dir() and not any(_is_text(path) for path in places[0].iterdir()):
-        inside = (path for path in places[0].iterdir() if path.is_dir() and not path.name.startswith("."))
+    if (
+        len(places) == 1
+        and places[0].is_dir()
+        and not any(_is_text(path) for path in places[0].iterdir())
+    ):
+        inside = (
+            path for path in places[0].iterdir() if path.is_dir() and not path.name.startswith(".")
+        )
         places = sorted(path for path in inside if any(map(_is_text, path.rglob("*"))))
     if len(places) < 2:
         raise DataError(
-            f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two folders, or one that "
+            f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two "
+            "folders, or one that "
             f"holds a folder for each, with files that end in {KINDS}"
         )
     return places
@@ -126,14 +141,18 @@ def read_beginning(place: Path, name: str) -> Text:
     files = find_files(str(place), Counter())
     domain = Domain(name=name, train=(str(place),), text_field=_choose_text_field(files))
     text = _read_beginning(domain, files)
-    if text.seen > LONGEST_PAGE * text.documents and any(find_kind(file) == ".txt" for file in files):
+    if text.seen > LONGEST_PAGE * text.documents and any(
+        find_kind(file) == ".txt" for file in files
+    ):
         pages = _read_beginning(domain.model_copy(update={"cut_at_blank_lines": True}), files)
         return pages if pages.documents > text.documents else text
     return text
 
 
 def _read_beginning(stops: Domain, files: Sequence[Path]) -> Text:
-    packed = [path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files]
+    packed = [
+        path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files
+    ]
     domain, skipped = stops.model_copy(update={"on_error": "skip"}), Counter[str]()
     documents = seen = 0
     for document in corpus.drop_repeats(domain, skipped):
@@ -152,9 +171,14 @@ def _read_beginning(stops: Domain, files: Sequence[Path]) -> Text:
 
 
 def _choose_text_field(files: Sequence[Path]) -> str:
-    """The field `text` of the first record, or else the one with the longest text; "a.b" is the field b of a."""
+    """The field `text` of the first record, or else the one with the longest text; "a.b" is the
+    field b of a.
+    """
     rows = (pair for path in files if find_kind(path) != ".txt" for pair in read_rows(path, "text"))
-    place, row = next(((place, row) for place, row in rows if not isinstance(row, bytes) or row.strip()), ("", None))
+    place, row = next(
+        ((place, row) for place, row in rows if not isinstance(row, bytes) or row.strip()),
+        ("", None),
+    )
     record = parse_line(row, place, '{"text": ...}') if isinstance(row, bytes) else row
     flat = pandas.json_normalize(record).to_dict("records")[0] if isinstance(record, dict) else {}
     texts = {str(key): value for key, value in flat.items() if isinstance(value, str)}
@@ -173,7 +197,12 @@ class Evaluation:
 def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
     """The file's content. The domain with the least text decides how long each stage is."""
     vocabulary = next(
-        (v for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8)) if sum(t.total for t in texts) < most), 32768
+        (
+            v
+            for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8))
+            if sum(t.total for t in texts) < most
+        ),
+        32768,
     )
     tokens = [text.total / BYTES_PER_TOKEN[vocabulary] for text in texts]
     shares = [choose_valid_share(text) for text in texts]
@@ -182,23 +211,43 @@ def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) ->
     speed, read = UTILISATION * flops_per_second, PASSES * min(tokens)
     affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
     most = min(affordable, read / TOKENS_PER_PARAMETER)
-    first = max([i for i, size in enumerate(RUNGS) if count_parameters(size, vocabulary) <= most], default=0)
+    first = max(
+        [i for i, size in enumerate(RUNGS) if count_parameters(size, vocabulary) <= most], default=0
+    )
     seconds = min(whole, max(LEAST, 6 * count_parameters(RUNGS[first], vocabulary) * read / speed))
     sizes = min(len(texts), MOST_SIZES)
-    ladder = [RUNGS[min(first + stage * sizes // len(texts), len(RUNGS) - 1)] for stage in range(len(texts))]
+    ladder = [
+        RUNGS[min(first + stage * sizes // len(texts), len(RUNGS) - 1)]
+        for stage in range(len(texts))
+    ]
     cost = count_parameters(ladder[-1], vocabulary) / BYTES_PER_TOKEN[vocabulary] / speed
     evaluation = choose_evaluation(texts, shares, cost, seconds, whole)
     minutes = (1 + EVALUATION) * evaluation.seconds * stages / 60
-    halves = [min(share * text.seen, evaluation.most_bytes) for text, share in zip(texts, shares, strict=True)]
+    halves = [
+        min(share * text.seen, evaluation.most_bytes)
+        for text, share in zip(texts, shares, strict=True)
+    ]
     halves += [(1 - share) * text.seen for text, share in zip(texts, shares, strict=True)]
     least = min(halves) / BYTES_PER_TOKEN[vocabulary]
-    head = 16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64  # divides all that follow
+    head = (
+        16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64
+    )  # divides all that follow
     width = ladder[0].hidden_size
-    longest = next((length for length, most in ((66, 64), (130, 256), (258, 512)) if width <= most), 514)
-    row = next((n for n in (514, 258, 130, 66, 34) if n <= longest and least >= 10 * n), 18)  # ten rows of each part
-    rate = next((rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4)
+    longest = next(
+        (length for length, most in ((66, 64), (130, 256), (258, 512)) if width <= most), 514
+    )
+    row = next(
+        (n for n in (514, 258, 130, 66, 34) if n <= longest and least >= 10 * n), 18
+    )  # ten rows of each part
+    rate = next(
+        (rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4
+    )
     memory = max(row, round(min(tokens) / 20, -2))
-    often = "" if evaluation.evaluations == Training().evaluations else f", evaluations = {evaluation.evaluations}"
+    often = (
+        ""
+        if evaluation.evaluations == Training().evaluations
+        else f", evaluations = {evaluation.evaluations}"
+    )
     held = f"valid_share = {min(shares):g}, max_valid_bytes = {evaluation.most_bytes:_.0f}"
     return f"""\
 # {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
@@ -226,7 +275,8 @@ def choose_evaluation(
 ) -> Evaluation:
     """Choose validation text and evaluations that take at most EVALUATION of a stage's training.
 
-    Where the text of few documents would take more, a stage has one evaluation, and then more seconds.
+    Where the text of few documents would take more, a stage has one evaluation, and then more
+    seconds.
 
     Args:
         cost: seconds per byte of text, of a FLOP for each parameter of the largest model.
@@ -234,12 +284,17 @@ def choose_evaluation(
         most_seconds: likewise, at most.
     """
     document = max(text.seen / text.documents for text in texts)
-    less = min(1.0, MOST_SIZES / len(texts))  # in a long stream, each of whose evaluations reads all domains
+    less = min(
+        1.0, MOST_SIZES / len(texts)
+    )  # in a long stream, each of whose evaluations reads all domains
     enough = FEW_DOCUMENTS * document
     wanted = max(200_000 * less, (1 + less) * enough)
 
     def estimate(most_bytes: float, evaluations: int) -> float:
-        held = [min(share * text.total, most_bytes + document) for text, share in zip(texts, shares, strict=True)]
+        held = [
+            min(share * text.total, most_bytes + document)
+            for text, share in zip(texts, shares, strict=True)
+        ]
         return FORWARD * cost * sum(held) * count_evaluations(evaluations, stage=1)
 
     evaluations = Training().evaluations if less > 0.5 else 1
@@ -252,21 +307,29 @@ def choose_evaluation(
 
 
 def choose_valid_share(text: Text) -> float:
-    """The smallest share that holds out enough documents of a domain, with some to spare: chance picks them.
+    """The smallest share that holds out enough documents of a domain, with some to spare: chance
+    picks them.
 
     Raises DataError for a domain that has too few to train on some and keep others.
     """
     if text.documents < FEWEST:
         raise DataError(
-            f"{text.domain.train[0]}: {text.documents} documents, too few to train on some and keep others for "
+            f"{text.domain.train[0]}: {text.documents} documents, too few to train on some and "
+            "keep others for "
             "validation: give more text"
         )
-    return next((share for share in SHARES if share * text.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1])
+    return next(
+        (share for share in SHARES if share * text.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1]
+    )
 
 
 def _make_title(texts: Sequence[Text]) -> str:
     names = [text.domain.name for text in texts]
-    return ", ".join(names) if len(names) <= MOST_SIZES else f"{len(names)} domains, {names[0]} to {names[-1]}"
+    return (
+        ", ".join(names)
+        if len(names) <= MOST_SIZES
+        else f"{len(names)} domains, {names[0]} to {names[-1]}"
+    )
 
 
 def _format_ladder(ladder: Sequence[Size]) -> str:
@@ -278,13 +341,20 @@ def _format_domains(texts: Sequence[Text], shares: Sequence[float], file: Path) 
     """The domains as TOML; those that need a larger share of validation text than others say so."""
     usual = min(shares)
     pairs = zip(texts, shares, strict=True)
-    return "\n".join(f"  {_format_domain(text, share if share != usual else None, file)}," for text, share in pairs)
+    return "\n".join(
+        f"  {_format_domain(text, share if share != usual else None, file)},"
+        for text, share in pairs
+    )
 
 
 def _format_domain(text: Text, share: float | None, file: Path) -> str:
     place = Path(text.domain.train[0])
     beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
-    more = f", text_field = {_quote(str(text.domain.text_field))}" if text.domain.text_field != "text" else ""
+    more = (
+        f", text_field = {_quote(str(text.domain.text_field))}"
+        if text.domain.text_field != "text"
+        else ""
+    )
     more += ', on_error = "skip"' if text.domain.on_error == "skip" else ""
     more += ", cut_at_blank_lines = true" if text.domain.cut_at_blank_lines else ""
     more += f", valid_share = {share:g}" if share else ""

@@ -1,8 +1,8 @@
 """The speed of a step of each method: tokens and FLOPs a second, beside a step of Naive.
 
-A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in turns, and ratios are
-medians over the turns. Nothing is trained: the learning rate is 0, and each stage starts from what `start_stage` makes
-of an untrained model.
+A machine is never quiet for long, so the step, Naive's and a large matrix product are timed in
+turns, and ratios are medians over the turns. Nothing is trained: the learning rate is 0, and each
+stage starts from what `start_stage` makes of an untrained model.
 """
 
 from __future__ import annotations
@@ -53,11 +53,14 @@ class Cost:
     predicted: float  # the same by FLOPs
     tokens: int  # of text
     flops: float
-    of_peak: float  # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
+    # FLOPs a second, of those of a large matrix product in the same precision, median over pairs
+    of_peak: float
 
     @property
     def off(self) -> float:
-        """The costs above those that were predicted, as a share; NaN for a phase without matrix products."""
+        """The costs above those that were predicted, as a share; NaN for a phase without matrix
+        products.
+        """
         return self.over_naive / self.predicted - 1 if self.predicted else math.nan
 
 
@@ -72,8 +75,9 @@ def measure(
 ) -> tuple[list[Cost], list[RowTimes]]:
     """The cost of each phase of each stage of each row, and the rows of a table of step times.
 
-    Stages that rows share are measured once. `pairs` of steps are timed for each phase, after a warm-up. Rows that are
-    to stand beside those of a `table` are multiples of its Naive, unless Naive is measured anew.
+    Stages that rows share are measured once. `pairs` of steps are timed for each phase, after a
+    warm-up. Rows that are to stand beside those of a `table` are multiples of its Naive, unless
+    Naive is measured anew.
     """
     beside = () if any(config.method == "naive" for config in configs) else table
     costs: list[Cost] = []
@@ -85,7 +89,10 @@ def measure(
         times = []
         for key, prepared in prepare_stages(config, build, stream, world):
             if key not in known:
-                say(f"{config.row}, stage {prepared.inputs.stage.index + 1} of {len(config.domains)}")
+                say(
+                    f"{config.row}, stage {prepared.inputs.stage.index + 1} of "
+                    f"{len(config.domains)}"
+                )
                 known[key] = prepared.measure(pairs, paces, find_naive(beside, config))
             shared, measured = known[key]
             costs += [replace(cost, row=config.row) for cost in shared]
@@ -107,21 +114,30 @@ class Prepared:
     ) -> tuple[list[Cost], StageTimes]:
         """Time the stage's phases.
 
-        `paces`: seconds of Naive's step as first measured, by what they depend on; `of_naive`: those of a table, which
-        count before them. Each phase's seconds are a multiple, as a machine is faster at one time than at another.
+        `paces`: seconds of Naive's step as first measured, by what they depend on; `of_naive`:
+        those of a table, which count before them. Each phase's seconds are a multiple, as a machine
+        is faster at one time than at another.
         """
         inputs, stage = self.inputs, self.inputs.stage
-        settings = {**list_settings(inputs.config), "model.ladder": str(inputs.config.model.ladder[0])}
-        naive = Stepper(replace(inputs, method=LifelongMethod(), model=self.naive), Phase("adapt"), 0)
+        settings = {
+            **list_settings(inputs.config),
+            "model.ladder": str(inputs.config.model.ladder[0]),
+        }
+        naive = Stepper(
+            replace(inputs, method=LifelongMethod(), model=self.naive), Phase("adapt"), 0
+        )
         product = MatrixProduct(inputs.config.training.precision, inputs.world)
         costs = []
         for number, phase in enumerate(inputs.method.phases(stage)):
-            torch.compiler.reset()  # past a number of graphs, those of earlier rows, the rest would not be compiled
+            # past a number of graphs, those of earlier rows, the rest would not be compiled
+            torch.compiler.reset()
             stepper = Stepper(inputs, phase, number)
             flops = stepper.count_step_flops()
             turns = _time_in_turns(stepper, naive, product, pairs)
             over_naive = statistics.median(mine / of_naive for mine, of_naive, _ in turns)
-            pace = paces.setdefault(digest(settings), statistics.median(naive_step for _, naive_step, _ in turns))
+            pace = paces.setdefault(
+                digest(settings), statistics.median(naive_step for _, naive_step, _ in turns)
+            )
             if of_naive:
                 pace = of_naive[0].phases["adapt"]
             costs.append(
@@ -149,7 +165,9 @@ class MatrixProduct:
         size = 2048 if world.device.type == "cpu" else 8192
         kind = HALF.get(precision, torch.float32)
         self._world, self._flops = world, 2.0 * size**3 * world.size
-        self._factor, self._out = (torch.ones(size, size, dtype=kind, device=world.device) for _ in range(2))
+        self._factor, self._out = (
+            torch.ones(size, size, dtype=kind, device=world.device) for _ in range(2)
+        )
 
     def measure_flops_per_second(self) -> float:
         """Measure what all processes reach together, at the slowest one's pace."""
@@ -163,14 +181,20 @@ class MatrixProduct:
 def _time_in_turns(
     stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int
 ) -> list[tuple[float, float, float]]:
-    """Of each turn: seconds of a step, of Naive's before and after it on average, and FLOPs a second of the product."""
+    """Of each turn: seconds of a step, of Naive's before and after it on average, and FLOPs a
+    second of the product.
+    """
     for step in range(WARM_UP):
         _time_step(stepper, step)
         product.measure_flops_per_second()
         before = _time_step(naive, step)
     turns = []
     for step in range(WARM_UP, WARM_UP + pairs):
-        mine, peak, after = _time_step(stepper, step), product.measure_flops_per_second(), _time_step(naive, step)
+        mine, peak, after = (
+            _time_step(stepper, step),
+            product.measure_flops_per_second(),
+            _time_step(naive, step),
+        )
         turns.append((mine, (before + after) / 2, peak))
         before = after
     return turns
@@ -186,13 +210,19 @@ def _time_step(stepper: Stepper, step: int) -> float:
     return world.find_maximum(time.perf_counter() - began)[0]
 
 
-def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World) -> Iterator[tuple[str, Prepared]]:
+def prepare_stages(
+    config: RunConfig, build: Build, stream: Stream, world: World
+) -> Iterator[tuple[str, Prepared]]:
     """Each stage of a run with its key; the next begins from what this one leaves."""
     method = build(config.method, config.options)
-    steps = config.model_copy(update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)})
+    steps = config.model_copy(
+        update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)}
+    )
     texts = [stream.corpus.keys[text.name] for text in config.learned]
     keys = make_stage_keys(steps, method, texts)  # of steps: a table need not be there yet
-    config = set_training(config, precision=choose_precision(config.training.precision, world.device))
+    config = set_training(
+        config, precision=choose_precision(config.training.precision, world.device)
+    )
     first = make_stage(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])
@@ -201,7 +231,9 @@ def prepare_stages(config: RunConfig, build: Build, stream: Stream, world: World
     for index, key in enumerate(keys):
         method, state = build(config.method, config.options), get_state(method)
         set_state(method, state)
-        stage = make_stage(config, index, stream, partial(copy.deepcopy, evaluated) if evaluated else None)
+        stage = make_stage(
+            config, index, stream, partial(copy.deepcopy, evaluated) if evaluated else None
+        )
         inputs = StageInputs(config, stage, stream, method, model, world)
         torch.manual_seed(inputs.stage.seed)
         model.to(world.device)
@@ -238,19 +270,26 @@ of peak: of what a large matrix product reaches, in turns
 ! more than {TOLERANCE:.0%} slower than its FLOPs predict"""
 
 
-def print_speed(configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None) -> int:
-    """Measure, print the table, and merge the rows into the table of step times in `table_file`, if it is given.
+def print_speed(
+    configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None
+) -> int:
+    """Measure, print the table, and merge the rows into the table of step times in `table_file`, if
+    it is given.
 
     Raises ConfigError, before anything is measured, where that one is another machine's.
     """
     say = partial(print, file=sys.stderr)
     with join() as world:
-        table = step_times.check_machine(table_file, world.describe_hardware()) if table_file else ()
+        table = (
+            step_times.check_machine(table_file, world.describe_hardware()) if table_file else ()
+        )
         read = lambda config: prepare_corpus(config, store, say)  # noqa: E731
         costs, rows = measure(configs, build, read, world, pairs, say, table)
         precision = choose_precision(configs[0].training.precision, world.device)
         print(format_table(costs, precision, world.describe_hardware()))
         if table_file:
             step_times.merge(table_file, rows, world.describe_hardware())
-            say(f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it')
+            say(
+                f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it'
+            )
     return 0

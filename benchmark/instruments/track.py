@@ -1,4 +1,5 @@
-"""`run_all.py track`: the records of a suite's runs as event files of TensorBoard. It trains nothing.
+"""`run_all.py track`: the records of a suite's runs as event files of TensorBoard. It trains
+nothing.
 
 Each call writes all files anew, so you may call it again while runs go on, here or on a cluster.
 """
@@ -20,11 +21,17 @@ from benchmark.store import RunRecords, Store, leave_out_older_texts, load_runs
 from benchmark.training.identity import Identities
 from benchmark.training.method import Build
 
-Point = tuple[int, float, dict[str, float]]  # steps since the start of the run, time, and values by name
+Point = tuple[
+    int, float, dict[str, float]
+]  # steps since the start of the run, time, and values by name
 
 
-def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, out: Path) -> Iterator[str]:
-    """Write the evaluations of runs of a suite, and say how many there are, or why they are left out."""
+def track(
+    suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, out: Path
+) -> Iterator[str]:
+    """Write the evaluations of runs of a suite, and say how many there are, or why they are left
+    out.
+    """
     folder, identities = out / suite, Identities(Store(runs), build)
     wanted = {config.id for config in configs}
     recorded = [identities.leave_out(run) for run in load_runs(runs, suite) if run.id in wanted]
@@ -36,7 +43,9 @@ def track(suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, ou
         write_events(folder / run.id, evaluations)
         yield f"{run.id}: {len(evaluations)} evaluations written to {folder / run.id}"
     if not recorded:
-        raise UserError(f"{runs}: no run of {suite} is recorded there: give its --runs, or a study's folder")
+        raise UserError(
+            f"{runs}: no run of {suite} is recorded there: give its --runs, or a study's folder"
+        )
     yield f"`tensorboard --logdir {shlex.quote(str(folder))}` shows what there is"
 
 
@@ -60,16 +69,25 @@ def list_points(run: RunRecords) -> Iterator[Point]:
     for index, stage in enumerate(run.stages):
         for line in stage:
             if isinstance(line, EvaluationLine):
-                yield round(steps + line.charged["steps"]), line.time, _list_values(line, run, index)
+                yield (
+                    round(steps + line.charged["steps"]),
+                    line.time,
+                    _list_values(line, run, index),
+                )
             elif isinstance(line, DoneLine):
                 steps += line.charged["steps"]
 
 
 def _list_values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str, float]:
-    perplexity = {name: math.inf if value is None else value for name, value in line.perplexity.items()}
+    perplexity = {
+        name: math.inf if value is None else value for name, value in line.perplexity.items()
+    }
     learned = [perplexity[domain.name] for domain in run.domains[: stage + 1]]
     values = {"stage": stage + 1.0, "AP": float(average_perplexity(learned, stage))}
-    values |= {"seconds in the stage": line.charged["seconds"], "tokens_per_second": line.tokens_per_second}
+    values |= {
+        "seconds in the stage": line.charged["seconds"],
+        "tokens_per_second": line.tokens_per_second,
+    }
     values |= {f"perplexity/{name}": value for name, value in perplexity.items()}
     measured = {"loss": line.loss, "learning_rate": line.learning_rate}
     return values | {name: value for name, value in measured.items() if value is not None}

@@ -1,4 +1,6 @@
-"""The steps of a stage from the begin to the end of each of its phases, without the loop: few stand for all."""
+"""The steps of a stage from the begin to the end of each of its phases, without the loop: few stand
+for all.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Moment:
 
 
 def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper, list[Moment]]]:
-    """A stepper for each phase of a stage that has begun, with the moments of its steps, the last at the phase's end.
+    """A stepper for each phase of a stage that has begun, with the moments of its steps, the last
+    at the phase's end.
 
     Whoever has taken them closes the stepper.
     """
@@ -41,7 +44,9 @@ def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper,
         begin = end
 
 
-def _list_moments(inputs: StageInputs, phase: Phase, begin: float, end: float, steps: int) -> list[Moment]:
+def _list_moments(
+    inputs: StageInputs, phase: Phase, begin: float, end: float, steps: int
+) -> list[Moment]:
     """`begin` and `end`: of the phase, as shares of the stage."""
     stage, training = inputs.stage, inputs.config.training
     warmup = pick_for_stage(training.warmup, stage.index)
@@ -66,7 +71,9 @@ def list_random_states(config: RunConfig, build: Build, stream: Stream) -> dict[
         for stepper, moments in list_phase_steps(inputs, steps=3):
             for moment in moments:
                 stepper.step(moment.step, moment.learning_rate, moment.elapsed)
-                where = f"stage {inputs.stage.index}, phase {stepper.phase.name}, step {moment.step}"
+                where = (
+                    f"stage {inputs.stage.index}, phase {stepper.phase.name}, step {moment.step}"
+                )
                 states[where] = torch.get_rng_state()
             stepper.close()
     return states

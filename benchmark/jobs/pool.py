@@ -1,4 +1,5 @@
-"""Units of work side by side on one machine: each in a process, with cores or a GPU that are its slot's.
+"""Units of work side by side on one machine: each in a process, with cores or a GPU that are its
+slot's.
 
 They are the waves of a local sweep, or the runs that share a job of a cluster.
 """
@@ -34,13 +35,17 @@ Outcome = Literal["done", "failed", "stopped", "taken"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # by the exit status of a process
 PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds after which a unit is tried again that another process had
-PROCESS = 2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel
+PROCESS = (
+    2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel
+)
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The cores and the GPU of one process. `gpu_share` is the part of its GPU's memory that it may take, 0 to 1."""
+    """The cores and the GPU of one process. `gpu_share` is the part of its GPU's memory that it may
+    take, 0 to 1.
+    """
 
     cores: tuple[int, ...]  # none: those of the machine
     threads: int
@@ -49,10 +54,12 @@ class Slot:
 
 
 def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
-    """Share the machine out into as many equal slots as `parallel` says, or as fit where it is None; at most one a run.
+    """Share the machine out into as many equal slots as `parallel` says, or as fit where it is
+    None; at most one a run.
 
-    There are no slots where runs train one after the other, as under a budget of wall time unless `parallel` says more.
-    Raises ConfigError where runs must have physical cores and GPUs of their own, and there are not so many.
+    There are no slots where runs train one after the other, as under a budget of wall time unless
+    `parallel` says more. Raises ConfigError where runs must have physical cores and GPUs of their
+    own, and there are not so many.
     """
     from benchmark.models.devices import find_accelerators
 
@@ -66,8 +73,10 @@ def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]
         return []
     if timed and count > apart:
         raise ConfigError(
-            f"--parallel {count}: under a budget in seconds each run needs physical cores, and GPUs if there are some, "
-            f"of its own: this machine has them for {apart}: give at most {apart}, or use another budget.unit"
+            f"--parallel {count}: under a budget in seconds each run needs physical cores, and "
+            "GPUs if there are some, "
+            f"of its own: this machine has them for {apart}: give at most {apart}, or use another "
+            "budget.unit"
         )
     return make_slots(count, cores, gpus)
 
@@ -99,7 +108,8 @@ def read_memory_size() -> int:
 
 
 class StopSignals:
-    """Notes signals that ask to stop, for work that asks between two steps; a second Ctrl-C insists.
+    """Notes signals that ask to stop, for work that asks between two steps; a second Ctrl-C
+    insists.
 
     `at_once` raises Stopped instead, for work that never asks.
     """
@@ -112,7 +122,9 @@ class StopSignals:
         return bool(self.came)
 
     def __enter__(self) -> StopSignals:
-        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in self._numbers}
+        self._before: dict[int, Any] = {
+            number: signal.signal(number, self._note) for number in self._numbers
+        }
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -138,10 +150,11 @@ def work_through(
 ) -> list[Unit]:
     """Do units, the last first, one after the other in each slot; where one fails the others go on.
 
-    Suites name the rows of larger models last: begun first, none of them is alone at the end while a core is idle.
-    What another process has is left until nothing else is to do, then `when_idle` is told, and it is tried every ten
-    seconds; `show` is told which are under way. Returns the units that failed. Raises Stopped, after checkpoints, when
-    asked to stop or where a unit's own process was; and what `when_idle` raises.
+    Suites name the rows of larger models last: begun first, none of them is alone at the end while
+    a core is idle. What another process has is left until nothing else is to do, then `when_idle`
+    is told, and it is tried every ten seconds; `show` is told which are under way. Returns the
+    units that failed. Raises Stopped, after checkpoints, when asked to stop or where a unit's own
+    process was; and what `when_idle` raises.
     """
     from benchmark.training.processes import Sources, Stopped, start_fork_server
 
@@ -153,11 +166,17 @@ def work_through(
         while busy or (left and not stopping):
             if not busy and all(unit.id in not_before for unit in left):
                 when_idle(left)
-            due = [unit for unit in left if not_before.get(unit.id, 0.0) <= time.monotonic() and not stopping]
+            due = [
+                unit
+                for unit in left
+                if not_before.get(unit.id, 0.0) <= time.monotonic() and not stopping
+            ]
             for unit in due[: len(free)]:
                 left.remove(unit)
                 slot = free.pop(0)
-                process = CONTEXT.Process(target=_work, args=(unit, slot, dict(os.environ), sources), daemon=True)
+                process = CONTEXT.Process(
+                    target=_work, args=(unit, slot, dict(os.environ), sources), daemon=True
+                )
                 process.start()
                 busy[process.sentinel] = unit, slot, process
             show([unit for unit, _, _ in busy.values()])
@@ -172,7 +191,10 @@ def work_through(
                     failed.append(unit)
                 elif outcome == "taken":
                     if unit.id not in not_before:
-                        print(f"{unit.name}  another process has it: its turn comes later", file=sys.stderr)
+                        print(
+                            f"{unit.name}  another process has it: its turn comes later",
+                            file=sys.stderr,
+                        )
                     not_before[unit.id] = time.monotonic() + AGAIN
                     left.append(unit)
             for _, _, process in busy.values() if stopping and not was_stopping else ():
@@ -187,7 +209,9 @@ def work_through(
 
 
 def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
-    """The outcome of a process that has ended; what it has said meanwhile, where a table was shown, is printed."""
+    """The outcome of a process that has ended; what it has said meanwhile, where a table was shown,
+    is printed.
+    """
     process.join()
     said = Path(os.environ.get(WATCHED, os.devnull), str(process.pid))
     if said.exists():
@@ -197,14 +221,17 @@ def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
         return OUTCOMES[status]
     lacks = "; if the kernel killed it for lack of memory, a smaller training.micro_batch_size needs less"
     cure = lacks if status == -signal.SIGKILL else ""
-    print(f"{unit.name}  its process died, exit status {status}; `run` goes on{cure}", file=sys.stderr)
+    print(
+        f"{unit.name}  its process died, exit status {status}; `run` goes on{cure}", file=sys.stderr
+    )
     return "failed"
 
 
 def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sources) -> None:
     """Do a unit in a process of its own, whose exit status says how that ended.
 
-    Ctrl-C is the parent's business, and held back; SIGTERM asks it to stop, and so does the end of the parent.
+    Ctrl-C is the parent's business, and held back; SIGTERM asks it to stop, and so does the end of
+    the parent.
     """
     import torch
     from threadpoolctl import threadpool_limits
@@ -217,7 +244,10 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     if slot.gpu is not None:
         os.environ["LOCAL_RANK"] = str(slot.gpu)  # which device `join` takes
     if folder := os.environ.get(WATCHED):  # its lines would tear the table
-        os.dup2(os.open(Path(folder, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
+        os.dup2(
+            os.open(Path(folder, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+            sys.stderr.fileno(),
+        )
     try:
         sources.check()
     except UserError as error:
@@ -232,7 +262,9 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
-        worker = Worker(world, lambda: signals() or bool(parent and not parent.is_alive()), waits=False)
+        worker = Worker(
+            world, lambda: signals() or bool(parent and not parent.is_alive()), waits=False
+        )
         outcome = do_unit(unit, worker)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: it has ended
     sys.exit(OUTCOMES.index(outcome))

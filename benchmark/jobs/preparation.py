@@ -60,7 +60,9 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     tasks = load_tasks(suite, store)
     if tasks:
         marked = [
-            task for corpus, config in corpora for task in mark_in_stream(tasks, corpus, config.learned, store.data)[0]
+            task
+            for corpus, config in corpora
+            for task in mark_in_stream(tasks, corpus, config.learned, store.data)[0]
         ]
         yield from align([TASK_TITLES, *dict.fromkeys(map(describe_task, marked))])
         warnings += warn_of_tests(marked)
@@ -115,16 +117,20 @@ def list_copies(domain: DomainTokens, leaks: Found) -> set[int]:
 
 
 def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
-    """One warning per kind of text on which perplexity tells little: few, copied or short documents.
+    """One warning per kind of text on which perplexity tells little: few, copied or short
+    documents.
 
-    `folder` keeps which validation documents are copies, so that a second call need not look for them again.
+    `folder` keeps which validation documents are copies, so that a second call need not look for
+    them again.
     """
     domains = (*corpus.domains, *corpus.probes)
     few: dict[str, list[str]] = {}
     for domain in domains:
         count = domain.info.get("valid_documents", FEW_DOCUMENTS)
         if count < FEW_DOCUMENTS:
-            cure = "more documents (a .txt file is one), `valid` files, or a larger data.valid_share"
+            cure = (
+                "more documents (a .txt file is one), `valid` files, or a larger data.valid_share"
+            )
             if BEYOND in domain.info["skipped"]:
                 cure = "a larger data.max_valid_bytes or data.max_train_tokens"
             few.setdefault(cure, []).append(f"{domain.name} ({count})")
@@ -173,7 +179,9 @@ def name_moving_sets(config: RunConfig) -> str:
 
 
 def warn_of_tests(tasks: Sequence[TaskData]) -> Iterator[str]:
-    """One warning of all tasks with test examples that models read in pre-training, if there are any."""
+    """One warning of all tasks with test examples that models read in pre-training, if there are
+    any.
+    """
     names = dict.fromkeys(data.task.name for data in tasks if data.in_stream)
     if names:
         yield (

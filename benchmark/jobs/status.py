@@ -1,4 +1,6 @@
-"""The progress of a suite in words: the line of a sweep, a table of its runs, and the text of `status`."""
+"""The progress of a suite in words: the line of a sweep, a table of its runs, and the text of
+`status`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ from benchmark.training.evaluation_time import FORWARD, count_evaluations, count
 from benchmark.training.identity import Identities, name_further_seeds
 
 FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
-HERE, ASKED = 5.0, 30.0  # seconds between two looks: at records alone, and where executors are asked for jobs
+HERE, ASKED = (
+    5.0,
+    30.0,
+)  # seconds between two looks: at records alone, and where executors are asked for jobs
 OVER = ("done", "failed")  # states in which nothing more will be trained by itself
 TITLES = ("run or job", "kind", "state", "job", "starts", "node", "charged", "ap", "")
 OWN = ("run or job", "job", "node")  # what differs among runs, and jobs, that are alike
 
 
 def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Print the text of `status`; where asked to `watch` again and again until nothing of the suite is under way.
+    """Print the text of `status`; where asked to `watch` again and again until nothing of the suite
+    is under way.
 
     Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0.
     """
@@ -45,20 +51,32 @@ def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = t
 
 def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
     words = {state.state for state in states}
-    return "running" in words or any(job.is_under_way for job in survey.jobs) or survey.in_progress.is_taken()
+    return (
+        "running" in words
+        or any(job.is_under_way for job in survey.jobs)
+        or survey.in_progress.is_taken()
+    )
 
 
 def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
     """Whether a run, a score or another job has failed, whose work nobody has done since."""
-    ends = [*(state.state for state in states), *(job.state for job in find_lost_jobs(survey, states))]
+    ends = [
+        *(state.state for state in states),
+        *(job.state for job in find_lost_jobs(survey, states)),
+    ]
     return "failed" in ends or any(model.failed for model in _find_scored_models(states))
 
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     """The jobs that are over and no run's, without those whose work others have done."""
     over = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
-    left = [run if run.state == "done" else dataclasses.replace(run, state="interrupted") for run in states]
-    waves = Plan(survey, left, retry_failed=True).waves if over else []  # also what those that are under way lack
+    left = [
+        run if run.state == "done" else dataclasses.replace(run, state="interrupted")
+        for run in states
+    ]
+    waves = (
+        Plan(survey, left, retry_failed=True).waves if over else []
+    )  # also what those that are under way lack
     missing = {unit.id for wave in waves for unit in wave.units}
     return [job for job in over if job.kind == "report" or missing & {*job.units}]
 
@@ -80,22 +98,43 @@ def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
 
 
 def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """The lines of `status`: one for each row, each run that is not done, and other jobs; some share one."""
+    """The lines of `status`: one for each row, each run that is not done, and other jobs; some
+    share one.
+    """
     head = f"{survey.suite.name}: {survey.suite.title}: {describe_sweep(states)}"
-    runs = [state for state in states if state.state != "done" and (state.state, state.detail) != ("todo", "")]
+    runs = [
+        state
+        for state in states
+        if state.state != "done" and (state.state, state.detail) != ("todo", "")
+    ]
     of_runs = {run.job.id for run in states if run.job}  # those of an edited suite are of none
-    others = [job for job in survey.jobs if job.is_under_way and not (job.kind == "train" and job.id in of_runs)]
+    others = [
+        job
+        for job in survey.jobs
+        if job.is_under_way and not (job.kind == "train" and job.id in of_runs)
+    ]
     others += find_lost_jobs(survey, states)
     rows = [TITLES, *map(_describe_run, runs)]
-    rows += [(job.id, job.kind, job.state, "", _count_starts(job), job.node, "", "", job.detail) for job in others]
+    rows += [
+        (job.id, job.kind, job.state, "", _count_starts(job), job.node, "", "", job.detail)
+        for job in others
+    ]
     logs = [Path(job.log) for job in [*(run.job for run in runs), *others] if job]
     folders = dict.fromkeys(str(log.parent) for log in logs if log.is_file())
     places = [f"logs are in {', '.join(folders)}, by job"] if folders else []
-    return [head, *summarize_rows(states), *(_align(rows) if rows[1:] else []), *places, *write_notes(survey, states)]
+    return [
+        head,
+        *summarize_rows(states),
+        *(_align(rows) if rows[1:] else []),
+        *places,
+        *write_notes(survey, states),
+    ]
 
 
 def summarize_rows(states: Sequence[RunState]) -> list[str]:
-    """A line of titles, and one for each row of the suite: its runs by state, the mean AP of those that are done."""
+    """A line of titles, and one for each row of the suite: its runs by state, the mean AP of those
+    that are done.
+    """
     rows: dict[str, list[RunState]] = {}
     for run in states:
         rows.setdefault(run.config.row, []).append(run)
@@ -127,16 +166,25 @@ def _count_starts(job: Job) -> str:
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, below titles; without columns that are empty but for these. Those that are alike are one line."""
+    """Rows as lines, below titles; without columns that are empty but for these. Those that are
+    alike are one line.
+    """
     alike: dict[tuple[str, ...], list[Sequence[str]]] = defaultdict(list)
     for row in rows:
-        alike[tuple(cell for cell, title in zip(row, rows[0], strict=True) if title not in OWN)].append(row)
-    rows = [(f"{row[0]} and {len(more)} more" if more else row[0], *row[1:]) for row, *more in alike.values()]
+        alike[
+            tuple(cell for cell, title in zip(row, rows[0], strict=True) if title not in OWN)
+        ].append(row)
+    rows = [
+        (f"{row[0]} and {len(more)} more" if more else row[0], *row[1:])
+        for row, *more in alike.values()
+    ]
     return align(rows)
 
 
 def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """Notes on scores that could not be computed, on code that was changed since, and on seeds that are not here."""
+    """Notes on scores that could not be computed, on code that was changed since, and on seeds that
+    are not here.
+    """
     lost = {
         model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
         f"computing them failed: {model.failed}; `run --retry-failed` tries again"
@@ -146,21 +194,28 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     }
     changed = Counter(state.config.method for state in states if state.other_code)
     others = [
-        f"! {method}: its code was changed since it was trained ({count} of {len(states)} runs): if it computes "
+        f"! {method}: its code was changed since it was trained ({count} of {len(states)} runs): "
+        "if it computes "
         "something else now, raise its `version`"
         for method, count in changed.items()
     ]
     return [
         *lost.values(),
         *others,
-        *name_further_seeds([state.config for state in states], Identities(survey.store, survey.build)),
+        *name_further_seeds(
+            [state.config for state in states], Identities(survey.store, survey.build)
+        ),
     ]
 
 
 def describe_sweep(states: Sequence[RunState]) -> str:
-    """Runs by state, the share of their stages that is trained, scores, and the time left by what ran."""
+    """Runs by state, the share of their stages that is trained, scores, and the time left by what
+    ran.
+    """
     counts = Counter(state.state for state in states)
-    runs = ", ".join([f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())])
+    runs = ", ".join(
+        [f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())]
+    )
     models = _find_scored_models(states)
     there, missing = sum(model.there for model in models), sum(model.missing for model in models)
     scores = f"{there:,} of {there + missing:,} scores" if there else ""
@@ -175,15 +230,18 @@ def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
 
 
 def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
-    """The share of all stages that is trained, 0 to 1, and the time that is left at the pace of those that ended.
+    """The share of all stages that is trained, 0 to 1, and the time that is left at the pace of
+    those that ended.
 
-    Their time is that of training, evaluation and checkpoints. A stage that runs share counts once. Nothing is left of
-    runs that have failed, nor known before a stage has ended.
+    Their time is that of training, evaluation and checkpoints. A stage that runs share counts once.
+    Nothing is left of runs that have failed, nor known before a stage has ended.
     """
     shares, left = dict[str, float](), dict[str, float]()
     ended = dict[str, tuple[float, float]]()  # seconds and budgets
     for state in states:
-        for place, (key, amount) in enumerate(zip(state.planned, _list_budgets(state.config), strict=True)):
+        for place, (key, amount) in enumerate(
+            zip(state.planned, _list_budgets(state.config), strict=True)
+        ):
             is_next = place == len(state.finished)
             share = 1.0 if place < len(state.finished) else state.fraction * is_next
             shares[key] = max(share, shares.get(key, 0.0))
@@ -225,13 +283,23 @@ def _describe_unprepared(plan: Plan) -> Iterator[str]:
     unprepared = [state for state in plan.wanted if not state.prepared]
     if not unprepared:
         return
-    missing = {domain.name: None for state in unprepared for domain in state.config.domains[len(state.keys) :]}
-    trained = {domain.name: None for run in unprepared for domain in run.config.domains[: len(run.finished)]}
+    missing = {
+        domain.name: None
+        for state in unprepared
+        for domain in state.config.domains[len(state.keys) :]
+    }
+    trained = {
+        domain.name: None
+        for run in unprepared
+        for domain in run.config.domains[: len(run.finished)]
+    }
     if 0 < len(missing) <= LISTED:
         yield f"Not tokenised yet: {', '.join(missing)}."
     if trained:
         yield f"What is trained of {', '.join(trained)} stays: no stage depends on later domains."
-    unknown = "How often domains are read, the memory's share of them, and how long evaluation takes"
+    unknown = (
+        "How often domains are read, the memory's share of them, and how long evaluation takes"
+    )
     yield f"{unknown}, is known once text is prepared."
     begun = any(plan.survey.store.run_file(unprepared[0].config).parent.glob("*.jsonl"))
     if begun and not all(state.keys for state in unprepared):
@@ -239,7 +307,9 @@ def _describe_unprepared(plan: Plan) -> Iterator[str]:
 
 
 def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
-    """A sentence on the evaluation that comes on top of the budgets of missing stages; stages that runs share once."""
+    """A sentence on the evaluation that comes on top of the budgets of missing stages; stages that
+    runs share once.
+    """
     reads: dict[str, tuple[float, float]] = {}  # tokens by stage, and FLOPs
     for state in plan.wanted:
         config = state.config
@@ -256,13 +326,21 @@ def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
     if not seconds and (speed := executor.guess_flops_per_second()):
         seconds = sum(flops for _, flops in reads.values()) / speed
     often = f"reads {tokens:,.0f} tokens of validation text"
-    took = f"about {format_duration(seconds)}, and {often}" if seconds else f"a time not known yet: it {often}"
+    took = (
+        f"about {format_duration(seconds)}, and {often}"
+        if seconds
+        else f"a time not known yet: it {often}"
+    )
     yield f"Evaluation, which no budget counts, takes {took}."
 
 
 def _measure_time_off_clock(states: Sequence[RunState]) -> float:
     """The mean seconds that stages took beside what they charge; 0 where none has ended."""
-    ended = {key: stage for state in states for key, stage in zip(state.keys, state.finished, strict=False)}
+    ended = {
+        key: stage
+        for state in states
+        for key, stage in zip(state.keys, state.finished, strict=False)
+    }
     seconds = [max(0.0, stage.wall - stage.charged.get("seconds", 0.0)) for stage in ended.values()]
     return statistics.fmean(seconds) if seconds else 0.0
 
@@ -273,6 +351,10 @@ def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
     for state in plan.wanted:
         if state.config.budget.unit == unit:
             of_stages = list(zip(state.planned, _list_budgets(state.config), strict=True))
-            stages |= {key: (amount, state.config) for key, amount in of_stages[len(state.finished) :]}
-    gpu_seconds = sum(amount * executor.count_gpus(plan.suite, config) for amount, config in stages.values())
+            stages |= {
+                key: (amount, state.config) for key, amount in of_stages[len(state.finished) :]
+            }
+    gpu_seconds = sum(
+        amount * executor.count_gpus(plan.suite, config) for amount, config in stages.values()
+    )
     return UNITS[unit].format(sum(amount for amount, _ in stages.values()), gpu_seconds)

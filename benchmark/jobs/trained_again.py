@@ -1,7 +1,8 @@
-"""What a stage came to that was trained twice: the same weights, or weights that differ in rounding, or others.
+"""What a stage came to that was trained twice: the same weights, or weights that differ in
+rounding, or others.
 
-Sums of another CPU, or of another number of threads, are rounded in another order. Weights then differ in their last
-bits, and perplexities in digits that no table shows.
+Sums of another CPU, or of another number of threads, are rounded in another order. Weights then
+differ in their last bits, and perplexities in digits that no table shows.
 """
 
 from __future__ import annotations
@@ -51,15 +52,23 @@ def compare(here: Training, recorded: Training) -> Comparison:
         )
     return Comparison(
         "rounding",
-        f"weights differ in rounding, perplexities agree to {ROUNDING:.2%} (trained on {here.machine}, recorded on "
+        f"weights differ in rounding, perplexities agree to {ROUNDING:.2%} (trained on "
+        f"{here.machine}, recorded on "
         f"{recorded.machine})",
     )
 
 
 def read_training(lines: Sequence[records.LineOfStage]) -> Training:
     """What the records of a finished stage say of it."""
-    begun, done = records.find_last(lines, records.StageLine), records.find_last(lines, records.DoneLine)
-    machine = f"{describe_machine(begun)}, threads: {begun.provenance.hardware.threads}" if begun else "no machine"
+    begun, done = (
+        records.find_last(lines, records.StageLine),
+        records.find_last(lines, records.DoneLine),
+    )
+    machine = (
+        f"{describe_machine(begun)}, threads: {begun.provenance.hardware.threads}"
+        if begun
+        else "no machine"
+    )
     return Training(
         machine=machine,
         weights=done.weights if done else "",
@@ -79,11 +88,16 @@ def list_perplexities(lines: Sequence[records.LineOfStage]) -> dict[str, float |
     for line in records.select_kind(lines, records.EvaluationLine):
         place = f"after step {line.step} of {line.phase}"
         measured |= {f"{name} {place}": value for name, value in line.perplexity.items()}
-        measured |= {f"{name} without its copies {place}": value for name, value in line.without_copies.items()}
+        measured |= {
+            f"{name} without its copies {place}": value
+            for name, value in line.without_copies.items()
+        }
     return measured
 
 
-def find_difference(there: Mapping[str, float | None], here: Mapping[str, float | None], tolerance: float) -> str:
+def find_difference(
+    there: Mapping[str, float | None], here: Mapping[str, float | None], tolerance: float
+) -> str:
     """The first perplexity that is another when measured again, in words; empty where none is."""
     for place in (place for place in there if place in here):
         was, now = there[place] or math.inf, here[place] or math.inf

@@ -1,8 +1,8 @@
 """Units of work: what a worker does, on this machine or in a job of a cluster.
 
-Anybody may do one, at any time, twice: a finished one costs a look at the store, and a missing stage before it is
-trained first. So the order of waves only saves work. A unit imports what it works with when it begins: plans are made
-of units, and must not wait for torch.
+Anybody may do one, at any time, twice: a finished one costs a look at the store, and a missing
+stage before it is trained first. So the order of waves only saves work. A unit imports what it
+works with when it begins: plans are made of units, and must not wait for torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["prepare", "stages", "train", "score", "measure", "report"]
 TRAINS = ("stages", "train")
-PASSES = re.compile(r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+")  # the name of an unfinished file, or of a lock
+PASSES = re.compile(
+    r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+"
+)  # the name of an unfinished file, or of a lock
 RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
 
 
@@ -43,7 +45,9 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Worker:
-    """Who does a unit: its processes, whether it is to stop, whether it waits for what somebody else has."""
+    """Who does a unit: its processes, whether it is to stop, whether it waits for what somebody
+    else has.
+    """
 
     world: World
     asked_to_stop: Callable[[], bool] = lambda: False
@@ -54,13 +58,16 @@ class Worker:
 class Unit:
     """Work on a run, or on several at once, of which `config` is the first.
 
-    A unit that `polls` asks now and then whether it is to stop, and raises Stopped. Others may be ended at any time.
+    A unit that `polls` asks now and then whether it is to stop, and raises Stopped. Others may be
+    ended at any time.
     """
 
     runs: Path
     config: RunConfig
     key: str  # of what it makes: units of a kind with equal keys do the same
-    label: str = field(default="", kw_only=True)  # what it is called beside the suite and the kind; the run's, if empty
+    label: str = field(
+        default="", kw_only=True
+    )  # what it is called beside the suite and the kind; the run's, if empty
     kind: ClassVar[Kind]
     polls: ClassVar[bool] = False
 
@@ -82,13 +89,20 @@ class Unit:
         return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
     def has_kept_since(self, mark: Path) -> bool:
-        """Whether more of its work was kept since `mark` was written: a step, a score, a domain or a part of one."""
+        """Whether more of its work was kept since `mark` was written: a step, a score, a domain or
+        a part of one.
+        """
         store, since = self.store, mark.stat().st_mtime_ns
         texts = os.walk(store.data) if self.kind in ("prepare", *TRAINS) else ()  # others make none
         paths = [Path(folder, name) for folder, _, names in texts for name in names]
         for key in store.read_stage_keys(self.config):
             stage = store.stage_folder(key)
-            paths += [*stage.glob("*.pt"), *stage.glob("model/*"), store.scores_file(key), store.measures_file(key)]
+            paths += [
+                *stage.glob("*.pt"),
+                *stage.glob("model/*"),
+                store.scores_file(key),
+                store.measures_file(key),
+            ]
         for path in [*paths, store.scores_file("baselines")]:
             with contextlib.suppress(FileNotFoundError):  # others write there
                 is_kept = path.name == BEGUN or not any(map(PASSES.fullmatch, path.parts))
@@ -97,7 +111,9 @@ class Unit:
         return False
 
     def find_owning_job(self) -> str:
-        """The job that trains its next stage, or makes text before it has stages; empty where none does."""
+        """The job that trains its next stage, or makes text before it has stages; empty where none
+        does.
+        """
         store = self.store
         keys = [key for key in store.read_stage_keys(self.config) if not store.is_stage_done(key)]
         texts = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
@@ -116,7 +132,9 @@ class Prepare(Unit):
         from benchmark.training.processes import make_poll
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        prepare_corpus(self.config, self.store, say, poll=make_poll(worker.asked_to_stop, worker.waits))
+        prepare_corpus(
+            self.config, self.store, say, poll=make_poll(worker.asked_to_stop, worker.waits)
+        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +155,9 @@ class PrepareTasks(Unit):
 class Train(Unit):
     """Train the missing stages of a run, or those up to `last_stage`.
 
-    Raises Stopped after a checkpoint when asked to stop, Taken where another process trains a stage and the worker does
-    not wait, and whatever went wrong, which is in the run's records; another call goes on.
+    Raises Stopped after a checkpoint when asked to stop, Taken where another process trains a stage
+    and the worker does not wait, and whatever went wrong, which is in the run's records; another
+    call goes on.
     """
 
     build: Build
@@ -166,8 +185,12 @@ class Train(Unit):
             say("stopped; goes on from what it has kept")
             raise
         except Exception as error:
-            if not run and leads and not isinstance(error, LeaseLost):  # else it has said so itself, if it may
-                with contextlib.suppress(OSError):  # of a full disk, say: the error raised says more
+            if (
+                not run and leads and not isinstance(error, LeaseLost)
+            ):  # else it has said so itself, if it may
+                with contextlib.suppress(
+                    OSError
+                ):  # of a full disk, say: the error raised says more
                     record_failure(config, store, 0, error)
             say(f"failed: {error}")
             raise
@@ -183,7 +206,9 @@ class TrainShared(Train):
 
 @dataclass(frozen=True)
 class Score(Unit):
-    """Score the model after a stage: fine-tune it on the suite's tasks, and ask lm-evaluation-harness about others."""
+    """Score the model after a stage: fine-tune it on the suite's tasks, and ask
+    lm-evaluation-harness about others.
+    """
 
     suite: Suite
     stage: int
@@ -196,12 +221,18 @@ class Score(Unit):
         from benchmark.training.progress import ProgressLine
 
         line = ProgressLine(f"{self.suite.name}: {self.config.row}, seed {self.config.seed}")
-        given, final = (self.suite, self.config, self.stage), self.stage == len(self.config.domains) - 1
+        given, final = (
+            (self.suite, self.config, self.stage),
+            self.stage == len(self.config.domains) - 1,
+        )
         lost = None
         if select_tasks(self.suite, final):
             tasks = load_tasks(self.suite, self.store)
             try:
-                line.say(score_stage(*given, tasks, self.store, line.say_briefly, worker.asked_to_stop), is_news=False)
+                line.say(
+                    score_stage(*given, tasks, self.store, line.say_briefly, worker.asked_to_stop),
+                    is_news=False,
+                )
             except NotScored as error:
                 lost = error
         if self.suite.evaluate.tasks:
@@ -226,7 +257,9 @@ class MeasureModels(Unit):
 
 @dataclass(frozen=True)
 class Report(Unit):
-    """Render tables and figures from the records that there are; `render` is handed in by who may import it."""
+    """Render tables and figures from the records that there are; `render` is handed in by who may
+    import it.
+    """
 
     suite: Suite
     configs: tuple[RunConfig, ...]

@@ -1,13 +1,15 @@
 """Dropout and cross-entropy that cost less than torch's.
 
-Dropout: torch draws masks one number after the other on a CPU, and a quarter of a training step's time went into
-`bernoulli_`, 16 ns an element. Here a mask compares 16 bits of numpy's SFC64 for each element, at about 1 ns, seeded
-from torch's generator. On other devices, and in compiled code, it is torch's own dropout.
+Dropout: torch draws masks one number after the other on a CPU, and a quarter of a training step's
+time went into `bernoulli_`, 16 ns an element. Here a mask compares 16 bits of numpy's SFC64 for
+each element, at about 1 ns, seeded from torch's generator. On other devices, and in compiled code,
+it is torch's own dropout.
 
-Cross-entropy: logits of n predictions over V tokens take n V numbers, several times over in a training step, which is
-more memory than all else in a small model. Here they are made, and turned into their gradient, for a tenth of the
-predictions at a time (the idea of Cut Cross-Entropy, Wijmans et al. 2024, arXiv 2411.09009, and Liger Kernel, Hsu et
-al. 2024, arXiv 2410.10989). torch's own `linear_cross_entropy` does the same, and on a CPU takes longer.
+Cross-entropy: logits of n predictions over V tokens take n V numbers, several times over in a
+training step, which is more memory than all else in a small model. Here they are made, and turned
+into their gradient, for a tenth of the predictions at a time (the idea of Cut Cross-Entropy,
+Wijmans et al. 2024, arXiv 2411.09009, and Liger Kernel, Hsu et al. 2024, arXiv 2410.10989). torch's
+own `linear_cross_entropy` does the same, and on a CPU takes longer.
 
 Shapes: n predictions, D hidden size, V vocabulary.
 """
@@ -27,7 +29,9 @@ from transformers.masking_utils import sdpa_mask
 
 PARTS = 10  # of the predictions of a cross-entropy, one after the other
 ATTENTION = "sdpa_fast_dropout"  # transformers' name of `attention`
-LEVELS = 2**16  # of an element's random number, so the share that is dropped is right to within 1e-5
+LEVELS = (
+    2**16
+)  # of an element's random number, so the share that is dropped is right to within 1e-5
 
 
 def use_fast_dropout(network: PreTrainedModel) -> None:
@@ -41,7 +45,9 @@ def use_fast_dropout(network: PreTrainedModel) -> None:
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """`x`, each element 0 with probability `p` (0 <= p < 1, to the nearest 1 / LEVELS), else divided by 1 - p."""
+    """`x`, each element 0 with probability `p` (0 <= p < 1, to the nearest 1 / LEVELS), else
+    divided by 1 - p.
+    """
     kept = max(1, round((1 - p) * LEVELS))
     if kept == LEVELS:
         return x
@@ -75,13 +81,18 @@ def attention(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H), as transformers calls it.
+    """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H), as transformers
+    calls it.
 
     Wherever torch has a fused kernel it is torch's; on a CPU it has none with dropout.
     """
     if not dropout or query.device.type != "cpu" or torch.compiler.is_compiling():
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **others)
-    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **others
+        )
+    causal = attention_mask is None and (
+        getattr(module, "is_causal", True) if is_causal is None else is_causal
+    )
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = (heads.repeat_interleave(groups, dim=1) for heads in (key, value))
@@ -110,14 +121,19 @@ def at_least_fp32(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Mean cross-entropy (), in nats, of targets (n,) for logits states (n, D) times weight (V, D) plus bias (V,).
+def linear_cross_entropy(
+    states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
+) -> Tensor:
+    """Mean cross-entropy (), in nats, of targets (n,) for logits states (n, D) times weight (V, D)
+    plus bias (V,).
 
-    Under autocast the products are in its precision, and sums over the vocabulary in fp32. The gradients are computed
-    in the forward pass; it cannot be differentiated twice.
+    Under autocast the products are in its precision, and sums over the vocabulary in fp32. The
+    gradients are computed in the forward pass; it cannot be differentiated twice.
     """
     device = states.device.type
-    precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    precision = (
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    )
     apply: Any = _LinearCrossEntropy.apply  # torch says nothing of its type
     return apply(states, weight, bias, targets, precision)
 
@@ -125,14 +141,21 @@ def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, ta
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, precision: torch.dtype
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        precision: torch.dtype,
     ) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
             rows, columns = states.to(precision), weight.to(precision)
             shift = None if bias is None else bias.to(precision)
             of_states = torch.empty_like(rows)
             of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-            of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
+            of_bias = (
+                torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
+            )
             sums = torch.promote_types(precision, torch.float32)
             total = torch.zeros((), dtype=sums, device=states.device)
             step = -(-len(rows) // PARTS)
@@ -141,7 +164,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 target = targets[here].unsqueeze(1)
                 logs = F.log_softmax(F.linear(rows[here], columns, shift), 1, dtype=sums)
                 total -= logs.gather(1, target).sum()
-                gradient = logs.exp_()  # the softmax; less 1 at the target it is the gradient of the logits
+                gradient = (
+                    logs.exp_()
+                )  # the softmax; less 1 at the target it is the gradient of the logits
                 gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=sums))
                 if of_bias is not None:
                     of_bias += gradient.sum(0)
@@ -149,7 +174,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 torch.mm(gradient, columns, out=of_states[here])
                 if of_weight is not None:
                     of_weight += gradient.mT @ rows[here]
-        kept = sums if precision == torch.float16 else states.dtype  # fp16 would lose what the loss's scale is to keep
+        kept = (
+            sums if precision == torch.float16 else states.dtype
+        )  # fp16 would lose what the loss's scale is to keep
         gradients = (of_states.to(kept), of_weight, of_bias)
         ctx.gradients = tuple(None if part is None else part.div_(len(rows)) for part in gradients)
         return total / len(rows)

@@ -1,9 +1,10 @@
 """The gradient of each row of a batch, from one forward and one backward pass over all of them.
 
-A backward pass adds up the gradients of the rows, so the square or magnitude of each is lost. Here the parameters' own
-gradients are switched off instead, and each layer keeps its inputs x; when the backward pass brings d loss / d y of its
-outputs, a row's gradient is formed from its part of both. For y = x W^T that is (d loss / d y)^T x: the products of any
-backward pass, only not added up (Goodfellow 2015, "Efficient per-example gradient computations", arXiv 1510.01799).
+A backward pass adds up the gradients of the rows, so the square or magnitude of each is lost. Here
+the parameters' own gradients are switched off instead, and each layer keeps its inputs x; when the
+backward pass brings d loss / d y of its outputs, a row's gradient is formed from its part of both.
+For y = x W^T that is (d loss / d y)^T x: the products of any backward pass, only not added up
+(Goodfellow 2015, "Efficient per-example gradient computations", arXiv 1510.01799).
 """
 
 from __future__ import annotations
@@ -22,24 +23,34 @@ from benchmark.settings.base import ConfigError
 
 Take = Callable[[nn.Parameter, slice, Tensor], object]
 OfPart = Callable[[slice, Tensor | None], Tensor]
-"""Gradients (rows, *part of the parameter), added to those of an earlier use of the parameter, if any."""
+"""Gradients (rows, *part of the parameter), added to those of an earlier use of the parameter, if
+any.
+"""
 
 AT_ONCE = 2**23  # numbers in gradients: they stay in a large processor's cache, and fill a GPU
 
 
-def compute_row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take) -> None:
-    """Call `take(parameter, part, gradients)` with the rows' gradients of each part of each trainable parameter.
+def compute_row_gradients(
+    model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take
+) -> None:
+    """Call `take(parameter, part, gradients)` with the rows' gradients of each part of each
+    trainable parameter.
 
-    `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). A part is a slice of the
-    parameter's first dimension, the gradients have the shape (rows, *parameter[part].shape), and `take` may overwrite
-    them; `parameter.grad` is left alone. Inputs and outputs of the model's layers have the rows first, or 1 where all
-    rows share the input.
+    `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). A part
+    is a slice of the parameter's first dimension, the gradients have the shape (rows,
+    *parameter[part].shape), and `take` may overwrite them; `parameter.grad` is left alone. Inputs
+    and outputs of the model's layers have the rows first, or 1 where all rows share the input.
 
-    Raises ConfigError for a trainable parameter that is not used by calling a layer that has a `rule`.
+    Raises ConfigError for a trainable parameter that is not used by calling a layer that has a
+    `rule`.
     """
-    parameters = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    parameters = {
+        parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
-    gradients_of: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)  # a tied parameter has several
+    gradients_of: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(
+        list
+    )  # a tied parameter has several
     missing = set(parameters)
 
     def forward(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -47,7 +58,9 @@ def compute_row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor
             output = output.expand(rows, *output.shape[1:])
         if not output.requires_grad:  # an embedding: the graph begins here
             output.requires_grad_()
-        saved = [inputs[0].expand(rows, *inputs[0].shape[1:])]  # a list: hooks live as long as the graph
+        saved = [
+            inputs[0].expand(rows, *inputs[0].shape[1:])
+        ]  # a list: hooks live as long as the graph
         output.register_hook(partial(backward, layer, saved))
         uses.update(layer.parameters(recurse=False))
         return output
@@ -80,7 +93,9 @@ def compute_row_gradients(model: nn.Module, rows: int, loss: Callable[[], Tensor
     if missing:
         names = ", ".join(sorted(parameters[parameter] for parameter in missing))
         known = ", ".join([*(kind.__name__ for kind in LAYERS), "RMSNorm"])
-        raise ConfigError(f"no gradients by row came to {names}: use these parameters in calls of {known} alone")
+        raise ConfigError(
+            f"no gradients by row came to {names}: use these parameters in calls of {known} alone"
+        )
 
 
 def _add_in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], take: Take) -> None:
@@ -98,10 +113,18 @@ def _add_in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], ta
 
 def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x, dy = inputs.flatten(1, -2).to(gradient.dtype), gradient.flatten(1, -2)
-    left, right = (x, dy) if isinstance(layer, Conv1D) else (dy, x)  # Conv1D's weight is (inputs, outputs)
-    yield layer.weight, lambda part, total: _add(_fill_prompt_rows(left[..., part].mT @ right, part), total)
+    left, right = (
+        (x, dy) if isinstance(layer, Conv1D) else (dy, x)
+    )  # Conv1D's weight is (inputs, outputs)
+    yield (
+        layer.weight,
+        lambda part, total: _add(_fill_prompt_rows(left[..., part].mT @ right, part), total),
+    )
     if layer.bias is not None:
-        yield layer.bias, lambda part, total: _add(_fill_prompt_rows(dy[..., part].sum(1), part), total)
+        yield (
+            layer.bias,
+            lambda part, total: _add(_fill_prompt_rows(dy[..., part].sum(1), part), total),
+        )
 
 
 def _fill_prompt_rows(gradients: Tensor, part: slice) -> Tensor:
@@ -110,7 +133,9 @@ def _fill_prompt_rows(gradients: Tensor, part: slice) -> Tensor:
     return F.pad(gradients, (0, 0) * (gradients.dim() - 2) + (0, missing)) if missing else gradients
 
 
-def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+def _layer_norm(
+    layer: Any, inputs: Tensor, gradient: Tensor
+) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (inputs, gradient))
     normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
     yield layer.weight, lambda part, total: _add((normal[..., part] * dy[..., part]).sum(1), total)
@@ -118,7 +143,9 @@ def _layer_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[
         yield layer.bias, lambda part, total: _add(dy[..., part].sum(1), total)
 
 
-def _rms_norm(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
+def _rms_norm(
+    layer: Any, inputs: Tensor, gradient: Tensor
+) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x = inputs.float()  # as transformers computes it, whatever the precision
     normal = x * (x.square().mean(-1, keepdim=True) + layer.variance_epsilon).rsqrt()
     normal, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (normal, gradient))
@@ -148,9 +175,13 @@ def _add(gradients: Tensor, total: Tensor | None) -> Tensor:
 LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Embedding: _embedding}
 
 
-def find_rule(layer: nn.Module) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
-    """The function from a layer's inputs and the gradients of its outputs to its own; None where it is not known.
+def find_rule(
+    layer: nn.Module,
+) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
+    """The function from a layer's inputs and the gradients of its outputs to its own; None where it
+    is not known.
 
-    Every architecture of transformers has its own class of RMSNorm; an epsilon of this name is what tells one.
+    Every architecture of transformers has its own class of RMSNorm; an epsilon of this name is what
+    tells one.
     """
     return LAYERS.get(type(layer), _rms_norm if hasattr(layer, "variance_epsilon") else None)

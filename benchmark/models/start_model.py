@@ -1,6 +1,7 @@
 """The published model that a stream begins with, and the settings of a run that follow from it.
 
-The model keeps its tokenizer, special tokens and positions; domains become further rows of its vocabulary.
+The model keeps its tokenizer, special tokens and positions; domains become further rows of its
+vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from benchmark.data.tokenizer import Vocabulary
 from benchmark.files import CHECKSUMS, hash_files
 from benchmark.models import architectures
 from benchmark.models.growth import find_width_step
-from benchmark.models.transformer import LanguageModel, load_network, name_damage_in_errors, read_configuration
+from benchmark.models.transformer import (
+    LanguageModel,
+    load_network,
+    name_damage_in_errors,
+    read_configuration,
+)
 from benchmark.settings.base import ConfigError
 from benchmark.settings.names import list_architecture_names
 from benchmark.settings.suite import Model, RunConfig, Size, Start
@@ -28,10 +34,12 @@ FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 
 
 def set_start_model(config: RunConfig) -> RunConfig:
-    """The run with all that follows from its start model: architecture, head size, ladder, and where the model lies.
+    """The run with all that follows from its start model: architecture, head size, ladder, and
+    where the model lies.
 
-    A run without one is returned as it is. Raises ConfigError for a model that cannot be found, is of no known
-    architecture or cannot be trained on, has too few positions, or does not fit the ladder.
+    A run without one is returned as it is. Raises ConfigError for a model that cannot be found, is
+    of no known architecture or cannot be trained on, has too few positions, or does not fit the
+    ladder.
     """
     model = config.model
     if not model.start:
@@ -41,13 +49,16 @@ def set_start_model(config: RunConfig) -> RunConfig:
     architecture = architectures.find(known.model_type)
     if architecture.count_positions(known) < config.data.sequence_length:
         raise ConfigError(
-            f"model.start {model.start!r} has positions for {architecture.count_positions(known)} columns, "
+            f"model.start {model.start!r} has positions for {architecture.count_positions(known)} "
+            "columns, "
             f"data.sequence_length is {config.data.sequence_length}: make rows shorter"
         )
     first = Size(layers=known.num_hidden_layers, hidden_size=known.hidden_size)
     resolved = {
         "architecture": next(
-            name for name in list_architecture_names() if known.model_type in architectures.load(name).model_types
+            name
+            for name in list_architecture_names()
+            if known.model_type in architectures.load(name).model_types
         ),
         "head_size": known.hidden_size // known.num_attention_heads,
         "ladder": _make_ladder(first, find_width_step(known), model, len(config.domains)),
@@ -68,20 +79,29 @@ def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
     folder = Path(start.folder)
     if _hash_content(folder) != start.key:
         raise ConfigError(
-            f"model.start: the files in {folder} are not those that the run was planned with (hash {start.key}): "
+            f"model.start: the files in {folder} are not those that the run was planned with (hash "
+            f"{start.key}): "
             "restore them from a copy; or call the command again, to begin with what they are now"
         )
-    return LanguageModel(load_network(folder).float(), Vocabulary(vocabulary.text, (), vocabulary.special)).eval()
+    return LanguageModel(
+        load_network(folder).float(), Vocabulary(vocabulary.text, (), vocabulary.special)
+    ).eval()
 
 
 def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
     """A size for each domain; hidden sizes are multiples of `step`, as growth needs them."""
     ladder = (first, *(model.ladder or [first] * (domains - 1)))
     for before, size in pairwise(ladder):
-        if size.layers < before.layers or size.hidden_size < before.hidden_size or size.hidden_size % step:
+        if (
+            size.layers < before.layers
+            or size.hidden_size < before.hidden_size
+            or size.hidden_size % step
+        ):
             raise ConfigError(
-                f"model.ladder: {size} cannot follow {before} in this start model; no rung may be smaller than the one "
-                f"before, and hidden sizes are multiples of {step}, what a head takes, or the heads that share a key's"
+                f"model.ladder: {size} cannot follow {before} in this start model; no rung may be "
+                "smaller than the one "
+                f"before, and hidden sizes are multiples of {step}, what a head takes, or the "
+                "heads that share a key's"
             )
     return ladder
 
@@ -92,8 +112,12 @@ def _find_folder(start: str, revision: str | None) -> Path:
     if folder.is_dir():
         return folder.absolute()
     if start.startswith((".", "/", "~")):
-        raise ConfigError(f"model.start {start!r}: no such folder (from {Path.cwd()}): correct the path")
-    fetch = functools.partial(snapshot_download, start, revision=revision, allow_patterns=list(FILES))
+        raise ConfigError(
+            f"model.start {start!r}: no such folder (from {Path.cwd()}): correct the path"
+        )
+    fetch = functools.partial(
+        snapshot_download, start, revision=revision, allow_patterns=list(FILES)
+    )
     try:
         return Path(fetch(local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
@@ -103,7 +127,8 @@ def _find_folder(start: str, revision: str | None) -> Path:
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         what = f"model.start {start!r}" + (f", revision {revision!r}" if revision else "")
         raise ConfigError(
-            f"{what} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): correct the name, or "
+            f"{what} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): "
+            "correct the name, or "
             "run `run_all.py prepare` once where there is a network"
         ) from None
 
@@ -128,7 +153,9 @@ def _read_start_configuration(folder: Path) -> Any:
 
 
 def _hash_content(folder: Path) -> str:
-    """A hash of the files of a model; a snapshot of the Hub is known by its commit, and its files by their digests."""
+    """A hash of the files of a model; a snapshot of the Hub is known by its commit, and its files
+    by their digests.
+    """
     if folder.parent.name == "snapshots":
         return folder.name
     files = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / CHECKSUMS}

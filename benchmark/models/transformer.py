@@ -1,7 +1,7 @@
 """Language models on transformers modules; a checkpoint is a plain Hugging Face folder.
 
-Shapes: B rows, T columns of a row as the network sees it (the prompt included), N text tokens of a row, K predicted
-positions of a row, D hidden size, V vocabulary, V_text its part without prompts.
+Shapes: B rows, T columns of a row as the network sees it (the prompt included), N text tokens of a
+row, K predicted positions of a row, D hidden size, V vocabulary, V_text its part without prompts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from benchmark.models.fast_operators import cross_entropy, linear_cross_entropy,
 from benchmark.settings.base import ConfigError
 
 transformers_logging.disable_progress_bar()  # its bars would tear the progress lines of a run
-transformers_logging.set_verbosity_error()  # what it warns of, a tensor that is missing, is an error here
+# what it warns of, a tensor that is missing, is an error here
+transformers_logging.set_verbosity_error()
 
 KIND_FILES = {"progressive": "progressive.json", "extended": "modules.safetensors"}
 """The file by which the folder of a saved model is known to be of a kind."""
@@ -42,7 +43,8 @@ FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
 
 
 class LanguageModel(nn.Module):
-    """A transformers language model with the domain prompts of ELLE; logits only where something is predicted.
+    """A transformers language model with the domain prompts of ELLE; logits only where something is
+    predicted.
 
     Attributes:
         network: transformers' language model; `set_network` replaces it.
@@ -51,7 +53,8 @@ class LanguageModel(nn.Module):
         masked: whether it predicts masked tokens; else the next one.
         sequence_length: columns of a row that it has positions for: `<s>`, the prompt and the text.
         vocabulary: its layout; the network has `vocabulary.size` rows.
-        prompts: whether the prompt of its domain is inserted into each row, after `<s>`. May be set at any time.
+        prompts: whether the prompt of its domain is inserted into each row, after `<s>`. May be set
+            at any time.
     """
 
     def __init__(self, network: PreTrainedModel, vocabulary: Vocabulary, prompts: bool = False):
@@ -63,20 +66,25 @@ class LanguageModel(nn.Module):
     def set_network(self, network: PreTrainedModel) -> None:
         """Take another network of the same vocabulary.
 
-        From now on its decoder puts out V_text logits, fewer than its configuration's `vocab_size`: call it without
-        `labels`.
+        From now on its decoder puts out V_text logits, fewer than its configuration's `vocab_size`:
+        call it without `labels`.
         """
         self.network = network
         config: Any = network.config
         self.architecture: Architecture = architectures.find(config.model_type)
         self.layers, self.hidden_size = config.num_hidden_layers, config.hidden_size
-        self.masked, self.sequence_length = self.architecture.masked, self.architecture.count_positions(config)
+        self.masked, self.sequence_length = (
+            self.architecture.masked,
+            self.architecture.count_positions(config),
+        )
         use_fast_dropout(network)
         decoder: Any = network.get_output_embeddings()
         decoder.forward = partial(_compute_text_logits, decoder, self.vocabulary.text)
 
     def separate_documents(self) -> None:
-        """Keep the documents of a row apart from now on, as `Architecture.see` says; so do models that grow from it."""
+        """Keep the documents of a row apart from now on, as `Architecture.see` says; so do models
+        that grow from it.
+        """
         self.network.config.document_mask = [self.vocabulary.special.eos, self.vocabulary.text]
 
     @property
@@ -89,10 +97,11 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: (B, 1+N) ids, `<s>` first.
-            domains: (B,) domain of each row, an index into `vocabulary.domains`; one that the model has not met is
-                read with the prompt of the newest.
-            positions: (B, K) columns of `tokens`. The prediction for column c is read where column c stands in the
-                row with its prompt. Column 0 is read at the prompt: a GPT predicts the first token from there.
+            domains: (B,) domain of each row, an index into `vocabulary.domains`; one that the model
+                has not met is read with the prompt of the newest.
+            positions: (B, K) columns of `tokens`. The prediction for column c is read where column
+                c stands in the row with its prompt. Column 0 is read at the prompt: a GPT predicts
+                the first token from there.
         """
         return self.predict(self.hidden(tokens, domains), positions)
 
@@ -100,12 +109,19 @@ class LanguageModel(nn.Module):
         """Logits (B, K, V_text) from last hidden states (B, T, D)."""
         return self.compute_logits(self._select_positions(positions, hidden))
 
-    def compute_mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross-entropy (), in nats, of targets (B, K) in training; the other arguments are `forward`'s.
+    def compute_mean_loss(
+        self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor
+    ) -> Tensor:
+        """The mean cross-entropy (), in nats, of targets (B, K) in training; the other arguments
+        are `forward`'s.
 
         Where there are many logits only a tenth of them are there at once.
         """
-        if targets.numel() * self.vocabulary.text <= FEW_LOGITS or torch.compiler.is_compiling() or not self.training:
+        if (
+            targets.numel() * self.vocabulary.text <= FEW_LOGITS
+            or torch.compiler.is_compiling()
+            or not self.training
+        ):
             return cross_entropy(self(tokens, domains, positions), targets)
         hidden = self._select_positions(positions, self.hidden(tokens, domains))
         states = self.architecture.transform(self.network, hidden).flatten(0, 1)
@@ -121,18 +137,24 @@ class LanguageModel(nn.Module):
         return hidden.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, positions.shape)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts, N+1 without."""
+        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts,
+        N+1 without.
+        """
         return self.encode(self.insert_prompts(tokens, domains))
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Last hidden states (B, T, D) for what the network sees (B, T); the mask (B, T) is False at padding."""
+        """Last hidden states (B, T, D) for what the network sees (B, T); the mask (B, T) is False
+        at padding.
+        """
         hidden, layers, finish = self.architecture.unroll(self.network, tokens, mask)
         for layer in layers:
             hidden = layer(hidden)
         return finish(hidden)
 
     def insert_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """The network's ids (B, T) of tokens (B, 1+N): with prompts that of its domain stands after each `<s>`."""
+        """The network's ids (B, T) of tokens (B, 1+N): with prompts that of its domain stands after
+        each `<s>`.
+        """
         if not self.prompts:
             return tokens
         newest = len(self.vocabulary.domains) - 1
@@ -145,17 +167,19 @@ class LanguageModel(nn.Module):
         logits = decoder(self.architecture.transform(self.network, hidden))
         if logits.shape[-1] != self.vocabulary.text:
             raise ValueError(
-                f"the network puts out {logits.shape[-1]} logits for a text vocabulary of {self.vocabulary.text}: "
+                f"the network puts out {logits.shape[-1]} logits for a text vocabulary of "
+                f"{self.vocabulary.text}: "
                 "give a model another network with `model.set_network(network)`"
             )
         return logits
 
     def add_domains(self, domains: Sequence[str], seed: int) -> None:
-        """Have a prompt row for each of `domains`, which begin with those that the model has met or are fewer.
+        """Have a prompt row for each of `domains`, which begin with those that the model has met or
+        are fewer.
 
-        New rows are drawn as the other embeddings were, by `seed` alone; torch's generator is left as it was. Rows of
-        domains that are not named are dropped. Nothing else of the model depends on how many rows there are: no
-        softmax contains them.
+        New rows are drawn as the other embeddings were, by `seed` alone; torch's generator is left
+        as it was. Rows of domains that are not named are dropped. Nothing else of the model depends
+        on how many rows there are: no softmax contains them.
         """
         before = self.vocabulary
         if before.domains == tuple(domains):
@@ -173,21 +197,28 @@ class LanguageModel(nn.Module):
     def part_names(self) -> dict[str, str]:
         """The name of each parameter that all architectures share, by its name in the model.
 
-        A parameter of the i-th transformer layer is `layers.i.` and what its architecture calls it there, one of an
-        embedding table `embeddings.j.` likewise, where the tables are of tokens, positions and types, as far as there
-        are such. All others keep their names.
+        A parameter of the i-th transformer layer is `layers.i.` and what its architecture calls it
+        there, one of an embedding table `embeddings.j.` likewise, where the tables are of tokens,
+        positions and types, as far as there are such. All others keep their names.
         """
-        places = {f"layers.{i}": layer for i, layer in enumerate(self.architecture.layers(self.network))}
+        places = {
+            f"layers.{i}": layer for i, layer in enumerate(self.architecture.layers(self.network))
+        }
         tables = self.architecture.find_places(self.network).tables
         places |= {f"embeddings.{j}": table.module for j, table in enumerate(tables)}
-        known = {id(p): f"{place}.{name}" for place, part in places.items() for name, p in part.named_parameters()}
+        known = {
+            id(p): f"{place}.{name}"
+            for place, part in places.items()
+            for name, p in part.named_parameters()
+        }
         return {name: known.get(id(parameter), name) for name, parameter in self.named_parameters()}
 
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
-        """Write a Hugging Face folder (config, safetensors, tokenizer), replacing `folder` only once all is written.
+        """Write a Hugging Face folder (config, safetensors, tokenizer), replacing `folder` only
+        once all is written.
 
-        `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises ValueError when it is
-        not the model's tokenizer.
+        `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises
+        ValueError when it is not the model's tokenizer.
         """
         with replace_folder(Path(folder)) as beside:
             self._write(beside, tokenizer)
@@ -195,7 +226,9 @@ class LanguageModel(nn.Module):
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         with_domains = add_prompts(tokenizer, self.vocabulary)
-        saved = wrap_tokenizer(with_domains, self.vocabulary.special, self.sequence_length, self.masked)
+        saved = wrap_tokenizer(
+            with_domains, self.vocabulary.special, self.sequence_length, self.masked
+        )
         config = self.network.config
         config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
         config.text_vocabulary = self.vocabulary.text
@@ -212,7 +245,9 @@ def add_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
     """
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     if vocabulary.special != Special():  # a published model may have rows without a token
-        tokenizer.add_special_tokens([f"{UNUSED}{i}>" for i in range(tokenizer.get_vocab_size(), vocabulary.text)])
+        tokenizer.add_special_tokens(
+            [f"{UNUSED}{i}>" for i in range(tokenizer.get_vocab_size(), vocabulary.text)]
+        )
     tokenizer.add_special_tokens(list(vocabulary.prompt_tokens))
     _check_prompts(tokenizer, vocabulary)
     return tokenizer
@@ -222,7 +257,8 @@ def _check_prompts(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     ids = [tokenizer.token_to_id(token) for token in vocabulary.prompt_tokens]
     if ids != list(range(vocabulary.text, vocabulary.size)):
         raise ValueError(
-            f"the tokenizer does not fit a model with {vocabulary.text} text ids: the prompts would be {ids}"
+            f"the tokenizer does not fit a model with {vocabulary.text} text ids: the prompts "
+            f"would be {ids}"
         )
 
 
@@ -231,41 +267,52 @@ def wrap_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """The tokenizer that `AutoTokenizer` reads back.
 
-    A text becomes `<s>`, the prompt if there is one, and its tokens; a masked model reads whole documents, so there
-    `</s>` follows. Between two texts stands `</s>`.
+    A text becomes `<s>`, the prompt if there is one, and its tokens; a masked model reads whole
+    documents, so there `</s>` follows. Between two texts stands `</s>`.
 
     Args:
         columns: the longest row that the model has positions for.
         prompt: the id of a domain prompt that begins each text.
     """
     names = {name: tokenizer.id_to_token(i) for name, i in vars(special).items() if i >= 0}
-    ids = {"begin": special.bos, "end": special.eos} | ({} if prompt is None else {"prompt": prompt})
+    ids = {"begin": special.bos, "end": special.eos} | (
+        {} if prompt is None else {"prompt": prompt}
+    )
     begin = [name for name in ("begin", "prompt") if name in ids]
     end = ["end"] if masked else []
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.post_processor = TemplateProcessing(
         single=[*begin, "$A", *end],
         pair=[*begin, "$A", "end", "$B", *end],
-        special_tokens=[{"id": name, "ids": [i], "tokens": [tokenizer.id_to_token(i)]} for name, i in ids.items()],
+        special_tokens=[
+            {"id": name, "ids": [i], "tokens": [tokenizer.id_to_token(i)]}
+            for name, i in ids.items()
+        ],
     )
     tokens = {f"{name}_token": token for name, token in names.items()}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=columns, **tokens)
 
 
 def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
-    """The tokenizer in the folder of a model of this vocabulary. Raises ConfigError if it is missing or damaged."""
+    """The tokenizer in the folder of a model of this vocabulary. Raises ConfigError if it is
+    missing or damaged.
+    """
     path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_file(str(path))
         set_plain_encoding(tokenizer)
         _check_prompts(tokenizer, vocabulary)
     except Exception as error:  # the library raises nothing narrower
-        raise ConfigError(f"{path} is missing or damaged ({str(error)[:100]}): restore it from a copy") from None
+        raise ConfigError(
+            f"{path} is missing or damaged ({str(error)[:100]}): restore it from a copy"
+        ) from None
     return tokenizer
 
 
 def _compute_text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
-    """The prompts' rows are left out of the product: cutting their logits off afterwards would copy all the others."""
+    """The prompts' rows are left out of the product: cutting their logits off afterwards would copy
+    all the others.
+    """
     return F.linear(hidden, *_select_text_rows(decoder, text))
 
 
@@ -286,15 +333,18 @@ def build(
     scaled: bool = False,
     document_mask: bool = False,
 ) -> LanguageModel:
-    """A freshly initialised model; its weights are a function of torch's seed, which the caller sets.
+    """A freshly initialised model; its weights are a function of torch's seed, which the caller
+    sets.
 
-    `sequence_length` counts `<s>`, the prompt's column and the N text tokens of a row; `scaled`: see
-    `Architecture.build`; `document_mask`: see `LanguageModel.separate_documents`. Raises ConfigError for an unknown
-    architecture and a hidden size that no heads fill.
+    `sequence_length` counts `<s>`, the prompt's column and the N text tokens of a row; `scaled`:
+    see `Architecture.build`; `document_mask`: see `LanguageModel.separate_documents`. Raises
+    ConfigError for an unknown architecture and a hidden size that no heads fill.
     """
     record = architectures.load(architecture)
     if hidden_size % head_size:
-        raise ConfigError(f"hidden size {hidden_size} must be a multiple of the head size {head_size}")
+        raise ConfigError(
+            f"hidden size {hidden_size} must be a multiple of the head size {head_size}"
+        )
     heads = hidden_size // head_size
     shape = Shape(vocabulary.size, sequence_length, layers, hidden_size, heads, dropout, scaled)
     model = LanguageModel(record.build(shape), vocabulary, prompts)
@@ -309,14 +359,19 @@ def load(folder: Path | str) -> LanguageModel:
     Raises ConfigError when `folder` holds no such model.
     """
     network = load_network(folder)
-    return LanguageModel(network, read_vocabulary(network.config, folder), network.config.prompts).eval()
+    return LanguageModel(
+        network, read_vocabulary(network.config, folder), network.config.prompts
+    ).eval()
 
 
 def read_vocabulary(config: Any, folder: Path | str) -> Vocabulary:
-    """The vocabulary of the model in a folder. Raises ConfigError where its configuration is none of ours."""
+    """The vocabulary of the model in a folder. Raises ConfigError where its configuration is none
+    of ours.
+    """
     if not hasattr(config, "text_vocabulary"):
         raise ConfigError(
-            f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, domains and prompts: "
+            f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, "
+            "domains and prompts: "
             "name one that this benchmark has written, or begin with this one (model.start)"
         )
     special = Special(*getattr(config, "special_tokens", ()))
@@ -345,23 +400,30 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-        if missing := report["missing_keys"]:  # what a published file has beyond them is not used here
+        if missing := report[
+            "missing_keys"
+        ]:  # what a published file has beyond them is not used here
             raise ValueError(f"{len(missing)} tensors are missing, e.g. {min(missing)}")
     return network
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
-    """The content of a model's config.json. Raises ConfigError where none can be read, or no weights lie beside it."""
+    """The content of a model's config.json. Raises ConfigError where none can be read, or no
+    weights lie beside it.
+    """
     path = folder / "config.json"
     if not path.is_file():
         inside = folder / "model"  # as in the folder of a stage
         named = inside if (inside / "config.json").is_file() else "a folder that has one"
-        raise ConfigError(f"{folder} is no Hugging Face model folder: it has no config.json; name {named}")
+        raise ConfigError(
+            f"{folder} is no Hugging Face model folder: it has no config.json; name {named}"
+        )
     with name_damage_in_errors(folder):
         content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
-            f"{folder} has no weights in *.safetensors: files that can hold code (pytorch_model.bin) are not opened; "
+            f"{folder} has no weights in *.safetensors: files that can hold code "
+            "(pytorch_model.bin) are not opened; "
             "save the model again with a transformers of today"
         )
     return content
@@ -369,7 +431,9 @@ def read_configuration(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def name_damage_in_errors(folder: Path) -> Iterator[None]:
-    """Turn whatever the libraries raise over a model's damaged files into a ConfigError that names the folder."""
+    """Turn whatever the libraries raise over a model's damaged files into a ConfigError that names
+    the folder.
+    """
     try:
         yield
     except (UserError, MemoryError, PermissionError):  # of another user: a copy would be no cure
@@ -377,27 +441,36 @@ def name_damage_in_errors(folder: Path) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
-            f"{folder}: the model in it is damaged or incomplete ({reason[:200]}): restore the folder from a copy; a "
+            f"{folder}: the model in it is damaged or incomplete ({reason[:200]}): restore the "
+            "folder from a copy; a "
             "stage of a run is trained again once its folder is deleted"
         ) from error
 
 
 def find_kind(folder: Path) -> str | None:
-    """The kind of the model in a folder, as its file in `models/kinds/` is called; None for a network alone."""
+    """The kind of the model in a folder, as its file in `models/kinds/` is called; None for a
+    network alone.
+    """
     return next((name for name, file in KIND_FILES.items() if (folder / file).is_file()), None)
 
 
 def check_files(folder: Path) -> None:
-    """Hold a model's files against the checksums that `LanguageModel.save` wrote beside them. Raises DamagedFile."""
+    """Hold a model's files against the checksums that `LanguageModel.save` wrote beside them.
+    Raises DamagedFile.
+    """
     check_checksums(
-        folder, "restore the folder from a copy; a run's stage is trained again if its folder in `stages` is removed"
+        folder,
+        "restore the folder from a copy; a run's stage is trained again if its folder in `stages` "
+        "is removed",
     )
 
 
 def hash_weights(model: nn.Module) -> str:
-    """The sha256 of the names, types, shapes and values of all parameters and buffers that are saved, by name.
+    """The sha256 of the names, types, shapes and values of all parameters and buffers that are
+    saved, by name.
 
-    Of a plain model its network's: modules that a method sets beside it are of the stage in which they train.
+    Of a plain model its network's: modules that a method sets beside it are of the stage in which
+    they train.
     """
     total = hashlib.sha256()
     tensors = model.state_dict()

@@ -18,7 +18,9 @@ from benchmark.errors import UserError
 
 
 class ConfigError(UserError):
-    """Something a user wrote in a suite or on the command line cannot be right. The message says what and the cure."""
+    """Something a user wrote in a suite or on the command line cannot be right. The message says
+    what and the cure.
+    """
 
 
 class Settings(BaseModel):
@@ -31,13 +33,17 @@ Kind = TypeVar("Kind")
 
 
 def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
-    """Settings, or a method, made of what a user wrote. Types are strict: a number is no text, a switch no number.
+    """Settings, or a method, made of what a user wrote. Types are strict: a number is no text, a
+    switch no number.
 
-    Raises ConfigError, which says of each problem where it is, what it is, and which choices there are.
+    Raises ConfigError, which says of each problem where it is, what it is, and which choices there
+    are.
     """
     try:
         # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
-        checked: Kind = _make_adapter(kind).validate_json(json.dumps(content, default=str), strict=True)  # type: ignore[arg-type]
+        checked: Kind = _make_adapter(kind).validate_json(
+            json.dumps(content, default=str), strict=True
+        )  # type: ignore[arg-type]
         return checked
     except ValidationError as error:
         raise ConfigError(_describe_problems(error, place, kind)) from None
@@ -70,11 +76,15 @@ def _describe_problems(error: ValidationError, place: str, model: type) -> str:
             if where in problems:  # another type that it could have had
                 what = what.removeprefix("Input should be ")
             problems.setdefault(where, []).append(what)
-            got[where] = "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r:.80})"
+            got[where] = (
+                "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r:.80})"
+            )
     parts = [
         f"{where}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
         for where, what in problems.items()
-        if not any(inside.startswith(f"{where}.") for inside in problems)  # then the error is inside it
+        if not any(
+            inside.startswith(f"{where}.") for inside in problems
+        )  # then the error is inside it
     ]
     return f"{place}: " + "; and ".join(parts)
 
@@ -93,7 +103,11 @@ def _list_fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
         if part not in fields:
             continue
         annotation = fields[part].annotation
-        inner = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and issubclass(a, BaseModel)]
+        inner = [
+            a
+            for a in getattr(annotation, "__args__", ())
+            if isinstance(a, type) and issubclass(a, BaseModel)
+        ]
         model = inner[0] if inner else annotation
     if dataclasses.is_dataclass(model):  # a method
         return sorted(field.name for field in dataclasses.fields(model) if field.init)

@@ -1,4 +1,6 @@
-"""The command line: which commands there are and what they take; run_all.py says what they do. No torch here."""
+"""The command line: which commands there are and what they take; run_all.py says what they do. No
+torch here.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ LISTS = ("methods", "suites", "tables", "architectures")  # what `list` lists
 
 
 def require_at_least(least: int) -> Callable[[str], int]:
-    """A function that reads a whole number from `least` on, and says as argparse wants it that it got none."""
+    """A function that reads a whole number from `least` on, and says as argparse wants it that it
+    got none.
+    """
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from {least} on: give one")
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r} is no whole number from {least} on: give one"
+            )
         return int(text)
 
     return read
@@ -32,7 +38,9 @@ def read_processes(text: str) -> int | str:
 
 
 def read_path(text: str) -> Path:
-    """The path that an option gives. `~` is the home folder: after `--runs=` the shell leaves it as it is."""
+    """The path that an option gives. `~` is the home folder: after `--runs=` the shell leaves it as
+    it is.
+    """
     return Path(text).expanduser()
 
 
@@ -78,9 +86,22 @@ Settings = dict[str, Any]  # of an argument, as argparse takes them
 SEVERAL: Settings = {"action": JoinWords, "nargs": "+", "default": ()}
 OPTIONS: dict[str, Settings] = {
     "suite": {"nargs": "?", "default": "demo", "help": A_SUITE},
-    "suites": {"nargs": "*", "default": ["demo"], "help": f"{A_SUITE}; several make tables with a block each"},
-    "--runs": {"type": read_path, "default": Path("runs"), "help": "checkpoints and records (default: runs)"},
-    "--set": {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override: budget.amount=60"},
+    "suites": {
+        "nargs": "*",
+        "default": ["demo"],
+        "help": f"{A_SUITE}; several make tables with a block each",
+    },
+    "--runs": {
+        "type": read_path,
+        "default": Path("runs"),
+        "help": "checkpoints and records (default: runs)",
+    },
+    "--set": {
+        "action": "append",
+        "default": [],
+        "metavar": "KEY=VALUE",
+        "help": "override: budget.amount=60",
+    },
     "--methods": {
         **SEVERAL,
         "type": split_names,
@@ -93,32 +114,86 @@ OPTIONS: dict[str, Settings] = {
         "metavar": "N",
         "help": "these instead of the suite's: 0,1 or 0-4",
     },
-    "--out": {"type": read_path, "default": Path("report"), "help": "tables and figures (default: report)"},
+    "--out": {
+        "type": read_path,
+        "default": Path("report"),
+        "help": "tables and figures (default: report)",
+    },
     "--dry-run": {"action": "store_true", "help": "say which runs, how long, how far; run nothing"},
-    "--executor": {"default": "local", "metavar": "NAME", "help": "where: local (the default) or slurm"},
+    "--executor": {
+        "default": "local",
+        "metavar": "NAME",
+        "help": "where: local (the default) or slurm",
+    },
     "--parallel": {"type": require_at_least(1), "metavar": "N", "help": PARALLEL},
-    "--processes": {"type": read_processes, "metavar": "N|all", "help": "train each run with N, or one a GPU here"},
+    "--processes": {
+        "type": read_processes,
+        "metavar": "N|all",
+        "help": "train each run with N, or one a GPU here",
+    },
     "--retry-failed": {"action": "store_true", "help": "also runs that ended with an error"},
-    "--verbose": {"action": "store_true", "help": "with --dry-run on a cluster: also name each unit of work"},
+    "--verbose": {
+        "action": "store_true",
+        "help": "with --dry-run on a cluster: also name each unit of work",
+    },
     "--watch": {"action": "store_true", "help": "again and again, until no job is left"},
-    "--view": {"choices": ("ours", "both"), "default": "ours", "help": "our numbers, or the paper's beside them"},
+    "--view": {
+        "choices": ("ours", "both"),
+        "default": "ours",
+        "help": "our numbers, or the paper's beside them",
+    },
     "method": {"help": "the name of a file in methods/"},
     "name": {"help": "of the file, NAME.toml, perhaps with a folder before it"},
-    "--text FOLDER": {"type": read_path, "nargs": "+", "required": True, "help": "one a domain, or one that has these"},
+    "--text FOLDER": {
+        "type": read_path,
+        "nargs": "+",
+        "required": True,
+        "help": "one a domain, or one that has these",
+    },
     "kind": {"choices": LISTS, "type": make_plural},
-    "--configurations": {"type": require_at_least(1), "default": 5, "metavar": "N", "help": "of each row (default: 5)"},
+    "--configurations": {
+        "type": require_at_least(1),
+        "default": 5,
+        "metavar": "N",
+        "help": "of each row (default: 5)",
+    },
     "--reference": {"type": read_path, "metavar": "FILE", "help": TABLE},
-    "--pairs": {"type": require_at_least(1), "default": 7, "help": "steps to time in turns with Naive's (default: 7)"},
-    "--out tracked": {"type": read_path, "default": Path("tracked"), "help": "its event files (default: tracked)"},
+    "--pairs": {
+        "type": require_at_least(1),
+        "default": 7,
+        "help": "steps to time in turns with Naive's (default: 7)",
+    },
+    "--out tracked": {
+        "type": read_path,
+        "default": Path("tracked"),
+        "help": "its event files (default: tracked)",
+    },
     "a": {"metavar": "A", "help": "a folder of --runs, or a study's"},
     "b": {"metavar": "B", "help": "another"},
-    "--study": {"type": read_path, "required": True, "metavar": "FOLDER", "help": "with its suites, e.g. results/NAME"},
+    "--study": {
+        "type": read_path,
+        "required": True,
+        "metavar": "FOLDER",
+        "help": "with its suites, e.g. results/NAME",
+    },
     "study": {"type": read_path, "metavar": "FOLDER", "help": "e.g. results/NAME"},
-    "--stage": {"metavar": "KEY", "help": "also train it again below a --runs without it; compare weights"},
-    "checkpoint": {"type": read_path, "help": "runs/stages/KEY/model, or another model's Hugging Face folder"},
-    "--text FILE": {"type": read_path, "required": True, "help": "JSON Lines or text, .gz and .zst too"},
+    "--stage": {
+        "metavar": "KEY",
+        "help": "also train it again below a --runs without it; compare weights",
+    },
+    "checkpoint": {
+        "type": read_path,
+        "help": "runs/stages/KEY/model, or another model's Hugging Face folder",
+    },
+    "--text FILE": {
+        "type": read_path,
+        "required": True,
+        "help": "JSON Lines or text, .gz and .zst too",
+    },
     "--domain": {"help": "whose prompt or column to use (default: the last)"},
-    "stage": {"help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; or a suite, with --row"},
+    "stage": {
+        "help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; or a suite, with --row"
+    },
     "--row": {"metavar": "NAME", "help": "the model with which this row of the suite ended"},
     "out": {"type": read_path, "metavar": "DIR", "help": "the new folder"},
     "--prompt": {"metavar": "DOMAIN", "help": PROMPT},
@@ -126,19 +201,36 @@ OPTIONS: dict[str, Settings] = {
     "--width": {"type": require_at_least(1), "required": True, "help": "the new hidden size"},
     "--out NEW": {"type": read_path, "required": True},
     "--mode": {"choices": ("exact", "fpi"), "default": "exact", "help": FPI},
-    "--text": {"type": read_path, "help": "measure the perplexity on this text, and fit to it what cannot be exact"},
+    "--text": {
+        "type": read_path,
+        "help": "measure the perplexity on this text, and fit to it what cannot be exact",
+    },
     "--seed": {"type": require_at_least(0), "default": 0},
 }
 CHOSEN = ("--set", "--methods", "--seeds")
 OF_SUITE = ("suite", "--runs", *CHOSEN)
-RUN = (*OF_SUITE, "--out", "--dry-run", "--verbose", "--executor", "--parallel", "--processes", "--retry-failed")
+RUN = (
+    *OF_SUITE,
+    "--out",
+    "--dry-run",
+    "--verbose",
+    "--executor",
+    "--parallel",
+    "--processes",
+    "--retry-failed",
+)
 GROW = ("checkpoint", "--layers", "--width", "--out NEW", "--mode", "--text", "--seed")
 EXPORT = ("stage", "out", "--row", "--runs", *CHOSEN, "--prompt")
-COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by purpose and example: help, and what it takes
+COMMANDS: dict[
+    str, dict[str, tuple[str, Sequence[str]]]
+] = {  # by purpose and example: help, and what it takes
     "every day:": {
         "run demo --dry-run": ("train missing runs, then report", RUN),
         "status demo --watch": ("show how far each run is", (*OF_SUITE, "--watch")),
-        "report demo": ("render tables and figures from the records", ("suites", *OF_SUITE[1:], "--out", "--view")),
+        "report demo": (
+            "render tables and figures from the records",
+            ("suites", *OF_SUITE[1:], "--out", "--view"),
+        ),
         "check er": ("try whether a method keeps the promises of the interface", ["method"]),
         "new-suite mine --text FOLDER": (
             "write a suite that fits your text and this machine",
@@ -149,20 +241,38 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by purpose and 
         "list methods": (f"name the {', '.join(LISTS)}", ["kind"]),
         "doctor bert_base": ("try whether this machine and its cluster are fit for it", OF_SUITE),
         "prepare bert_base": ("tokenise a suite's domains, and read its tasks", OF_SUITE),
-        "tune demo": ("write a suite that tries options; then one with the best", (*OF_SUITE, "--configurations")),
-        "speed demo": ("measure a step beside Naive's, and its FLOPs", (*OF_SUITE, "--reference", "--pairs")),
+        "tune demo": (
+            "write a suite that tries options; then one with the best",
+            (*OF_SUITE, "--configurations"),
+        ),
+        "speed demo": (
+            "measure a step beside Naive's, and its FLOPs",
+            (*OF_SUITE, "--reference", "--pairs"),
+        ),
         "cancel bert_base": ("end the jobs of a suite; trained stages stay", OF_SUITE),
     },
     "records and studies:": {
         "track demo": ("write the records of runs for TensorBoard", (*OF_SUITE, "--out tracked")),
         "compare runs OTHER": ("set two folders of records side by side", (*CHOSEN, "a", "b")),
-        "collect demo --study results/NAME": ("add finished runs to a study, and render it", (*OF_SUITE, "--study")),
-        "verify results/NAME": ("check a study's report; with --stage weights, too", ("--runs", "study", "--stage")),
+        "collect demo --study results/NAME": (
+            "add finished runs to a study, and render it",
+            (*OF_SUITE, "--study"),
+        ),
+        "verify results/NAME": (
+            "check a study's report; with --stage weights, too",
+            ("--runs", "study", "--stage"),
+        ),
     },
     "models:": {
-        "evaluate FOLDER --text FILE": ("measure a model on your text", ("checkpoint", "--text FILE", "--domain")),
+        "evaluate FOLDER --text FILE": (
+            "measure a model on your text",
+            ("checkpoint", "--text FILE", "--domain"),
+        ),
         "export demo NEW --row elle": ("write a plain Hugging Face folder", EXPORT),
-        "grow OLD --layers 6 --width 384 --out NEW": ("make a larger model that computes the same", GROW),
+        "grow OLD --layers 6 --width 384 --out NEW": (
+            "make a larger model that computes the same",
+            GROW,
+        ),
     },
 }
 
@@ -170,7 +280,8 @@ COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by purpose and 
 def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
     """The options of a command, the first of the arguments; `description` is that of the project.
 
-    Raises SystemExit where no command is to be called: what was asked, or what is wrong, is printed.
+    Raises SystemExit where no command is to be called: what was asked, or what is wrong, is
+    printed.
     """
     name, *given = arguments
     if name == "--version":
@@ -179,9 +290,17 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
     if name in ("-h", "--help"):
         print(f"usage: run_all.py COMMAND ...\n\n{description.strip()}")
         for purpose, commands in COMMANDS.items():
-            print(f"\n{purpose}", *(f"  {example:42}{help}" for example, (help, _) in commands.items()), sep="\n")
+            print(
+                f"\n{purpose}",
+                *(f"  {example:42}{help}" for example, (help, _) in commands.items()),
+                sep="\n",
+            )
         raise SystemExit(0)
-    by_name = {example.split()[0]: (example, *does) for each in COMMANDS.values() for example, does in each.items()}
+    by_name = {
+        example.split()[0]: (example, *does)
+        for each in COMMANDS.values()
+        for example, does in each.items()
+    }
     if name not in by_name:
         print(f"error: {describe_unknown_command(name, list(by_name))}", file=sys.stderr)
         raise SystemExit(2)
@@ -194,16 +313,29 @@ def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
 
 
 def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
-    """The error message for a word that is no command. It says what may be meant; nothing is run by a slip."""
+    """The error message for a word that is no command. It says what may be meant; nothing is run by
+    a slip.
+    """
     near = difflib.get_close_matches(word, commands, n=1)
-    meant = f"run {word}" if word in list_suite_names() or word.endswith(".toml") else near[0] if near else ""
+    meant = (
+        f"run {word}"
+        if word in list_suite_names() or word.endswith(".toml")
+        else near[0]
+        if near
+        else ""
+    )
     hint = f"did you mean {meant}?" if meant else "`python run_all.py --help` shows all"
     return f"no command {word[:80]!r}: {hint}"
 
 
 def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
     """The arguments with which another command is about the same runs of a suite."""
-    lists = [(f"--{name}", ",".join(map(str, getattr(options, name)))) for name in ("methods", "seeds")]
+    lists = [
+        (f"--{name}", ",".join(map(str, getattr(options, name)))) for name in ("methods", "seeds")
+    ]
     given = [("--runs", str(options.runs)), *lists]
     given += [("--set", assignment) for assignment in options.set]
-    return [suite, *(word for option, value in given if value and value != "runs" for word in (option, value))]
+    return [
+        suite,
+        *(word for option, value in given if value and value != "runs" for word in (option, value)),
+    ]

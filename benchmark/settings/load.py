@@ -1,7 +1,7 @@
 """Suite files: reading TOML, what `--set` and rows override, and the runs that a suite asks for.
 
-A suite is a file in `benchmark/suites/`, or anywhere: give its path. benchmark/settings/suite.py says what may stand
-in it.
+A suite is a file in `benchmark/suites/`, or anywhere: give its path. benchmark/settings/suite.py
+says what may stand in it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,39 @@ SITE = ROOT / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 # what each run takes from its suite
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
-    *("domains.train", "domains.valid", "probes.train", "probes.valid", "tasks.train", "tasks.dev", "tasks.test"),
-    *("domains.sources.train", "domains.sources.valid", "probes.sources.train", "probes.sources.valid"),
+    *(
+        "domains.train",
+        "domains.valid",
+        "probes.train",
+        "probes.valid",
+        "tasks.train",
+        "tasks.dev",
+        "tasks.test",
+    ),
+    *(
+        "domains.sources.train",
+        "domains.sources.valid",
+        "probes.sources.train",
+        "probes.sources.valid",
+    ),
     *("tokenizer.folder", "budget.reference", "model.start", "evaluate.folder"),
 }
 LISTS = ("domains", "probes", "tasks", "rows")  # whose entries have names
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
-BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")  # what would tear a line, or no file can hold
+BREAKS = re.compile(
+    "[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]"
+)  # what would tear a line, or no file can hold
 
 
-def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Sequence[str] = ()) -> Suite:
-    """Read a suite, and apply the overrides of `--set`. `called`: the words of a command line that stand for it.
+def load_suite(
+    name: str, overrides: Mapping[str, Any] | None = None, called: Sequence[str] = ()
+) -> Suite:
+    """Read a suite, and apply the overrides of `--set`. `called`: the words of a command line that
+    stand for it.
 
-    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending. A suite may say
-    `extends = "other"` and give only what differs. `${NAME}` in any string is taken from the environment. Paths are
-    relative to the file in which they stand. Raises ConfigError.
+    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending. A
+    suite may say `extends = "other"` and give only what differs. `${NAME}` in any string is taken
+    from the environment. Paths are relative to the file in which they stand. Raises ConfigError.
     """
     place = f"suite {name!r}"
     content, built_in = _read(name)
@@ -62,19 +80,24 @@ def load_suite(name: str, overrides: Mapping[str, Any] | None = None, called: Se
 def load_study(study: Path) -> list[Suite]:
     """The suites in a study's folder. Raises ConfigError where there are none.
 
-    Messages call them by their place in the project: who reads a committed report can paste its commands.
+    Messages call them by their place in the project: who reads a committed report can paste its
+    commands.
     """
     files = sorted(study.glob("*.toml"))
     if not files:
-        raise ConfigError(f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md")
+        raise ConfigError(
+            f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md"
+        )
     place = Path("results", study.resolve().name)
     return [load_suite(str(file), called=[(place / file.name).as_posix()]) for file in files]
 
 
 def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
-    """One RunConfig for each row and seed. Row names are resolved already (see `methods.list_rows`).
+    """One RunConfig for each row and seed. Row names are resolved already (see
+    `methods.list_rows`).
 
-    Raises ConfigError for a row's override that breaks the suite's rules, or is of a key that no run has.
+    Raises ConfigError for a row's override that breaks the suite's rules, or is of a key that no
+    run has.
     """
     may_set = (*SHARED, "slurm")
     shared = suite.model_dump_json(include={*may_set})
@@ -83,9 +106,12 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
         content = json.loads(shared)
         for key, value in row.set.items():
             section, _, inner = key.partition(".")
-            if section not in may_set or (section == "slurm" and inner.partition(".")[0] in ("", *OF_ALL_ROWS)):
+            if section not in may_set or (
+                section == "slurm" and inner.partition(".")[0] in ("", *OF_ALL_ROWS)
+            ):
                 raise ConfigError(
-                    f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set {', '.join(SHARED)} "
+                    f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set "
+                    f"{', '.join(SHARED)} "
                     f"and slurm (of that no {', '.join(OF_ALL_ROWS)})"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
@@ -114,7 +140,9 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
 
 
 class LadderRule(Settings):
-    """A ladder by rule: it begins with a size, and is larger by so much after every so many domains."""
+    """A ladder by rule: it begins with a size, and is larger by so much after every so many
+    domains.
+    """
 
     first: Size = Field(description="the size that it begins with")
     every: int = Field(gt=0, description="so many domains have one size")
@@ -123,14 +151,22 @@ class LadderRule(Settings):
 
 
 def list_rungs(content: dict[str, Any], place: str) -> dict[str, Any]:
-    """A suite's content with its ladder as a list, one size a domain. Raises ConfigError for a rule that is none."""
+    """A suite's content with its ladder as a list, one size a domain. Raises ConfigError for a rule
+    that is none.
+    """
     model = content.get("model")
     if not isinstance(model, dict) or not isinstance(rule := model.get("ladder"), dict):
         return content
     ladder = validate(LadderRule, rule, f"{place}: model.ladder")
-    first, steps = ladder.first, [domain // ladder.every for domain in range(len(content.get("domains", ())))]
+    first, steps = (
+        ladder.first,
+        [domain // ladder.every for domain in range(len(content.get("domains", ())))],
+    )
     rungs = [
-        {"layers": first.layers + step * ladder.layers, "hidden_size": first.hidden_size + step * ladder.hidden_size}
+        {
+            "layers": first.layers + step * ladder.layers,
+            "hidden_size": first.hidden_size + step * ladder.hidden_size,
+        }
         for step in steps
     ]
     return {**content, "model": {**model, "ladder": rungs[1:] if model.get("start") else rungs}}
@@ -155,7 +191,10 @@ def parse_set(assignment: str) -> tuple[str, Any]:
     """`key.path=value` of the command line; the value is TOML where it parses, else a string."""
     key, equals, value = assignment.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {assignment[:80]!r}: write key.path=value, e.g. --set training.learning_rate=1e-3")
+        raise ConfigError(
+            f"--set {assignment[:80]!r}: write key.path=value, e.g. --set "
+            "training.learning_rate=1e-3"
+        )
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
@@ -167,12 +206,17 @@ def parse_set(assignment: str) -> tuple[str, Any]:
 
 def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     """The content of a suite file, merged into what it extends, and the `Suite.built_in` of these."""
-    path = SUITES / f"{name}.toml" if name in list_suite_names() else Path(f"{name.removesuffix('.toml')}.toml")
+    path = (
+        SUITES / f"{name}.toml"
+        if name in list_suite_names()
+        else Path(f"{name.removesuffix('.toml')}.toml")
+    )
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
-            f"no suite {name[:255]!r} ({error.strerror}). There are {', '.join(list_suite_names())}; or give the path "
+            f"no suite {name[:255]!r} ({error.strerror}). There are "
+            f"{', '.join(list_suite_names())}; or give the path "
             "of a file, NAME.toml, which `run_all.py new-suite` writes"
         ) from None
     except (ValueError, RecursionError) as error:
@@ -186,15 +230,21 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     try:
         inherited, more = _read(beside)
     except RecursionError:
-        raise ConfigError(f"{path}: extends = {base!r} leads back to this file: leave one of them out") from None
+        raise ConfigError(
+            f"{path}: extends = {base!r} leads back to this file: leave one of them out"
+        ) from None
     return _merge(inherited, content), built_in + more
 
 
 def _read_site() -> dict[str, Any]:
-    """The site file: a `[slurm]` section; nothing else may be in it, for it must not change results."""
+    """The site file: a `[slurm]` section; nothing else may be in it, for it must not change
+    results.
+    """
     content, _ = _read(str(SITE))
     if others := ", ".join(content.keys() - {"slurm"}):
-        raise ConfigError(f"{SITE}: only a [slurm] section may be here, not {others}: put it into a suite")
+        raise ConfigError(
+            f"{SITE}: only a [slurm] section may be here, not {others}: put it into a suite"
+        )
     return content
 
 
@@ -208,51 +258,73 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
-    """Set the value at a dotted path; an entry of a list is reached by its name, as in `tasks.chemprot.max_epochs`."""
+    """Set the value at a dotted path; an entry of a list is reached by its name, as in
+    `tasks.chemprot.max_epochs`.
+    """
     *parents, last = path.split(".")
     inside: Any = content
     for part in parents:
         if isinstance(inside, list):
-            names = [item.get("name") or item.get("method") for item in inside if isinstance(item, dict)]
+            names = [
+                item.get("name") or item.get("method") for item in inside if isinstance(item, dict)
+            ]
             if part not in names:
                 known = ", ".join(filter(None, names)) or "no entries with names"
-                raise ConfigError(f"{place}: {path!r}: nothing there is called {part!r}; there are {known}")
+                raise ConfigError(
+                    f"{place}: {path!r}: nothing there is called {part!r}; there are {known}"
+                )
             inside = inside[names.index(part)]
         elif inside is content and part in LISTS and part not in content:
             raise ConfigError(f"{place}: {path!r}: the suite has no {part}; write them in its file")
         else:
             inside = inside.setdefault(part, {})
         if not isinstance(inside, (dict, list)):
-            raise ConfigError(f"{place}: {path!r} leads through {part!r}, which is not a table; correct the key")
+            raise ConfigError(
+                f"{place}: {path!r} leads through {part!r}, which is not a table; correct the key"
+            )
     if not isinstance(inside, dict):
-        raise ConfigError(f"{place}: {path!r} sets a whole entry of a list; name a key of it, as in {path}.KEY")
+        raise ConfigError(
+            f"{place}: {path!r} sets a whole entry of a list; name a key of it, as in {path}.KEY"
+        )
     inside[last] = value
 
 
 def _locate(value: Any, file: Path, key: str = "") -> Any:
     """The content of a suite file with its paths relative to the current folder.
 
-    A path that begins with `${NAME}` stays as the environment has it, and one of `--set` as the shell takes it.
+    A path that begins with `${NAME}` stays as the environment has it, and one of `--set` as the
+    shell takes it.
     """
     if isinstance(value, dict):
         inside = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
-        return {name: _locate(inner, file, f"{inside}{name}".strip(".")) for name, inner in value.items()}
+        return {
+            name: _locate(inner, file, f"{inside}{name}".strip("."))
+            for name, inner in value.items()
+        }
     if isinstance(value, list):
         return [_locate(inner, file, key) for inner in value]
     if key not in PATHS or not isinstance(value, str) or value.startswith(AS_THEY_ARE):
         return value
     path = os.path.normpath(file.parent / value)
-    if key == "budget.reference" and file.parent == SUITES:  # records say the same wherever the project lies
+    if (
+        key == "budget.reference" and file.parent == SUITES
+    ):  # records say the same wherever the project lies
         return os.path.relpath(path, ROOT)
-    if key == "model.start" and not os.path.isdir(path):  # on the Hub, or missing: then nobody is to be asked for it
+    if key == "model.start" and not os.path.isdir(
+        path
+    ):  # on the Hub, or missing: then nobody is to be asked for it
         return os.path.join(os.curdir, path) if value.startswith(".") else value
     return path
 
 
 def _expand(value: Any, place: str, key: str = "") -> Any:
-    """Values with the environment's. Raises ConfigError for a variable that is not set, and for a torn line."""
+    """Values with the environment's. Raises ConfigError for a variable that is not set, and for a
+    torn line.
+    """
     if isinstance(value, dict):
-        return {name: _expand(inner, place, f"{key}.{name}".strip(".")) for name, inner in value.items()}
+        return {
+            name: _expand(inner, place, f"{key}.{name}".strip(".")) for name, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_expand(inner, place, key) for inner in value]
     if not isinstance(value, str):
@@ -260,10 +332,14 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
 
     def read_variable(match: re.Match[str]) -> str:
         if match[1] not in os.environ:
-            raise ConfigError(f"{place} needs the environment variable {match[1]} (in {value!r}): set it")
+            raise ConfigError(
+                f"{place} needs the environment variable {match[1]} (in {value!r}): set it"
+            )
         return os.environ[match[1]]
 
     text = re.sub(r"\$\{(\w+)\}", read_variable, value)
     if torn := BREAKS.search(text):
-        raise ConfigError(f"{place}: {key}: {text[:40]!r} holds {torn[0]!r}: write one line of text without it")
+        raise ConfigError(
+            f"{place}: {key}: {text[:40]!r} holds {torn[0]!r}: write one line of text without it"
+        )
     return text

@@ -1,4 +1,6 @@
-"""Names of suites, architectures and rows: all that `--help` needs to know of them. No torch and no pydantic here."""
+"""Names of suites, architectures and rows: all that `--help` needs to know of them. No torch and no
+pydantic here.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,17 @@ def list_architecture_names() -> list[str]:
 def check_architecture(name: str) -> str:
     """The name. Raises ValueError with the choices where there is no such architecture."""
     if name not in list_architecture_names():
-        raise ValueError(f"unknown architecture {name!r}; choose from {', '.join(list_architecture_names())}")
+        raise ValueError(
+            f"unknown architecture {name!r}; choose from {', '.join(list_architecture_names())}"
+        )
     return name
 
 
 @cache
 def make_slug(label: str) -> str:
-    """Two labels with the same slug name the same row: case, spaces, hyphens and Unicode's spelling do not count."""
+    """Two labels with the same slug name the same row: case, spaces, hyphens and Unicode's spelling
+    do not count.
+    """
     return re.sub(r"[\s_-]", "", unicodedata.normalize("NFKC", label)).casefold()
 
 
@@ -46,7 +52,11 @@ def find_equal_labels(labels: Iterable[str]) -> list[str]:
     """The labels that are not alone with their slug: a table could not keep them apart."""
     known = list(labels)
     counts = Counter(map(make_slug, known))
-    return sorted({label for label in known if counts[make_slug(label)] > 1}) if len(counts) < len(known) else []
+    return (
+        sorted({label for label in known if counts[make_slug(label)] > 1})
+        if len(counts) < len(known)
+        else []
+    )
 
 
 def make_row_slug(row: str) -> str:
@@ -55,7 +65,9 @@ def make_row_slug(row: str) -> str:
 
 
 def read_first_line(file: Path | None) -> str:
-    """The first words of a file on itself: a module's docstring, a suite's title; empty where there is no file."""
+    """The first words of a file on itself: a module's docstring, a suite's title; empty where there
+    is no file.
+    """
     text = file.read_text(encoding="utf-8") if file else ""
     if file and file.suffix == ".toml":
         title = re.search(r"""^title\s*=\s*["'](.*)["']""", text, re.MULTILINE)

@@ -1,7 +1,8 @@
-"""Kinds of optimizer; a suite names one (`training.optimizer`). All differences between them are here.
+"""Kinds of optimizer; a suite names one (`training.optimizer`). All differences between them are
+here.
 
-Another package offers its own by an entry point, a method's file by `LifelongMethod.optimizer`. No torch here until one
-is made.
+Another package offers its own by an entry point, a method's file by `LifelongMethod.optimizer`. No
+torch here until one is made.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ State = Mapping[str, Any]  # what torch's optimizer remembers of a parameter
 
 @dataclass(frozen=True)
 class Part:
-    """One of torch's optimizers, and which parameters it gets: of those that no part before it has taken."""
+    """One of torch's optimizers, and which parameters it gets: of those that no part before it has
+    taken.
+    """
 
-    make: Callable[[Groups, Training, Options], TorchOptimizer]  # with any learning rate: each step sets it
-    takes: Callable[[str, Parameter], bool] = lambda name, parameter: True  # by `LanguageModel.part_names`
+    make: Callable[
+        [Groups, Training, Options], TorchOptimizer
+    ]  # with any learning rate: each step sets it
+    takes: Callable[[str, Parameter], bool] = lambda name, parameter: (
+        True
+    )  # by `LanguageModel.part_names`
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,17 @@ class Optimizer:
     name: str  # in suites, records and keys
     meaning: str
     parts: tuple[Part, ...]
-    options: Options = field(default_factory=dict)  # with their values, where a suite says nothing else
-    holds_weights: bool = False  # whether a step looks at whole matrices, which `training.shard` spreads
+    options: Options = field(
+        default_factory=dict
+    )  # with their values, where a suite says nothing else
+    holds_weights: bool = (
+        False  # whether a step looks at whole matrices, which `training.shard` spreads
+    )
 
-    # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary, the state that it
-    # goes on with; {}: with none. None: `benchmark.training.optimizer.fit_moments`. A layer that is a copy of another
-    # takes that one's state, in every kind.
+    # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary,
+    # the state that it goes on with; {}: with none. None:
+    # `benchmark.training.optimizer.fit_moments`. A layer that is a copy of another takes that one's
+    # state, in every kind.
     fit: Callable[[State, Parameter, int], dict[str, Tensor | float]] | None = None
 
     @property
@@ -56,10 +68,15 @@ class Optimizer:
         return self.meaning + (f" (options {options})" if options else "")
 
     def replace_options(self, options: Options) -> Optimizer:
-        """This kind with other values. Raises ValueError for an option that it lacks, or of another type."""
+        """This kind with other values. Raises ValueError for an option that it lacks, or of another
+        type.
+        """
         for name, value in options.items():
             if name not in self.options:
-                raise ValueError(f"{self.name} has no option {name!r}; there are {', '.join(self.options) or 'none'}")
+                raise ValueError(
+                    f"{self.name} has no option {name!r}; there are "
+                    f"{', '.join(self.options) or 'none'}"
+                )
             kind = type(self.options[name])
             if type(value) is not kind and (kind, type(value)) != (float, int):
                 raise ValueError(f"{name} of {self.name} is {value!r}, which is no {kind.__name__}")
@@ -71,7 +88,12 @@ def _make_adamw(groups: Groups, training: Training, options: Options) -> TorchOp
     import torch
 
     return torch.optim.AdamW(
-        groups, lr=0.0, betas=training.betas, eps=training.epsilon, weight_decay=training.weight_decay, fused=True
+        groups,
+        lr=0.0,
+        betas=training.betas,
+        eps=training.epsilon,
+        weight_decay=training.weight_decay,
+        fused=True,
     )
 
 
@@ -99,7 +121,8 @@ OPTIMIZERS = {
             "muon",
             "Muon (Jordan et al. 2024) for matrices of layers, else adamw",
             (Part(_make_muon, _is_matrix_of_a_layer), Part(_make_adamw)),
-            # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu et al. 2025)
+            # so that its steps are as large as AdamW's, and the same learning rate fits both (Liu
+            # et al. 2025)
             {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "adjust_lr_fn": "match_rms_adamw"},
             holds_weights=True,
         ),
@@ -115,7 +138,9 @@ OPTIMIZERS = {
 
 @functools.cache
 def find_optimizer(name: str) -> Optimizer:
-    """The kind of this name, one of another package too. Raises ValueError with the choices where there is none."""
+    """The kind of this name, one of another package too. Raises ValueError with the choices where
+    there is none.
+    """
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
     offered = {point.name: point for point in entry_points(group=GROUP)}

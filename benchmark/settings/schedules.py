@@ -1,7 +1,8 @@
 """Schedules of the learning rate. All differences between them are here; whoever needs a rate asks.
 
-A schedule is a value: pieces, one after the other, each of which leads to a share of the peak rate. A suite and a task
-name one of `SCHEDULES`, which begin with their warm-up; a method may also give a `Schedule` of its own to a phase.
+A schedule is a value: pieces, one after the other, each of which leads to a share of the peak rate.
+A suite and a task name one of `SCHEDULES`, which begin with their warm-up; a method may also give a
+`Schedule` of its own to a phase.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ ScheduleName = Literal["linear", "inverse_sqrt", "cosine", "wsd", "constant"]
 PieceCurve = Literal["linear", "cosine", "inverse_sqrt", "exponential"]
 Extent = Literal["phase", "stage", "stream"]
 FLOOR = 0.1  # where "cosine" ends (Ibrahim et al. 2024)
-DECAY = 0.2  # of the whole, the last part of "wsd" (Hägele et al. 2024, arXiv 2405.18392: 10 to 20%)
+DECAY = (
+    0.2  # of the whole, the last part of "wsd" (Hägele et al. 2024, arXiv 2405.18392: 10 to 20%)
+)
 
 
 @dataclass(frozen=True)
 class Piece:
     """A part of a schedule, from where the one before it ends, or from `Schedule.begin`.
 
-    With x the share of the piece that is over, and the rate going from a to b: "linear" is a (1 - x) + b x, "cosine"
-    b + (a - b) / 2 (1 + cos(pi x)), "exponential" a (b / a)^x. "inverse_sqrt" is a sqrt(s / t) at the share t of the
-    whole, where the piece begins at the share s; it has no `end` of its own.
+    With x the share of the piece that is over, and the rate going from a to b: "linear" is a (1 -
+    x) + b x, "cosine" b + (a - b) / 2 (1 + cos(pi x)), "exponential" a (b / a)^x. "inverse_sqrt" is
+    a sqrt(s / t) at the share t of the whole, where the piece begins at the share s; it has no
+    `end` of its own.
     """
 
     until: float  # share of the whole that is spent when the piece ends
@@ -34,12 +38,16 @@ class Piece:
     curve: PieceCurve = "linear"
 
     def at(self, spent: float, start: float, begin: float) -> float:
-        """The level when the share `spent` of the whole is spent, of a piece that began at `start` with `begin`."""
+        """The level when the share `spent` of the whole is spent, of a piece that began at `start`
+        with `begin`.
+        """
         if self.end is None:
             return begin * math.sqrt(start / spent) if start else begin
         length = self.until - start
         if self.curve == "cosine":
-            return self.end + (begin - self.end) / 2 * (1 + math.cos(math.pi * (spent - start) / length))
+            return self.end + (begin - self.end) / 2 * (
+                1 + math.cos(math.pi * (spent - start) / length)
+            )
         if self.curve == "exponential":
             return float(begin * (self.end / begin) ** ((spent - start) / length))
         return (begin * (self.until - spent) + self.end * (spent - start)) / length
@@ -49,8 +57,9 @@ class Piece:
 class Schedule:
     """The share of the peak rate, by the share that is spent of a phase, a stage or the stream.
 
-    Pieces of no length are left out. One over the stream tells the method how long that is, as `Stage.outlook` does;
-    the keys of its stages depend on it. Raises UserError for pieces that are none.
+    Pieces of no length are left out. One over the stream tells the method how long that is, as
+    `Stage.outlook` does; the keys of its stages depend on it. Raises UserError for pieces that are
+    none.
     """
 
     pieces: tuple[Piece, ...]
@@ -60,14 +69,25 @@ class Schedule:
     def __post_init__(self) -> None:
         ends = [0.0, *(piece.until for piece in self.pieces)]
         if not self.pieces or ends != sorted(ends) or ends[-1] != 1:
-            raise UserError(f"a schedule's pieces end at {ends[1:]} of the whole: let these rise, the last one be 1")
+            raise UserError(
+                f"a schedule's pieces end at {ends[1:]} of the whole: let these rise, the last one "
+                "be 1"
+            )
         if self.over not in get_args(Extent):
-            raise UserError(f"a schedule over {self.over!r}: choose from {', '.join(get_args(Extent))}")
+            raise UserError(
+                f"a schedule over {self.over!r}: choose from {', '.join(get_args(Extent))}"
+            )
         for piece in self.pieces:
             if piece.curve not in get_args(PieceCurve):
-                raise UserError(f"a piece's curve is {piece.curve!r}: choose from {', '.join(get_args(PieceCurve))}")
+                raise UserError(
+                    f"a piece's curve is {piece.curve!r}: choose from "
+                    f"{', '.join(get_args(PieceCurve))}"
+                )
             if (piece.end is None) != (piece.curve == "inverse_sqrt"):
-                raise UserError(f"{piece}: all curves but inverse_sqrt have an end: give one, a share of the peak rate")
+                raise UserError(
+                    f"{piece}: all curves but inverse_sqrt have an end: give one, a share of the "
+                    "peak rate"
+                )
 
     def at(self, spent: float) -> float:
         """The share of the peak rate when the share `spent` of the whole is spent."""
@@ -83,7 +103,9 @@ class Schedule:
         return level
 
 
-SCHEDULES: dict[ScheduleName, Callable[[float], tuple[Piece, ...]]] = {  # after the share that warms up
+SCHEDULES: dict[
+    ScheduleName, Callable[[float], tuple[Piece, ...]]
+] = {  # after the share that warms up
     "linear": lambda warmup: (Piece(1.0, 0.0),),  # to 0 (the paper's BERT)
     "inverse_sqrt": lambda warmup: (Piece(1.0, None, "inverse_sqrt"),),  # the paper's GPT
     "cosine": lambda warmup: (Piece(1.0, FLOOR, "cosine"),),
@@ -97,5 +119,7 @@ def find_schedule(asked: Schedule | ScheduleName, warmup: float) -> Schedule:
     if isinstance(asked, Schedule):
         return asked
     if asked not in SCHEDULES:
-        raise UserError(f"no schedule {asked!r}: choose from {', '.join(SCHEDULES)}, or give a Schedule")
+        raise UserError(
+            f"no schedule {asked!r}: choose from {', '.join(SCHEDULES)}, or give a Schedule"
+        )
     return Schedule((Piece(warmup, 1.0), *SCHEDULES[asked](warmup)))

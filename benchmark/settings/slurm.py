@@ -10,7 +10,13 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_serializer, model
 from benchmark.settings.base import Settings
 from benchmark.settings.units import UNITS
 
-KINDS = ("prepare", "train", "score", "measure", "report")  # of jobs, each with a section of its own
+KINDS = (
+    "prepare",
+    "train",
+    "score",
+    "measure",
+    "report",
+)  # of jobs, each with a section of its own
 OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
 NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "reservation", "runs_per_job"}
 OF_TRAINING = ("nodes", "ntasks_per_node", "runs_per_job")  # all other jobs are one process
@@ -22,45 +28,66 @@ def find_section(kind: str) -> str:
 
 
 class JobKind(Settings):
-    """Resources of one kind of job, over those of `[slurm]`: any of its keys; one that is not given is as there.
+    """Resources of one kind of job, over those of `[slurm]`: any of its keys; one that is not given
+    is as there.
 
-    `mem` takes the place of `mem_per_cpu`, and that of `mem`. Jobs that do not train are one process on one node.
+    `mem` takes the place of `mem_per_cpu`, and that of `mem`. Jobs that do not train are one
+    process on one node.
     """
 
     partition: str | None = Field(None, description="the partition that jobs are queued in")
     account: str | None = Field(None, description="the account that they are charged to")
     qos: str | None = Field(None, description="their quality of service")
     reservation: str | None = Field(None, description="the reservation that they run in")
-    constraint: str | None = Field(None, description="features of the nodes; pins the GPU model of a comparison")
+    constraint: str | None = Field(
+        None, description="features of the nodes; pins the GPU model of a comparison"
+    )
     nodelist: str | None = Field(None, description="these nodes")
     exclude: str | None = Field(None, description="not these nodes")
     nodes: PositiveInt = Field(1, description="of a training job")
     gpus_per_node: Gpus | None = Field(
         None, description='GPUs of a training job on each node, or with their type, e.g. "a100:4"'
     )
-    ntasks_per_node: PositiveInt | None = Field(None, description="processes on a node; default: one a GPU, else one")
+    ntasks_per_node: PositiveInt | None = Field(
+        None, description="processes on a node; default: one a GPU, else one"
+    )
     cpus_per_task: PositiveInt | None = Field(None, description="cores of each process")
     mem: str | None = Field(None, description='memory of a node, e.g. "64GB"')
     mem_per_cpu: str | None = Field(None, description="memory of a core, instead of mem")
-    time: PositiveInt = Field(1440, description="limit in minutes; a job that reaches it goes on in another turn")
-    exclusive: bool | str | None = Field(None, description="whole nodes; default: if the budget is a wall time")
+    time: PositiveInt = Field(
+        1440, description="limit in minutes; a job that reaches it goes on in another turn"
+    )
+    exclusive: bool | str | None = Field(
+        None, description="whole nodes; default: if the budget is a wall time"
+    )
     mail_type: str | None = Field(
         None, description='when Slurm sends a mail, "END" or "FAIL"; [slurm.report]: at the end'
     )
     mail_user: str | None = Field(None, description="who gets it; default: who submits")
-    array_parallelism: PositiveInt = Field(256, description="at most so many jobs of an array run at a time")
-    runs_per_job: PositiveInt = Field(
-        1, description="runs that a training job trains, each process by itself the next that nobody has"
+    array_parallelism: PositiveInt = Field(
+        256, description="at most so many jobs of an array run at a time"
     )
-    setup: tuple[str, ...] = Field((), description="shell commands before the job, e.g. 'module load cuda'")
+    runs_per_job: PositiveInt = Field(
+        1,
+        description="runs that a training job trains, each process by itself the next that nobody has",
+    )
+    setup: tuple[str, ...] = Field(
+        (), description="shell commands before the job, e.g. 'module load cuda'"
+    )
     teardown: tuple[str, ...] = Field((), description="shell commands after the job")
-    signal_delay_s: PositiveInt = Field(120, description="a job is told to save so many seconds before its limit")
-    srun_args: tuple[str, ...] = Field((), description="options of the srun that starts the processes")
+    signal_delay_s: PositiveInt = Field(
+        120, description="a job is told to save so many seconds before its limit"
+    )
+    srun_args: tuple[str, ...] = Field(
+        (), description="options of the srun that starts the processes"
+    )
     additional_parameters: dict[str, Any] = Field(
-        {}, description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at all'
+        {},
+        description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at all',
     )
     python: str | None = Field(
-        None, description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'"
+        None,
+        description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'",
     )
 
     @model_serializer
@@ -70,7 +97,8 @@ class JobKind(Settings):
 
 
 class Slurm(JobKind):
-    """Resources of each training job. Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`.
+    """Resources of each training job. Keys and meanings are those of submitit's Slurm executor, and
+    so of `sbatch`.
 
     Nothing here changes a result, so nothing here is part of a run's identity.
     """
@@ -87,16 +115,24 @@ class Slurm(JobKind):
             own = self.resolve(kind)
             if own.signal_delay_s >= 60 * own.time:
                 raise ValueError(
-                    f"signal_delay_s {own.signal_delay_s} leaves nothing of a time limit of {own.time} minutes"
+                    f"signal_delay_s {own.signal_delay_s} leaves nothing of a time limit of "
+                    f"{own.time} minutes"
                     ": change one of them"
                 )
-            wrong = [key for key in OF_TRAINING if kind != "train" and key in getattr(self, kind).model_fields_set]
+            wrong = [
+                key
+                for key in OF_TRAINING
+                if kind != "train" and key in getattr(self, kind).model_fields_set
+            ]
             if wrong:
-                raise ValueError(f"{kind}.{wrong[0]}: a job to {kind} is one process on one node: leave it out")
+                raise ValueError(
+                    f"{kind}.{wrong[0]}: a job to {kind} is one process on one node: leave it out"
+                )
         train = self.resolve("train")
         if train.runs_per_job > 1 and train.nodes > 1:
             raise ValueError(
-                f"runs_per_job {train.runs_per_job} and nodes {train.nodes}: runs that share a job are on one node; "
+                f"runs_per_job {train.runs_per_job} and nodes {train.nodes}: runs that share a job "
+                "are on one node; "
                 "leave one of them out"
             )
         return self
@@ -122,21 +158,29 @@ class Slurm(JobKind):
 
     def takes_whole_nodes(self, *units: str) -> bool | str:
         """Whether jobs under budgets in these units run alone on their nodes."""
-        return any(UNITS[unit].is_wall_time for unit in units) if self.exclusive is None else self.exclusive
+        return (
+            any(UNITS[unit].is_wall_time for unit in units)
+            if self.exclusive is None
+            else self.exclusive
+        )
 
     def __hash__(self) -> int:  # of some keys: not all values have one
         return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
 
     def resolve(self, kind: str) -> Slurm:
-        """The settings of one kind of job: what its section says, over `[slurm]`. Jobs with models follow training's.
+        """The settings of one kind of job: what its section says, over `[slurm]`. Jobs with models
+        follow training's.
 
-        `score` and `measure` have one GPU, of the kind that training has, if their section does not name others.
+        `score` and `measure` have one GPU, of the kind that training has, if their section does not
+        name others.
         """
         base, own = self, getattr(self, find_section(kind)).model_dump()
         if kind in ("score", "measure"):
             train = self.resolve("train")
             single = f"{str(train.gpus_per_node).rpartition(':')[0]}:1".lstrip(":")
-            base = train.model_copy(update={"gpus_per_node": single if train.gpus_on_node else None})
+            base = train.model_copy(
+                update={"gpus_per_node": single if train.gpus_on_node else None}
+            )
         elif kind in ("prepare", "report"):
             base = self.model_copy(update={"gpus_per_node": None})
         for key, other in (("mem", "mem_per_cpu"), ("mem_per_cpu", "mem")):
@@ -145,7 +189,9 @@ class Slurm(JobKind):
         return base.model_copy(update=own)
 
     def list_parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
-        """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these units."""
+        """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these
+        units.
+        """
         own = self.resolve(kind)
         if kind in ("train", "stages"):
             exclusive = own.takes_whole_nodes(*units)
@@ -159,23 +205,40 @@ class Slurm(JobKind):
         """These settings with the cores of all processes in one, which starts the others itself."""
         count = self.processes_per_node
         cores = self.cpus_per_task or (None if whole_nodes or count == 1 else 1)
-        return self.model_copy(update={"ntasks_per_node": 1, "cpus_per_task": cores and cores * count})
+        return self.model_copy(
+            update={"ntasks_per_node": 1, "cpus_per_task": cores and cores * count}
+        )
 
     def _list_given_keys(self) -> dict[str, Any]:
-        given = {key: value for key, value in self if value is not None and key not in (*NOT_OF_SBATCH, *KINDS)}
+        given = {
+            key: value
+            for key, value in self
+            if value is not None and key not in (*NOT_OF_SBATCH, *KINDS)
+        }
         given["ntasks_per_node"] = self.processes_per_node
         if self.gpus_on_node:
-            given["gres"] = f"gpu:{self.gpus_per_node}"  # all versions know it, gpus_per_node only those with cons_tres
+            given["gres"] = (
+                # all versions know it, gpus_per_node only those with cons_tres
+                f"gpu:{self.gpus_per_node}"
+            )
         given["wckey"] = None  # submitit has one of its own, which sites that track them refuse
         # a job whose setup fails would train with whatever there is
         given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
-        # a batch script ends as its last command does: Slurm would take a killed job for one that succeeded
+        # a batch script ends as its last command does: Slurm would take a killed job for one that
+        # succeeded
         given["teardown"] = ["ended=$?", *self.teardown, "exit $ended"] if self.teardown else []
         # One process that fails ends the job: the others would wait for it for ever.
         given["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
             given["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
-        # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it on.
-        more = {"requeue": True, "reservation": self.reservation or False, **self.additional_parameters}
-        given["additional_parameters"] = {key: value for key, value in more.items() if value is not False}
+        # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it
+        # on.
+        more = {
+            "requeue": True,
+            "reservation": self.reservation or False,
+            **self.additional_parameters,
+        }
+        given["additional_parameters"] = {
+            key: value for key, value in more.items() if value is not False
+        }
         return given

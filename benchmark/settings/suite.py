@@ -1,8 +1,9 @@
 """Suites: what to compare, on which text, with which models, under which budget.
 
-A suite is a TOML file (benchmark/settings/load.py reads it) that becomes the frozen models below; their
-docstrings and fields say what every key means. A `Suite` expands into `RunConfig`s, one for each row of its
-tables and each seed; a `RunConfig` holds everything that determines a run and nothing else.
+A suite is a TOML file (benchmark/settings/load.py reads it) that becomes the frozen models below;
+their docstrings and fields say what every key means. A `Suite` expands into `RunConfig`s, one for
+each row of its tables and each seed; a `RunConfig` holds everything that determines a run and
+nothing else.
 
 No torch here: `run_all.py --help`, `--dry-run` and the reports must be quick.
 """
@@ -38,22 +39,37 @@ from benchmark.settings.units import UNITS, Work
 
 
 class Tokenizer(Settings):
-    """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of `domains`."""
+    """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of
+    `domains`.
+    """
 
-    folder: str | None = Field(None, description="a folder with vocab.json and merges.txt; default: one is trained")
-    vocabulary: int = Field(8192, ge=300, description="ids of a trained tokenizer, special ones included")
+    folder: str | None = Field(
+        None, description="a folder with vocab.json and merges.txt; default: one is trained"
+    )
+    vocabulary: int = Field(
+        8192, ge=300, description="ids of a trained tokenizer, special ones included"
+    )
     domains: tuple[str, ...] = Field((), description="train on these; default: all of the stream")
-    sample_bytes: int = Field(4_000_000, gt=0, description="of each domain's training text, to train it on")
+    sample_bytes: int = Field(
+        4_000_000, gt=0, description="of each domain's training text, to train it on"
+    )
 
 
 class Data(Settings):
     """Settings of text that becomes rows."""
 
-    sequence_length: int = Field(512, ge=8, description="columns of a row: `<s>`, a prompt, the text tokens")
-    valid_share: float = Field(
-        0.05, gt=0, lt=1, description="share of the documents for validation, without validation files"
+    sequence_length: int = Field(
+        512, ge=8, description="columns of a row: `<s>`, a prompt, the text tokens"
     )
-    max_train_tokens: int | None = Field(None, gt=0, description="of a domain, its first; the rest is not read")
+    valid_share: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="share of the documents for validation, without validation files",
+    )
+    max_train_tokens: int | None = Field(
+        None, gt=0, description="of a domain, its first; the rest is not read"
+    )
     max_valid_bytes: int = Field(
         4_000_000,
         gt=0,
@@ -87,7 +103,9 @@ class Size(Settings):
     """One rung of a ladder. The feed-forward layer is four times as wide."""
 
     layers: int = Field(gt=0, description="Transformer layers")
-    hidden_size: int = Field(gt=0, description="width of the hidden states, a multiple of head_size")
+    hidden_size: int = Field(
+        gt=0, description="width of the hidden states, a multiple of head_size"
+    )
 
     def __str__(self) -> str:
         return f"L{self.layers}_D{self.hidden_size}"
@@ -101,26 +119,36 @@ class Start(Settings):
 
 
 class Model(Settings):
-    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on the first.
+    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on
+    the first.
 
-    With `start` the stream begins with that model: architecture, head size, dropout and first rung are its own, and
-    the ladder gives the others.
+    With `start` the stream begins with that model: architecture, head size, dropout and first rung
+    are its own, and the ladder gives the others.
     """
 
     architecture: Annotated[str, AfterValidator(check_architecture)] = Field(
         "bert", description="a file in benchmark/models/architectures/"
     )
     start: str | None = Field(
-        None, exclude_if=not_, description="a Hugging Face folder, or a name on the Hub, to begin with"
+        None,
+        exclude_if=not_,
+        description="a Hugging Face folder, or a name on the Hub, to begin with",
     )
-    revision: str | None = Field(None, exclude_if=not_, description="of it on the Hub: branch, tag or commit")
+    revision: str | None = Field(
+        None, exclude_if=not_, description="of it on the Hub: branch, tag or commit"
+    )
     ladder: tuple[Size, ...] = Field(
         (),
         description="a size a domain, never a smaller one; with start those of later domains, if any. Or a rule: "
-        "{ first = SIZE, every = 5, layers = 1, hidden_size = 64 } grows so much after every five domains",
+        "{ first = SIZE, every = 5, layers = 1, hidden_size = 64 } grows so much after every five "
+        "domains",
     )
-    head_size: int = Field(64, gt=0, description="width of an attention head, the same on every rung")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of hidden states and attention, in training")
+    head_size: int = Field(
+        64, gt=0, description="width of an attention head, the same on every rung"
+    )
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="of hidden states and attention, in training"
+    )
     init: Literal["fixed", "scaled"] = Field(
         "fixed",
         description="standard deviation of new weights: 0.02 (for 768 units), or 1/sqrt(inputs), over sqrt(2 layers) "
@@ -130,18 +158,24 @@ class Model(Settings):
     @model_validator(mode="after")
     def _check_sizes(self) -> Model:
         if not self.start and not self.ladder:
-            raise ValueError("ladder: missing; give a size for each domain, or a model to start from")
+            raise ValueError(
+                "ladder: missing; give a size for each domain, or a model to start from"
+            )
         if not self.start and self.revision:
-            raise ValueError("revision goes with start: name a model to start from, or leave it out")
+            raise ValueError(
+                "revision goes with start: name a model to start from, or leave it out"
+            )
         for smaller, size in pairwise(self.ladder):
             if size.layers < smaller.layers or size.hidden_size < smaller.hidden_size:
                 raise ValueError(
-                    f"ladder: {size} after {smaller}: a model can grow, not shrink: give sizes that never fall"
+                    f"ladder: {size} after {smaller}: a model can grow, not shrink: give sizes "
+                    "that never fall"
                 )
         for size in self.ladder if not self.start else ():  # the heads are those of a start model
             if size.hidden_size % self.head_size:
                 raise ValueError(
-                    f"hidden_size {size.hidden_size} is not a multiple of head_size {self.head_size}: change one"
+                    f"hidden_size {size.hidden_size} is not a multiple of head_size "
+                    f"{self.head_size}: change one"
                 )
         return self
 
@@ -153,8 +187,12 @@ class Training(Settings):
     """The optimisation, the same for every method. A list gives one value a stage."""
 
     batch_size: int = Field(2048, gt=0, description="rows of a step, over all processes")
-    micro_batch_size: int | None = Field(None, gt=0, description="of one forward pass; default: all of a process")
-    learning_rate: tuple[PositiveFloat, ...] | PositiveFloat = Field(5e-4, description="the peak of each phase")
+    micro_batch_size: int | None = Field(
+        None, gt=0, description="of one forward pass; default: all of a process"
+    )
+    learning_rate: tuple[PositiveFloat, ...] | PositiveFloat = Field(
+        5e-4, description="the peak of each phase"
+    )
     warmup: tuple[ShareOfPhase, ...] | ShareOfPhase = Field(
         0.08, description="share of a phase in which the rate rises"
     )
@@ -164,9 +202,13 @@ class Training(Settings):
         exclude_if="adamw".__eq__,
         description="; ".join(f"{kind.name}: {kind.described}" for kind in OPTIMIZERS.values()),
     )
-    optimizer_options: dict[str, int | float | bool | str] = Field({}, exclude_if=not_, description="of that kind")
+    optimizer_options: dict[str, int | float | bool | str] = Field(
+        {}, exclude_if=not_, description="of that kind"
+    )
     betas: tuple[Moment, Moment] = Field((0.9, 0.98), description="Adam's decay of both moments")
-    epsilon: float = Field(1e-6, gt=0, le=1, description="Adam's, beside the root of the second moment")
+    epsilon: float = Field(
+        1e-6, gt=0, le=1, description="Adam's, beside the root of the second moment"
+    )
     weight_decay: float = Field(0.01, ge=0, description="decoupled from the gradient but in sgd")
     clip: float | None = Field(None, gt=0, description="largest gradient norm; off as in the paper")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
@@ -179,8 +221,12 @@ class Training(Settings):
         description="spread weights, gradients and moments over the processes (FSDP2), and compute activations again "
         "in the backward pass: for models that no GPU holds; docs/starting_from_a_model.md",
     )
-    checkpoint_seconds: float = Field(600, gt=0, description="at most so much training is lost by a kill")
-    evaluations: int = Field(5, ge=1, description="of a stage, evenly over its budget, the last at its end")
+    checkpoint_seconds: float = Field(
+        600, gt=0, description="at most so much training is lost by a kill"
+    )
+    evaluations: int = Field(
+        5, ge=1, description="of a stage, evenly over its budget, the last at its end"
+    )
     deterministic: bool = Field(
         False,
         exclude_if=not_,  # so that a setting that is new changes no key
@@ -191,17 +237,23 @@ class Training(Settings):
     def _check_optimizer(self) -> Training:
         find_optimizer(self.optimizer).replace_options(self.optimizer_options)
         if self.shard and (self.compile or self.precision == "fp16"):
-            raise ValueError("shard goes neither with compile nor with precision 'fp16': leave one of them out")
+            raise ValueError(
+                "shard goes neither with compile nor with precision 'fp16': leave one of them out"
+            )
         return self
 
 
 class Budget(Settings):
     """The budget of every method for a stage: `amount` of `unit`, a list gives one amount a stage."""
 
-    unit: str = Field("seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items()))
+    unit: str = Field(
+        "seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items())
+    )
     amount: tuple[PositiveFloat, ...] | PositiveFloat = Field(description="what a stage may spend")
     reference: str | None = Field(
-        None, validate_default=True, description="for unit reference: step times that `run_all.py speed` wrote"
+        None,
+        validate_default=True,
+        description="for unit reference: step times that `run_all.py speed` wrote",
     )
 
     @field_validator("unit")
@@ -214,11 +266,15 @@ class Budget(Settings):
     @field_validator("reference")
     @classmethod
     def _check_reference(cls, reference: str | None, info: ValidationInfo) -> str | None:
-        """The table; None for a unit that needs none, which `--set budget.unit=seconds` may have chosen."""
+        """The table; None for a unit that needs none, which `--set budget.unit=seconds` may have
+        chosen.
+        """
         if info.data.get("unit") not in UNITS or not UNITS[info.data["unit"]].by_table:
             return None
         if reference is None:
-            raise ValueError("unit 'reference' needs a table: reference = 'FILE', made by `run_all.py speed`")
+            raise ValueError(
+                "unit 'reference' needs a table: reference = 'FILE', made by `run_all.py speed`"
+            )
         return reference
 
 
@@ -232,7 +288,9 @@ class Row(Settings):
 
 
 class Tuned(Settings):
-    """The search that chose options (`run_all.py tune`); for the records, and no part of a run's identity."""
+    """The search that chose options (`run_all.py tune`); for the records, and no part of a run's
+    identity.
+    """
 
     configurations: int = Field(gt=0, description="as many were tried for each row")
     spent: float = Field(gt=0, description="on a row's search, in the unit of its budget")
@@ -242,9 +300,9 @@ class Tuned(Settings):
 class Suite(Settings):
     """A comparison. `methods` are rows with default options; `rows` add variants.
 
-    `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not call itself
-    anything else, a new one too; "controls" and "references" are the others. A group leaves out names that stand
-    beside it. Studies name each method.
+    `methods` takes names of files in `methods/` and groups: "baselines" is every file that does not
+    call itself anything else, a new one too; "controls" and "references" are the others. A group
+    leaves out names that stand beside it. Studies name each method.
     """
 
     name: str = Field(
@@ -258,10 +316,15 @@ class Suite(Settings):
     rows: tuple[Row, ...] = Field((), description="further rows, after those of `methods`")
     options: dict[str, dict[str, Any]] = Field({}, description="of a method, in all of its rows")
     tables: tuple[str, ...] = Field(
-        ("main_pretraining", "trend_main"), description="files in paper_tables/: what a report shows"
+        ("main_pretraining", "trend_main"),
+        description="files in paper_tables/: what a report shows",
     )
-    paper: bool = Field(False, description="whether reports show the paper's claims and numbers beside the runs")
-    domains: tuple[Domain, ...] = Field(min_length=1, description="the stream, in order; one stage a domain")
+    paper: bool = Field(
+        False, description="whether reports show the paper's claims and numbers beside the runs"
+    )
+    domains: tuple[Domain, ...] = Field(
+        min_length=1, description="the stream, in order; one stage a domain"
+    )
     order: Literal["given", "permute"] = Field(
         "given", description="of the domains: as listed, or another for each seed"
     )
@@ -273,12 +336,16 @@ class Suite(Settings):
     probes: tuple[Domain, ...] = Field(
         (), description="texts to evaluate on that, but for a replayed one, are not trained on"
     )
-    replay: Replay | None = Field(None, exclude_if=not_, description="a probe whose training text is in each batch")
+    replay: Replay | None = Field(
+        None, exclude_if=not_, description="a probe whose training text is in each batch"
+    )
     tasks: tuple[Task, ...] = Field((), description="downstream tasks")
     finetuning: Finetuning = Field(Finetuning(), description="how they are scored")
     evaluate: Evaluate = Field(Evaluate(), description="tasks without fine-tuning")
     slurm: Slurm = Field(Slurm(), description="what jobs ask of a cluster")
-    tuned: Tuned | None = Field(None, description="how a search chose the rows' options; `tune` writes it")
+    tuned: Tuned | None = Field(
+        None, description="how a search chose the rows' options; `tune` writes it"
+    )
     _called: str = PrivateAttr("")
     _built_in: tuple[str, ...] = PrivateAttr(())
 
@@ -297,21 +364,31 @@ class Suite(Settings):
         names = [domain.name for domain in self.domains]
         texts = (*self.domains, *self.probes)
         for place, named in (("domains and probes", texts), ("tasks", self.tasks)):
-            if repeated := [name for name, count in Counter(part.name for part in named).items() if count > 1]:
+            if repeated := [
+                name for name, count in Counter(part.name for part in named).items() if count > 1
+            ]:
                 raise ValueError(f"{place}: two have the name {repeated[0]!r}: give each its own")
             if alike := find_equal_labels(part.label for part in named):
                 raise ValueError(
-                    f"{place}: {' and '.join(map(repr, alike))} would be one column of a table: give each its own title"
+                    f"{place}: {' and '.join(map(repr, alike))} would be one column of a table: "
+                    "give each its own title"
                 )
         for name in self.tokenizer.domains:
             if name not in names or self.tokenizer.domains.count(name) > 1:
-                raise ValueError(f"tokenizer.domains: no domain {name!r}, or twice; there are {', '.join(names)}")
+                raise ValueError(
+                    f"tokenizer.domains: no domain {name!r}, or twice; there are {', '.join(names)}"
+                )
         probes = [probe.name for probe in self.probes]
         if self.replay and self.replay.text not in probes:
-            raise ValueError(f"replay.text: no probe {self.replay.text!r}; there are {', '.join(probes) or 'none'}")
+            raise ValueError(
+                f"replay.text: no probe {self.replay.text!r}; there are "
+                f"{', '.join(probes) or 'none'}"
+            )
         for task in self.tasks:
             if task.domain and task.domain not in names:
-                raise ValueError(f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}")
+                raise ValueError(
+                    f"tasks: {task.name} is of domain {task.domain!r}; there are {', '.join(names)}"
+                )
         per_stage: dict[str, Any] = {
             "training.learning_rate": self.training.learning_rate,
             "training.warmup": self.training.warmup,
@@ -322,12 +399,16 @@ class Suite(Settings):
             per_stage["model.ladder"] = (*own, *self.model.ladder)
         for key, value in per_stage.items():
             if isinstance(value, tuple) and len(value) != len(names):
-                raise ValueError(f"{key}: {len(value)} values for {len(names)} domains; give one a domain")
+                raise ValueError(
+                    f"{key}: {len(value)} values for {len(names)} domains; give one a domain"
+                )
         return self
 
 
 class RunConfig(Settings):
-    """All that determines a run: the suite with a row's overrides applied, its method and options, and the seed."""
+    """All that determines a run: the suite with a row's overrides applied, its method and options,
+    and the seed.
+    """
 
     suite: str
     row: str
@@ -344,12 +425,18 @@ class RunConfig(Settings):
     probes: tuple[Domain, ...] = Field((), exclude_if=not_)
     replay: Replay | None = Field(None, exclude_if=not_)
     start: Start | None = Field(None, exclude_if=not_)
-    tasks: tuple[Task, ...] = Field((), description="what its models are scored on; no part of the run's identity")
+    tasks: tuple[Task, ...] = Field(
+        (), description="what its models are scored on; no part of the run's identity"
+    )
     tuned: Tuned | None = Field(None, exclude_if=not_)  # None: with the suite's own options
     places: tuple[int, ...] = Field(
-        (), exclude_if=not_, description="of the domains in the suite's list, where they have another order"
+        (),
+        exclude_if=not_,
+        description="of the domains in the suite's list, where they have another order",
     )
-    slurm: Slurm | None = Field(None, description="what its row asks of a cluster; no part of the run's identity")
+    slurm: Slurm | None = Field(
+        None, description="what its row asks of a cluster; no part of the run's identity"
+    )
 
     @property
     def learned(self) -> tuple[Domain, ...]:
@@ -369,21 +456,35 @@ class RunConfig(Settings):
         later = [name for name in self.tokenizer.domains or names if name != first]
         if self.model.start or self.tokenizer.folder or not later:
             return ""
-        several = ", ".join(later) if len(later) < 7 else f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
+        several = (
+            ", ".join(later)
+            if len(later) < 7
+            else f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
+        )
         return (
-            f"The tokenizer is trained on {several} too, which no model has met before their stage; on the "
+            f"The tokenizer is trained on {several} too, which no model has met before their "
+            "stage; on the "
             f'first alone: tokenizer.domains = ["{first}"].'
         )
 
     def describe_expected_passes(self, tokens: Sequence[int]) -> str:
         """Passes over the text, as far as known before training, by the tokens of each domain."""
-        columns, labels = self.training.batch_size * self.data.text_length, [domain.label for domain in self.domains]
+        columns, labels = (
+            self.training.batch_size * self.data.text_length,
+            [domain.label for domain in self.domains],
+        )
         step = cost(Work(steps=1, tokens=columns)) if (cost := UNITS[self.budget.unit].cost) else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
         own = columns * (1 - (self.replay.share if self.replay else 0))
-        read = [pick_for_stage(self.budget.amount, stage) / step * own for stage in range(len(labels))] if step else []
+        read = (
+            [pick_for_stage(self.budget.amount, stage) / step * own for stage in range(len(labels))]
+            if step
+            else []
+        )
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
-        return describe_passes({label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held)
+        return describe_passes(
+            {label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held
+        )
 
     def __copy__(self) -> RunConfig:
         """A copy without the cached id: `model_copy` changes what that depends on."""
@@ -438,21 +539,36 @@ def pick_for_stage(value: PerStage, stage: int) -> float:
 LISTED = 12  # domains at most, each of which is told of
 
 
-def describe_passes(read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]) -> str:
-    """Two sentences: how often a stage reads the tokens of its domain, and which share of each domain is memory."""
+def describe_passes(
+    read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]
+) -> str:
+    """Two sentences: how often a stage reads the tokens of its domain, and which share of each
+    domain is memory.
+    """
 
     def format_ranges(values: Mapping[str, Sequence[float]], form: str) -> str:
         if len(values) > LISTED:
-            values = {f"of {len(values)} domains": [value for of in values.values() for value in of]}
+            values = {
+                f"of {len(values)} domains": [value for of in values.values() for value in of]
+            }
         written = lambda end: format(end, form if end >= 0.05 or "%" in form else ".1g")  # noqa: E731
-        ends = ((title, dict.fromkeys(map(written, (min(of), max(of))))) for title, of in values.items())
+        ends = (
+            (title, dict.fromkeys(map(written, (min(of), max(of))))) for title, of in values.items()
+        )
         return ", ".join(f"{title} {' to '.join(both)}" for title, both in ends)
 
     often = (
-        f"Tokens read in a stage over those of its domain, memory's included: {format_ranges(read, ',.1f')}."
+        "Tokens read in a stage over those of its domain, memory's included: "
+        f"{format_ranges(read, ',.1f')}."
         if read
         else ""
     )
-    often = often or ("How often a stage reads its domain is known once it is trained." if held else "")
-    kept = f"The memory's share of a domain: {format_ranges(held, '.1%')}." if any(map(any, held.values())) else ""
+    often = often or (
+        "How often a stage reads its domain is known once it is trained." if held else ""
+    )
+    kept = (
+        f"The memory's share of a domain: {format_ranges(held, '.1%')}."
+        if any(map(any, held.values()))
+        else ""
+    )
     return f"{often} {kept}".strip()

@@ -17,11 +17,15 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 class HubTask(Settings):
-    """A labelled Hugging Face dataset (`pip install -e .[hf]`). Splits may be slices, e.g. "train[:90%]"."""
+    """A labelled Hugging Face dataset (`pip install -e .[hf]`). Splits may be slices, e.g.
+    "train[:90%]".
+    """
 
     path: str = Field(description="its name on the Hub, e.g. 'nyu-mll/glue'")
     name: str | None = Field(None, description="its configuration, e.g. 'mnli'")
-    revision: str | None = Field(None, exclude_if=not_, description="a commit, so that it stays the same text")
+    revision: str | None = Field(
+        None, exclude_if=not_, description="a commit, so that it stays the same text"
+    )
     train: str = Field("train", description="the split to train on")
     dev: str = Field("validation", description="the split that decides when to stop")
     test: str = Field("test", description="the split that is scored")
@@ -31,7 +35,8 @@ class HubTask(Settings):
 
 
 class Docstrings(Settings):
-    """A task cut from the documentation that the task's domain holds out: which part of the package is this from?
+    """A task cut from the documentation that the task's domain holds out: which part of the package
+    is this from?
 
     See `benchmark.downstream.passages`.
     """
@@ -42,16 +47,19 @@ class Docstrings(Settings):
 
 
 class Task(Settings):
-    """One classification task and its hyper-parameters, by default those of the paper (tab:finetune).
+    """One classification task and its hyper-parameters, by default those of the paper
+    (tab:finetune).
 
-    Exactly one of files (`train`, `dev` and `test`), `dataset`, `docstrings` and `which_domain` says where the examples
-    come from.
+    Exactly one of files (`train`, `dev` and `test`), `dataset`, `docstrings` and `which_domain`
+    says where the examples come from.
     """
 
     name: str = Field(pattern=NAME, max_length=60, description="in records and commands")
     title: str = Field("", description="in tables; default: the name")
     domain: str = Field("", description="that it belongs to; none with which_domain")
-    train: str | None = Field(None, description="JSON Lines of text, label, perhaps text_pair; .gz too")
+    train: str | None = Field(
+        None, description="JSON Lines of text, label, perhaps text_pair; .gz too"
+    )
     dev: str | None = Field(None, description="the same; the score there decides when to stop")
     test: str | None = Field(None, description="the same; the score there is reported")
     dataset: HubTask | None = Field(None, description="of the Hugging Face Hub")
@@ -59,12 +67,16 @@ class Task(Settings):
     which_domain: bool = Field(
         False, exclude_if=not_, description="cut from all validation text; for linear probes alone"
     )
-    metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field("macro_f1", description="what scores are")
+    metric: Literal["accuracy", "micro_f1", "macro_f1"] = Field(
+        "macro_f1", description="what scores are"
+    )
     learning_rate: float = Field(2e-5, gt=0, description="the peak")
     batch_size: int = Field(256, gt=0, description="examples of a step")
     weight_decay: float = Field(0.1, ge=0, description="AdamW's")
     max_epochs: int = Field(10, gt=0, description="passes over train at most")
-    schedule: Literal["linear", "constant"] = Field("linear", description="of the learning rate after warm-up")
+    schedule: Literal["linear", "constant"] = Field(
+        "linear", description="of the learning rate after warm-up"
+    )
     warmup: float = Field(0.06, ge=0, lt=1, description="share of the steps of all epochs")
     seeds: int | None = Field(None, gt=0, description="how many; default: finetuning's")
 
@@ -75,9 +87,14 @@ class Task(Settings):
         sources = [*(["files"] if files else []), *(kind for kind in kinds if getattr(self, kind))]
         if len(sources) != 1 or 0 < len(files) < len(SPLITS):
             given = ", ".join([*files, *sources[bool(files) :]]) or "none"
-            raise ValueError(f"give train, dev and test, or dataset, or docstrings, or which_domain (given: {given})")
+            raise ValueError(
+                "give train, dev and test, or dataset, or docstrings, or which_domain (given: "
+                f"{given})"
+            )
         if bool(self.domain) == bool(self.which_domain):
-            raise ValueError("give the domain that it belongs to, or which_domain, which is of none")
+            raise ValueError(
+                "give the domain that it belongs to, or which_domain, which is of none"
+            )
         return self
 
     @property
@@ -94,32 +111,45 @@ class Finetuning(Settings):
         description="all weights, or logistic regression on the states of a frozen model",
     )
     stages: Literal["every", "last"] = Field("every", description="after which a model is scored")
-    seeds: int = Field(5, gt=0, description="0, 1, ... of each task: for head, order, dropout, wrong prompt")
+    seeds: int = Field(
+        5, gt=0, description="0, 1, ... of each task: for head, order, dropout, wrong prompt"
+    )
     prompts: tuple[Prompt, ...] = Field(
         ("right",),
         min_length=1,
         description="of models with domain prompts; all but right for final ones alone",
     )
-    patience: int = Field(3, gt=0, description="stop after so many epochs without a better dev score")
+    patience: int = Field(
+        3, gt=0, description="stop after so many epochs without a better dev score"
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="auto: bf16 where the device has it, else fp16 on GPUs from V100 on"
     )
-    forward_tokens: int = Field(32_768, gt=0, description="columns of a forward pass; larger batches accumulate")
+    forward_tokens: int = Field(
+        32_768, gt=0, description="columns of a forward pass; larger batches accumulate"
+    )
 
     def list_trials(self, task: Task) -> list[tuple[How, int]]:
-        """The ways to score the task, and seeds of each; a linear probe has nothing to draw but a wrong prompt."""
+        """The ways to score the task, and seeds of each; a linear probe has nothing to draw but a
+        wrong prompt.
+        """
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
         ways: Iterable[How] = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)
         return [(how, seed) for how in ways for seed in seeds[how]]
 
 
 class Evaluate(Settings):
-    """Tasks of lm-evaluation-harness that each causal model is asked after its stage, without fine-tuning.
+    """Tasks of lm-evaluation-harness that each causal model is asked after its stage, without
+    fine-tuning.
 
     It takes `pip install -e .[lm-eval]`. Add `zero_shot_by_stage` to `tables` to see the scores.
     """
 
     tasks: tuple[str, ...] = Field((), description='of the harness, or groups, e.g. ["hellaswag"]')
-    folder: str | None = Field(None, description="with further tasks: YAML files and what they read")
-    few_shot: int | None = Field(None, ge=0, description="examples before a question; default: the task's")
+    folder: str | None = Field(
+        None, description="with further tasks: YAML files and what they read"
+    )
+    few_shot: int | None = Field(
+        None, ge=0, description="examples before a question; default: the task's"
+    )
     limit: int | None = Field(None, gt=0, description="so many questions of a task")

@@ -18,7 +18,9 @@ class HubDataset(Settings):
 
     path: str = Field(description="its name on the Hub, e.g. 'allenai/c4'")
     name: str | None = Field(None, description="its configuration, e.g. 'realnewslike'")
-    revision: str | None = Field(None, exclude_if=not_, description="a commit, so that it stays the same text")
+    revision: str | None = Field(
+        None, exclude_if=not_, description="a commit, so that it stays the same text"
+    )
     split: str = Field("train", description="the split that is read")
     files: tuple[str, ...] = Field(
         (),
@@ -33,11 +35,15 @@ class HubDataset(Settings):
 class Text(Settings):
     """Where text comes from: exactly one of `packages`, `train` and `datasets`."""
 
-    packages: tuple[str, ...] = Field((), description="docstrings of installed ones; 'stdlib' is Python's own")
+    packages: tuple[str, ...] = Field(
+        (), description="docstrings of installed ones; 'stdlib' is Python's own"
+    )
     train: tuple[str, ...] = Field(
         (), description="files, globs or folders: .jsonl, .txt, .json, .csv, .parquet; .gz, .zst"
     )
-    valid: tuple[str, ...] = Field((), description="the same for validation; default: by a hash of each document")
+    valid: tuple[str, ...] = Field(
+        (), description="the same for validation; default: by a hash of each document"
+    )
     text_field: TextField = Field(
         "text", description='the field with the text, "meta.body" one inside; a list joins several'
     )
@@ -51,16 +57,27 @@ class Text(Settings):
         exclude_if=not_,
         description="a .txt file is many documents, each to the first blank line after 2,000 characters",
     )
-    datasets: tuple[HubDataset, ...] = Field((), description="of the Hugging Face Hub, one after the other")
+    datasets: tuple[HubDataset, ...] = Field(
+        (), description="of the Hugging Face Hub, one after the other"
+    )
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Text:
-        kinds = [kind for kind in ("packages", "train", "datasets", "sources") if kind in type(self).model_fields]
+        kinds = [
+            kind
+            for kind in ("packages", "train", "datasets", "sources")
+            if kind in type(self).model_fields
+        ]
         given = [kind for kind in kinds if getattr(self, kind)]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of {', '.join(kinds)} (given: {', '.join(given) or 'none'})")
+            raise ValueError(
+                f"give exactly one of {', '.join(kinds)} (given: {', '.join(given) or 'none'})"
+            )
         if self.valid and not self.train:
-            raise ValueError("valid goes with train: leave it out, other sources are split by a hash of each document")
+            raise ValueError(
+                "valid goes with train: leave it out, other sources are split by a hash of each "
+                "document"
+            )
         return self
 
 
@@ -74,11 +91,17 @@ class WeightedText(Text):
 
 
 class Domain(Text):
-    """One domain of the stream. Its text comes from `packages`, `train`, `datasets` or, mixed, from `sources`."""
+    """One domain of the stream. Its text comes from `packages`, `train`, `datasets` or, mixed, from
+    `sources`.
+    """
 
-    name: str = Field(pattern=NAME, max_length=60, description="in records, commands and other settings")
+    name: str = Field(
+        pattern=NAME, max_length=60, description="in records, commands and other settings"
+    )
     title: str = Field("", description="in tables and figures; default: the name")
-    sources: tuple[WeightedText, ...] = Field((), exclude_if=not_, description="several texts, mixed by weight")
+    sources: tuple[WeightedText, ...] = Field(
+        (), exclude_if=not_, description="several texts, mixed by weight"
+    )
     valid_share: float | None = Field(
         None,
         gt=0,
@@ -86,7 +109,9 @@ class Domain(Text):
         exclude_if=lambda value: value is None,
         description="share of its documents for validation; default: data.valid_share",
     )
-    hold_out: float = Field(0.0, ge=0, lt=1, description="share of the documents kept from pre-training, for tasks")
+    hold_out: float = Field(
+        0.0, ge=0, lt=1, description="share of the documents kept from pre-training, for tasks"
+    )
 
     @model_validator(mode="after")
     def _check_some_always(self) -> Domain:
@@ -100,10 +125,20 @@ class Domain(Text):
     @property
     def parts(self) -> tuple[Domain, ...]:
         """Its sources, each as a domain with a name of its own; itself, where it is not mixed."""
-        own = {"name": self.name, "title": self.title, "valid_share": self.valid_share, "hold_out": self.hold_out}
-        parts = [Domain.model_validate({**text.model_dump(exclude={"weight"}), **own}) for text in self.sources]
+        own = {
+            "name": self.name,
+            "title": self.title,
+            "valid_share": self.valid_share,
+            "hold_out": self.hold_out,
+        }
+        parts = [
+            Domain.model_validate({**text.model_dump(exclude={"weight"}), **own})
+            for text in self.sources
+        ]
         names = (f"{self.name}, source {number}" for number in range(1, len(parts) + 1))
-        return tuple(part.model_copy(update={"name": name}) for part, name in zip(parts, names, strict=True)) or (self,)
+        return tuple(
+            part.model_copy(update={"name": name}) for part, name in zip(parts, names, strict=True)
+        ) or (self,)
 
     @property
     def label(self) -> str:
@@ -111,9 +146,11 @@ class Domain(Text):
 
 
 class Replay(Settings):
-    """General text beside the stream, as a start model was trained on: the same in every stage and for every method.
+    """General text beside the stream, as a start model was trained on: the same in every stage and
+    for every method.
 
-    It is part of each batch that trains; the rest is what the method asks for. It has no stage, and is not in AP.
+    It is part of each batch that trains; the rest is what the method asks for. It has no stage, and
+    is not in AP.
     """
 
     text: str = Field(description="the probe that it is")

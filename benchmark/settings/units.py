@@ -23,14 +23,18 @@ class Unit:
     name: str  # in suites and in records
     label: str  # of axes
     meaning: str  # for docs/suite_keys.md
-    cost: Callable[[Work], float] | None  # of some work; None: its wall time, which the clock measures
+    cost: (
+        Callable[[Work], float] | None
+    )  # of some work; None: its wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
     by_table: bool = False  # the budget names a table of step times
     amounts: str = ""  # what they are called where whose seconds they are matters
 
     @property
     def is_wall_time(self) -> bool:
-        """Whether runs can only be compared when nothing else ran beside them, on the same kind of machine."""
+        """Whether runs can only be compared when nothing else ran beside them, on the same kind of
+        machine.
+        """
         return self.cost is None
 
     @property
@@ -58,7 +62,12 @@ UNITS = {
             in_seconds=True,
             amounts="measured seconds",
         ),
-        Unit("steps", "Training steps", "optimizer steps, whatever a method does in one", lambda work: work.steps),
+        Unit(
+            "steps",
+            "Training steps",
+            "optimizer steps, whatever a method does in one",
+            lambda work: work.steps,
+        ),
         Unit(
             "tokens",
             "Training tokens",

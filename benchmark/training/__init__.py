@@ -1,1 +1,3 @@
-"""The experiment: batches of a stream, the method interface, one stage under one budget, and runs of stages."""
+"""The experiment: batches of a stream, the method interface, one stage under one budget, and runs
+of stages.
+"""

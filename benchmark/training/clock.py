@@ -1,11 +1,13 @@
-"""The budget spent so far: the only place where training time is measured, and where FLOPs are counted.
+"""The budget spent so far: the only place where training time is measured, and where FLOPs are
+counted.
 
-Charged: everything between `start` and `pause`, that is growth, data loading, forward, backward, optimizer, teachers,
-importance passes and memory batches. Free, because the loop pauses: building the optimizer, compiling and warming up,
-evaluation, checkpoints, progress lines. Free too: seconds in which the process was stopped.
+Charged: everything between `start` and `pause`, that is growth, data loading, forward, backward,
+optimizer, teachers, importance passes and memory batches. Free, because the loop pauses: building
+the optimizer, compiling and warming up, evaluation, checkpoints, progress lines. Free too: seconds
+in which the process was stopped.
 
-Wall times can only be compared when nothing else ran beside them. What share of its cores a stage had is measured while
-the clock runs, and recorded with it.
+Wall times can only be compared when nothing else ran beside them. What share of its cores a stage
+had is measured while the clock runs, and recorded with it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from benchmark.training.processes import World, find_machine_name, list_own_core
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 STOP = 2.0  # seconds between two readings of the clock: shorter stops may be the system's own
-LOOK = 0.5  # seconds between two looks at the cores, each of which takes as long as fifty at the clock
+LOOK = (
+    0.5  # seconds between two looks at the cores, each of which takes as long as fifty at the clock
+)
 
 
 @dataclass
@@ -44,12 +48,15 @@ class CoreTime:
 class Clock:
     """The costs of one stage so far, in every unit; `spent` is in the budget's own.
 
-    Seconds are the slowest process's, and the same number on all of them, so that all stop after the same step.
+    Seconds are the slowest process's, and the same number on all of them, so that all stop after
+    the same step.
     """
 
     def __init__(self, budget: Budget, stage: int, world: World) -> None:
         self.unit, self.limit = UNITS[budget.unit], pick_for_stage(budget.amount, stage)
-        self.share = 1.0  # of the limit that the stage's phases take; one may take what earlier stages left
+        self.share = (
+            1.0  # of the limit that the stage's phases take; one may take what earlier stages left
+        )
         self.cores = CoreTime()
         self.charged: dict[str, float] = dict.fromkeys(UNITS, 0)  # by unit
         self._world = world
@@ -57,7 +64,9 @@ class Clock:
         self._still = 0.0  # of these, in which this process was stopped
         self._started: float | None = None
         # other devices' drivers let a process sleep while it waits for them
-        self._waits_awake = world.device.type == "cpu" or (world.device.type == "cuda" and not torch.version.hip)
+        self._waits_awake = world.device.type == "cpu" or (
+            world.device.type == "cuda" and not torch.version.hip
+        )
 
     @property
     def spent(self) -> float:
@@ -76,8 +85,13 @@ class Clock:
         return self.charged["tokens"] / self.seconds if self.seconds else 0.0
 
     def has_passed_mark(self, before: float, marks: int) -> bool:
-        """Whether one of `marks` evenly spaced points lies between `before` and now. The stage's end is none."""
-        return int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9) and self.fraction < 1 - 1e-9
+        """Whether one of `marks` evenly spaced points lies between `before` and now. The stage's
+        end is none.
+        """
+        return (
+            int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9)
+            and self.fraction < 1 - 1e-9
+        )
 
     def start(self) -> None:
         assert self._started is None, "the clock is running"
@@ -94,19 +108,26 @@ class Clock:
     def count(self, work: Work, alarm: int = 0) -> int:
         """Charge some work and the time that it took.
 
-        All processes call this at once. They raise `alarm`s here, and each of them learns of the gravest.
+        All processes call this at once. They raise `alarm`s here, and each of them learns of the
+        gravest.
         """
         if self._started is not None:
             self._read()
         # where one process is stopped, the others wait for it
-        slowest, still, gravest = self._world.find_maximum(self.seconds + self._pending, self._still, alarm)
+        slowest, still, gravest = self._world.find_maximum(
+            self.seconds + self._pending, self._still, alarm
+        )
         for name, unit in UNITS.items():
-            self.charged[name] = slowest - still if unit.cost is None else self.charged[name] + unit.cost(work)
+            self.charged[name] = (
+                slowest - still if unit.cost is None else self.charged[name] + unit.cost(work)
+            )
         self._pending = self._still = 0.0
         return int(gravest)
 
     def _read(self, look: bool = False) -> None:
-        """Add the time since the last reading. It counts as a stop if the process computed in less than a tenth."""
+        """Add the time since the last reading. It counts as a stop if the process computed in less
+        than a tenth.
+        """
         assert self._started is not None, "the clock is paused"
         now, computed = time.perf_counter(), time.process_time()
         passed = now - self._started
@@ -135,10 +156,17 @@ class CoreUse:
 
 
 def measure_core_share(mine: CoreTime, world: World) -> CoreShare:
-    """The share of their cores that the processes of the run had. All of them must call this at once."""
-    uses = world.gather(CoreUse(find_machine_name(), tuple(list_own_cores()), torch.get_num_threads(), mine))
+    """The share of their cores that the processes of the run had. All of them must call this at
+    once.
+    """
+    uses = world.gather(
+        CoreUse(find_machine_name(), tuple(list_own_cores()), torch.get_num_threads(), mine)
+    )
     places = {(use.machine, use.cores) for use in uses}
-    shares = [measure_share([use for use in uses if (use.machine, use.cores) == place]) for place in places]
+    shares = [
+        measure_share([use for use in uses if (use.machine, use.cores) == place])
+        for place in places
+    ]
     can_tell = max(use.time.wall for use in uses) >= MEASURABLE
     still = max(use.time.stood_still for use in uses)
     return CoreShare(share=min(shares) if can_tell else None, stood_still=still)
@@ -175,7 +203,9 @@ _BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash
 
 
 def count_flops(run: Callable[[], Any]) -> float:
-    """The FLOPs of calling `run`. Nothing in it may be compiled: the counter sees operators, not kernels."""
+    """The FLOPs of calling `run`. Nothing in it may be compiled: the counter sees operators, not
+    kernels.
+    """
     formulas = {
         getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
         for backend in _BACKENDS
@@ -187,7 +217,9 @@ def count_flops(run: Callable[[], Any]) -> float:
     return float(counter.get_total_flops())
 
 
-def _count_attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+def _count_attention(
+    query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
+) -> int:
     """Scores and their product with the values; shapes (B, H, T, D / H)."""
     rows, heads, length, size = query
     return 2 * rows * heads * length * key[2] * (size + value[3])

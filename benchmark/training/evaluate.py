@@ -26,7 +26,9 @@ LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
 @dataclass(frozen=True)
 class TextLoss:
-    """The loss of a model on a validation text: of each document the predicted tokens, and their cross-entropy."""
+    """The loss of a model on a validation text: of each document the predicted tokens, and their
+    cross-entropy.
+    """
 
     tokens: NDArray[np.int64]  # (documents,)
     nats: NDArray[np.float64]  # (documents,)
@@ -35,7 +37,9 @@ class TextLoss:
     def perplexity(self) -> float:
         """Infinite where no float holds it."""
         mean = float(self.nats.sum() / self.tokens.sum())
-        return math.inf if mean > 700 else math.exp(mean)  # e^700 is about the largest a float holds
+        return (
+            math.inf if mean > 700 else math.exp(mean)
+        )  # e^700 is about the largest a float holds
 
     def list_documents(self) -> list[tuple[int, float]]:
         """For the records: tokens and nats of each document that has a predicted token."""
@@ -51,20 +55,32 @@ class TextLoss:
 def evaluate(
     model: LanguageModel, stream: Stream, world: World, precision: str, at_end: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """The fields that an evaluation records of each domain, read with its own prompt or column, and of each probe.
+    """The fields that an evaluation records of each domain, read with its own prompt or column, and
+    of each probe.
 
     `at_end`: whether a stage ends here; then of each document too, for the tables.
     """
     texts = stream.evaluated
-    losses = {text.name: measure_loss(model, stream, index, world, precision) for index, text in enumerate(texts)}
+    losses = {
+        text.name: measure_loss(model, stream, index, world, precision)
+        for index, text in enumerate(texts)
+    }
     measured: dict[str, dict[str, Any]] = {
         "perplexity": {name: loss.perplexity for name, loss in losses.items()},
-        "bits_per_byte": {text.name: to_bits_per_byte(losses[text.name].perplexity, text) for text in texts},
+        "bits_per_byte": {
+            text.name: to_bits_per_byte(losses[text.name].perplexity, text) for text in texts
+        },
     }
     if at_end:
-        copied = {name: {number for of in stream.leaks.values() for number in of[name]} for name in losses}
-        others = {name: losses[name].leave_out(numbers) for name, numbers in copied.items() if numbers}
-        measured["without_copies"] = {name: loss.perplexity for name, loss in others.items() if loss}
+        copied = {
+            name: {number for of in stream.leaks.values() for number in of[name]} for name in losses
+        }
+        others = {
+            name: losses[name].leave_out(numbers) for name, numbers in copied.items() if numbers
+        }
+        measured["without_copies"] = {
+            name: loss.perplexity for name, loss in others.items() if loss
+        }
         measured["documents"] = {name: loss.list_documents() for name, loss in losses.items()}
     return measured
 
@@ -74,23 +90,32 @@ def measure_perplexities(model: LanguageModel, stream: Stream, world: World) -> 
 
 
 def to_bits_per_byte(perplexity: float, text: DomainTokens) -> float:
-    """The bits that a byte of a domain's validation text costs at this perplexity per token, whatever the tokenizer.
+    """The bits that a byte of a domain's validation text costs at this perplexity per token,
+    whatever the tokenizer.
 
-    For a model that predicts every token, its cross-entropy in bits over the bytes of the text. For a masked one the
-    same number of its masked positions, which compares masked models with each other alone.
+    For a model that predicts every token, its cross-entropy in bits over the bytes of the text. For
+    a masked one the same number of its masked positions, which compares masked models with each
+    other alone.
     """
     return math.log2(perplexity) * len(text.valid) / text.info["valid_bytes"]
 
 
 @torch.no_grad()
-def measure_loss(model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32") -> TextLoss:
-    """The cross-entropy (natural logarithm) at the predicted positions of a domain's validation text.
+def measure_loss(
+    model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32"
+) -> TextLoss:
+    """The cross-entropy (natural logarithm) at the predicted positions of a domain's validation
+    text.
 
     BERT: at masked positions, the same for every model, method and seed. GPT: at every text token.
     """
     documents, place = stream.number_documents(domain), 0
     count, mine = int(documents.max()) + 1, documents[world.rank :: world.size]
-    rows = max(1, LOGITS_AT_ONCE // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary))
+    rows = max(
+        1,
+        LOGITS_AT_ONCE
+        // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary),
+    )
     tokens, nats = np.zeros(count), np.zeros(count)
     with evaluating(model):
         for batch in stream.read_validation(domain, rows, world.rank, world.size):
@@ -100,7 +125,9 @@ def measure_loss(model: LanguageModel, stream: Stream, domain: int, world: World
             batch = batch.to(world.device)
             with autocast(world.device, precision):
                 logits = model(batch.tokens, batch.domains, batch.positions)
-            losses = F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
+            losses = F.cross_entropy(
+                logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="none"
+            )
             tokens += np.bincount(of, minlength=count)
             nats += np.bincount(of, losses.cpu().numpy(), minlength=count)
     both = np.array(world.total(*tokens, *nats)).reshape(2, count)
@@ -108,7 +135,11 @@ def measure_loss(model: LanguageModel, stream: Stream, domain: int, world: World
 
 
 def evaluate_missing(
-    path: Path, load_model: Callable[[], LanguageModel], stream: Stream, world: World, precision: str
+    path: Path,
+    load_model: Callable[[], LanguageModel],
+    stream: Stream,
+    world: World,
+    precision: str,
 ) -> None:
     """Append to `path` the perplexity of a model on each text of which no line tells yet.
 
@@ -118,7 +149,11 @@ def evaluate_missing(
     known = {(line.domain, line.text) for line in lines if isinstance(line, LaterLine)}
     known |= {item for line in lines if isinstance(line, StageLine) for item in line.texts.items()}
     keys = stream.validation_keys
-    missing = [index for index, text in enumerate(stream.evaluated) if (text.name, keys[text.name]) not in known]
+    missing = [
+        index
+        for index, text in enumerate(stream.evaluated)
+        if (text.name, keys[text.name]) not in known
+    ]
     if records.find_last(lines, StageLine) and not records.find_last(lines, EvaluationLine):
         missing = []
     missing = world.agree(missing)  # the other processes have read no lines
@@ -130,5 +165,7 @@ def evaluate_missing(
         value = measure_loss(model, stream, index, world, precision).perplexity
         bits = to_bits_per_byte(value, text)
         if world.leads:
-            line = LaterLine(domain=text.name, text=keys[text.name], perplexity=value, bits_per_byte=bits)
+            line = LaterLine(
+                domain=text.name, text=keys[text.name], perplexity=value, bits_per_byte=bits
+            )
             records.append(path, line)

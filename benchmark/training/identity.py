@@ -1,6 +1,8 @@
-"""The identity of a run's results, and whether its records are of it: all that reads a result asks. No torch here.
+"""The identity of a run's results, and whether its records are of it: all that reads a result asks.
+No torch here.
 
-docs/how_it_works.md has the list. A run's id says its settings and its seed; the keys of its stages say the rest.
+docs/how_it_works.md has the list. A run's id says its settings and its seed; the keys of its stages
+say the rest.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from benchmark.training.method import Build, LifelongMethod
 class Identity:
     """The identity of a run, and the records that are of it.
 
-    `keys` are those of its stages. Before its text is tokenised (`prepared`) they are those of the first stages, as far
-    as their domains are: a stage does not depend on later ones.
+    `keys` are those of its stages. Before its text is tokenised (`prepared`) they are those of the
+    first stages, as far as their domains are: a stage does not depend on later ones.
     """
 
     keys: list[str]
@@ -44,13 +46,19 @@ class Identity:
     valid_tokens: int = 0  # of all that an evaluation reads, where they are
 
     def had_other_code(self, begun: StageLine | None) -> bool:
-        """Whether the run's method trained a stage with other code than now. No where the stage's method is unknown."""
+        """Whether the run's method trained a stage with other code than now. No where the stage's
+        method is unknown.
+        """
         # archives have stages without `method` and `method_code`
-        return begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
+        return (
+            begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
+        )
 
 
 class Identities:
-    """The identities of runs below a folder of `--runs`; a text that several have is looked at once."""
+    """The identities of runs below a folder of `--runs`; a text that several have is looked at
+    once.
+    """
 
     def __init__(self, store: Store, build: Build) -> None:
         self.store, self.build = store, build
@@ -59,14 +67,18 @@ class Identities:
         self._first: dict[str, dict[str, str]] = {}
 
     def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
-        """The identity of a run, and whether its records are of its text, tokenizer and method's version.
+        """The identity of a run, and whether its records are of its text, tokenizer and method's
+        version.
 
-        Records are believed of a text that is not here, or is the Hub's, which counts by its name, and in an archive,
-        which also keeps runs of an earlier version of their method: its code was another then, and so may its keys be.
-        Raises NotHere for a text that is not here, and of which nothing is recorded.
+        Records are believed of a text that is not here, or is the Hub's, which counts by its name,
+        and in an archive, which also keeps runs of an earlier version of their method: its code was
+        another then, and so may its keys be. Raises NotHere for a text that is not here, and of
+        which nothing is recorded.
         """
         method, corpus = self.build(config.method, config.options), self._find_corpus(config)
-        lines = self.store.read_run(config) if lines is None else lines  # given by whoever has read them
+        lines = (
+            self.store.read_run(config) if lines is None else lines
+        )  # given by whoever has read them
         recorded, keys, tokens = find_last(lines, RunLine), list[str](), dict[str, str]()
         sizes: tuple[int, ...] = ()
         valid_tokens = 0
@@ -77,11 +89,15 @@ class Identities:
             keys, tokens = recorded.stages, recorded.tokens
         elif corpus and not (recorded or self.store.is_archive):
             raise corpus
-        elif not (recorded or self.store.is_archive):  # a domain that was added leaves the stages before it as they are
+        elif not (
+            recorded or self.store.is_archive
+        ):  # a domain that was added leaves the stages before it as they are
             tokens = self._find_first_keys(config)
         if tokens:
             count = sum(domain.name in tokens for domain in config.domains)
-            keys = make_stage_keys(config, method, [tokens.get(text.name, "") for text in config.learned])[:count]
+            keys = make_stage_keys(
+                config, method, [tokens.get(text.name, "") for text in config.learned]
+            )[:count]
         why = ""
         earlier = recorded is not None and keys != recorded.stages and self._keeps(recorded, method)
         if recorded and earlier:
@@ -102,9 +118,11 @@ class Identities:
         )
 
     def leave_out(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:
-        """The run, or an empty one that says why its records are not of its settings, or of those recorded with it.
+        """The run, or an empty one that says why its records are not of its settings, or of those
+        recorded with it.
 
-        Of recorded settings a method, a start model or a table of step times that is not here tells nothing, as a text.
+        Of recorded settings a method, a start model or a table of step times that is not here tells
+        nothing, as a text.
         """
         try:
             config_of_run = config or RunConfig.model_validate(run.line.config)
@@ -127,7 +145,9 @@ class Identities:
         )
 
     def _keeps(self, recorded: RunLine, method: LifelongMethod) -> bool:
-        """Whether this is an archive of a run whose last stage its method trained with other code than now."""
+        """Whether this is an archive of a run whose last stage its method trained with other code
+        than now.
+        """
         if not self.store.is_archive or not recorded.stages:
             return False
         begun = find_last(self.store.read_stage(recorded.stages[-1]), StageLine)
@@ -157,11 +177,29 @@ class Identities:
 
 
 def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> list[str]:
-    """A line that names the seeds with which the same runs are trained, and which are not shown; or none."""
+    """A line that names the seeds with which the same runs are trained, and which are not shown; or
+    none.
+    """
     store, shown = identities.store, {config.seed for config in configs}
-    names = {path.stem for config in configs[:1] for path in store.run_file(config).parent.glob("*.jsonl")}
-    seeds = {int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name} - shown
-    runs = (config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs)
-    ended = (run.seed for run in runs if run.id in names and select_kind(identities.identify(run).lines, EndedLine))
+    names = {
+        path.stem
+        for config in configs[:1]
+        for path in store.run_file(config).parent.glob("*.jsonl")
+    }
+    seeds = {
+        int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name
+    } - shown
+    runs = (
+        config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs
+    )
+    ended = (
+        run.seed
+        for run in runs
+        if run.id in names and select_kind(identities.identify(run).lines, EndedLine)
+    )
     said = ", ".join(map(str, dict.fromkeys(ended)))
-    return [f"! seeds that are trained too and not shown: {said}; --seeds chooses which are"] if said else []
+    return (
+        [f"! seeds that are trained too and not shown: {said}; --seeds chooses which are"]
+        if said
+        else []
+    )

@@ -1,8 +1,8 @@
 """The stage as a method may see it, and its key: a hash of everything that its weights depend on.
 
-A stage depends on the text of its domain, on its settings and on the stage before, never on what comes later in the
-stream. So a further domain, or another order of later ones, leaves the stages before as they are. No torch here: plans
-are made of keys.
+A stage depends on the text of its domain, on its settings and on the stage before, never on what
+comes later in the stream. So a further domain, or another order of later ones, leaves the stages
+before as they are. No torch here: plans are made of keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from benchmark.data.sampling import draw_bits
 from benchmark.settings.base import digest
 from benchmark.settings.schedules import Schedule
 from benchmark.settings.suite import RunConfig, pick_for_stage
-from benchmark.training.method import LifelongMethod, Outlook, Stage, choose_optimizer, keeps_optimizer
+from benchmark.training.method import (
+    LifelongMethod,
+    Outlook,
+    Stage,
+    choose_optimizer,
+    keeps_optimizer,
+)
 from benchmark.training.step_times import StageTimes, find_times
 
 FORMAT = 3  # raised when the same settings come to mean another computation
@@ -31,7 +37,9 @@ EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each
 
 
 def plan_stage(config: RunConfig, index: int) -> Stage:
-    """The stage `index` of a run as plans see it: a method can say its signature and phases, but train nothing."""
+    """The stage `index` of a run as plans see it: a method can say its signature and phases, but
+    train nothing.
+    """
     names = tuple(domain.name for domain in config.domains[: index + 1])
     amounts = [pick_for_stage(config.budget.amount, i) for i in range(len(config.domains))]
     return Stage(
@@ -56,7 +64,8 @@ def _refuse(*_: object) -> NoReturn:
 def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
     """One key a stage; each holds the key of the stage before.
 
-    `texts`: for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made them.
+    `texts`: for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made
+    them.
     """
     keys: list[str] = []
     times = find_stage_times(config, method)
@@ -64,18 +73,23 @@ def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[s
         if config.budget.reference:
             parts["budget"].append(msgspec.to_builtins(times[index]))
         asked = _describe_method(config, method, plan_stage(config, index))
-        keys.append(digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None}))
+        keys.append(
+            digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None})
+        )
     return keys
 
 
 def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTimes]:
     """The times of each stage of a run on the machine that its budget names, see `find_times`.
 
-    Nothing is estimated where a method does what Naive does in the first stage, so that it is trained once for all.
+    Nothing is estimated where a method does what Naive does in the first stage, so that it is
+    trained once for all.
     """
     first, *later = find_times(config)
     stage = plan_stage(config, 0)
-    if first.estimated and _describe_method(config, method, stage) == _describe_method(config, LifelongMethod(), stage):
+    if first.estimated and _describe_method(config, method, stage) == _describe_method(
+        config, LifelongMethod(), stage
+    ):
         first = structs.replace(first, estimated=False)
     return [first, *later]
 
@@ -86,7 +100,9 @@ def _describe_method(config: RunConfig, method: LifelongMethod, stage: Stage) ->
     signature, uses_memory = method.signature(stage), method.uses_memory(stage)
     schedules = [phase.schedule for phase in phases]
     # then a learning rate is a function of how much of the whole stream is over
-    knows_the_stream = any(isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules)
+    knows_the_stream = any(
+        isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules
+    )
     own = choose_optimizer(method, config.training) if method.optimizer else None
     if signature and method.version > 1:
         signature = {**signature, "version": method.version}
@@ -107,7 +123,9 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
         "format": FORMAT,
         "sequence_length": config.data.sequence_length,
         **({"document_mask": True} if config.data.document_mask else {}),
-        "model": model.model_dump(mode="json", include=MADE_OF | ({"init"} if model.init != "fixed" else set())),
+        "model": model.model_dump(
+            mode="json", include=MADE_OF | ({"init"} if model.init != "fixed" else set())
+        ),
         "training": training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE),
     }
     count = len(config.domains)
@@ -121,7 +139,11 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
                 "domain": config.domains[index].name,
                 **({"place": config.places[index]} if config.places else {}),
                 "text": text,
-                **({"weights": [source.weight for source in sources]} if (sources := domains[index].sources) else {}),
+                **(
+                    {"weights": [source.weight for source in sources]}
+                    if (sources := domains[index].sources)
+                    else {}
+                ),
                 **({"start": config.start.key} if config.start and not index else {}),
                 "ladder": [str(size) for size in model.ladder[: index + 1]],
                 "learning_rate": pick_for_stage(training.learning_rate, index),
@@ -134,7 +156,9 @@ def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str
 
 @functools.cache
 def hash_code(module: str) -> str:
-    """A hash of a method's module and of what it takes from its package, without comments and docstrings."""
+    """A hash of a method's module and of what it takes from its package, without comments and
+    docstrings.
+    """
     package = module.rpartition(".")[0]
     known, left = dict[str, str](), [module]
     while left:
@@ -147,7 +171,10 @@ def hash_code(module: str) -> str:
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
                 names = [f"{package}.{alias.name}" for alias in node.names]
                 left += names if node.module == package else [str(node.module)]
-            elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            elif (
+                isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+                and ast.get_docstring(node) is not None
+            ):
                 node.body = node.body[1:] or [ast.Pass()]
         known[name] = ast.unparse(tree)
     return digest(sorted(known.items()))

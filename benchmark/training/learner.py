@@ -1,6 +1,8 @@
-"""The model in training, as a method sees it: one objective, one backward pass, gradients that are the same everywhere.
+"""The model in training, as a method sees it: one objective, one backward pass, gradients that are
+the same everywhere.
 
-torch.compile, DistributedDataParallel, mixed precision and gradient accumulation live here and nowhere else.
+torch.compile, DistributedDataParallel, mixed precision and gradient accumulation live here and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -39,13 +41,17 @@ class Batch:
     weight: float = 1.0  # of its mean loss in the step's loss
 
     def to(self, device: torch.device) -> Batch:
-        tensors: dict[str, Any] = {k: send(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        tensors: dict[str, Any] = {
+            k: send(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)
+        }
         return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
 class Elapsed:
-    """The share of the budget that is over at the middle of a step, 0 to 1: learning rates are a function of it."""
+    """The share of the budget that is over at the middle of a step, 0 to 1: learning rates are a
+    function of it.
+    """
 
     phase: float = 0.0
     stage: float = 0.0
@@ -55,7 +61,9 @@ class Elapsed:
 class Objective(nn.Module):
     """A method's loss as a module, so that compile and DDP wrap all of it: model, loss and teacher."""
 
-    def __init__(self, loss: Callable[[Batch], Tensor], model: LanguageModel, autocast: torch.autocast) -> None:
+    def __init__(
+        self, loss: Callable[[Batch], Tensor], model: LanguageModel, autocast: torch.autocast
+    ) -> None:
         super().__init__()
         self.model, self._loss, self._autocast = model, loss, autocast
 
@@ -65,16 +73,17 @@ class Objective(nn.Module):
 
 
 class Learner:
-    """One phase's trainer. Built after `start_stage`, so that DDP sees the new shape and the trainable parameters.
+    """One phase's trainer. Built after `start_stage`, so that DDP sees the new shape and the
+    trainable parameters.
 
     `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape ().
 
     Attributes:
-        model: the model that is trained.
-        named_parameters, parameters: those that the phase trains, as they are in the model and in its order.
+        model: the model that is trained. named_parameters, parameters: those that the phase trains,
+        as they are in the model and in its order.
         world: the processes that train together; `world.add_up` and `world.total` sum over them.
-        autocast: the context in which a method's own forward passes belong. It is fp32's where training is in fp16, of
-            which `accumulate` alone keeps small gradients.
+        autocast: the context in which a method's own forward passes belong. It is fp32's where
+            training is in fp16, of which `accumulate` alone keeps small gradients.
         elapsed: how much of the budget is over in the step at hand.
         learning_rate: of the step at hand, before the factors of `Phase.rates`.
         overflowed: whether a gradient of the step at hand was more than fp16 holds. All are 0 then.
@@ -90,7 +99,9 @@ class Learner:
     ) -> None:
         self.model, self.world = model, world
         self.elapsed, self.learning_rate, self.overflowed = Elapsed(), 0.0, False
-        self.named_parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.named_parameters = [
+            (name, p) for name, p in model.named_parameters() if p.requires_grad
+        ]
         self.parameters = [parameter for _, parameter in self.named_parameters]
         assert training.precision != "auto", "a run decides it once, for all of its stages"
         self.in_fp16 = training.precision == "fp16"
@@ -105,7 +116,9 @@ class Learner:
             self.objective = lambda batch: shards(partial(objective, batch))
         elif training.compile:
             self.objective = torch.compile(objective, backend=backend)
-        self._no_sync = objective.no_sync if isinstance(objective, DistributedDataParallel) else None
+        self._no_sync = (
+            objective.no_sync if isinstance(objective, DistributedDataParallel) else None
+        )
         self.begin()
 
     def begin(self) -> None:
@@ -115,13 +128,16 @@ class Learner:
 
     def language_model_loss(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of the targets, natural logarithm."""
-        return self.model.compute_mean_loss(batch.tokens, batch.domains, batch.positions, batch.targets)
+        return self.model.compute_mean_loss(
+            batch.tokens, batch.domains, batch.positions, batch.targets
+        )
 
     def accumulate(self, batches: Sequence[Batch]) -> Tensor:
-        """Set every `parameter.grad` to the gradient of the mean loss over all rows of all processes.
+        """Set every `parameter.grad` to the gradient of the mean loss over all rows of all
+        processes.
 
-        Where the batches are of several sources, that loss is the sum of each one's mean times its weight. Returns this
-        process's share of it, detached, shape ().
+        Where the batches are of several sources, that loss is the sum of each one's mean times its
+        weight. Returns this process's share of it, detached, shape ().
         """
         for parameter in self.parameters:
             parameter.grad = None
@@ -130,7 +146,9 @@ class Learner:
             last = number == len(batches) - 1
             with nullcontext() if last or self._no_sync is None else self._no_sync():
                 # DDP averages over processes, so each counts for its rows
-                loss = self.objective(batch) * (len(batch.tokens) * self.world.size / batch.rows * batch.weight)
+                loss = self.objective(batch) * (
+                    len(batch.tokens) * self.world.size / batch.rows * batch.weight
+                )
                 self.scaler.scale(loss).backward()
             losses.append(loss.detach())
         if self.in_fp16:
@@ -138,17 +156,25 @@ class Learner:
         return torch.stack(losses).sum()
 
     def _unscale(self) -> None:
-        """Divide the gradients by the scale of the loss. Where one is not finite, all become 0, and the scale falls.
+        """Divide the gradients by the scale of the loss. Where one is not finite, all become 0, and
+        the scale falls.
 
-        Only the device knows that, so this waits for it. All processes find the same, for their gradients are the same.
+        Only the device knows that, so this waits for it. All processes find the same, for their
+        gradients are the same.
         """
         before = self.scaler.get_scale()
-        self.scaler.unscale_(torch.optim.SGD(self.parameters))  # GradScaler knows gradients by an optimizer, once each
+        self.scaler.unscale_(
+            torch.optim.SGD(self.parameters)
+        )  # GradScaler knows gradients by an optimizer, once each
         self.scaler.update()
         if self.scaler.get_scale() < before:
             for parameter in self.parameters:
-                parameter.grad = None if parameter.grad is None else torch.zeros_like(parameter.grad)
-            self.metrics["skipped_steps"] = self.metrics.get("skipped_steps", 0) + (not self.overflowed)
+                parameter.grad = (
+                    None if parameter.grad is None else torch.zeros_like(parameter.grad)
+                )
+            self.metrics["skipped_steps"] = self.metrics.get("skipped_steps", 0) + (
+                not self.overflowed
+            )
             self.overflowed = True
 
     def gradients(self) -> list[Tensor]:
@@ -156,7 +182,9 @@ class Learner:
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
 
     def record(self, **values: float) -> None:
-        """Numbers of this method for the records, e.g. how often A-GEM projected; written with each evaluation."""
+        """Numbers of this method for the records, e.g. how often A-GEM projected; written with each
+        evaluation.
+        """
         self.metrics.update(values)
 
 
@@ -165,8 +193,11 @@ class Learner:
 Part = tuple[float, float]  # where a part of the stream begins and ends, in the budget's unit
 
 
-def measure_elapsed(spent: float, step_cost: float, phase: Part, stage: Part, stream: Part) -> Elapsed:
-    """The share of each part that is over at the middle of a step that begins at `spent` and costs `step_cost`.
+def measure_elapsed(
+    spent: float, step_cost: float, phase: Part, stage: Part, stream: Part
+) -> Elapsed:
+    """The share of each part that is over at the middle of a step that begins at `spent` and costs
+    `step_cost`.
 
     All count from where the stage at hand begins.
     """

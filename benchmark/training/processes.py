@@ -43,14 +43,18 @@ class Stopped(Exception):
 
 
 class Taken(Stopped):
-    """Another process trains a stage of the run or makes its text, and this one was not to wait for it."""
+    """Another process trains a stage of the run or makes its text, and this one was not to wait for
+    it.
+    """
 
 
 Poll = Callable[[bool], None]
 
 
 def make_poll(asked_to_stop: Callable[[], bool], waits: bool = True) -> Poll:
-    """A function for work to call now and then: it raises Stopped when asked to stop, Taken where work may not wait."""
+    """A function for work to call now and then: it raises Stopped when asked to stop, Taken where
+    work may not wait.
+    """
 
     def poll(waiting: bool) -> None:
         if asked_to_stop():
@@ -105,7 +109,9 @@ class World:
         return said
 
     def let_first(self, act: Callable[[], None]) -> None:
-        """Let the first process act. All talk meanwhile, or their connection would time out. All raise its error."""
+        """Let the first process act. All talk meanwhile, or their connection would time out. All
+        raise its error.
+        """
         if self.size == 1:
             return act()
         with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
@@ -136,16 +142,29 @@ class World:
         )
 
 
-HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the parent is asked to stop
+HELD_BACK = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)  # the parent is asked to stop
 
 
 def start_fork_server() -> None:
-    """Start, once, what processes are forked from: it has torch, no threads, and lets no signals through to them."""
+    """Start, once, what processes are forked from: it has torch, no threads, and lets no signals
+    through to them.
+    """
     with standing_in_code():
-        resource_tracker.ensure_running()  # else it starts with the server, and lets the signals through again
+        # else it starts with the server, and lets the signals through again
+        resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
         forkserver.set_forkserver_preload(
-            ["torch", "benchmark.training.run", "benchmark.downstream.finetune", "sklearn.linear_model"]
+            [
+                "torch",
+                "benchmark.training.run",
+                "benchmark.downstream.finetune",
+                "sklearn.linear_model",
+            ]
         )
         forkserver.ensure_running()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -161,7 +180,9 @@ def find_machine_name() -> str:
 
 
 def read_launch() -> tuple[int, int]:
-    """The rank of this process and how many there are: 0 and 1 where what a launcher sets is empty or left over."""
+    """The rank of this process and how many there are: 0 and 1 where what a launcher sets is empty
+    or left over.
+    """
     rank, size, place = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
     return (int(rank), int(size)) if rank and size and place else (0, 1)
 
@@ -175,24 +196,39 @@ def join() -> Iterator[World]:
         return
     dist.init_process_group(dist.get_default_backend_for_device(device))
     yield World(rank, size, device)
-    gc.collect()  # a model in cycles holds the group, and its threads abort an interpreter that ends
-    dist.destroy_process_group()  # not after an error: NCCL would wait for the others, who wait for this process
+    # a model in cycles holds the group, and its threads abort an interpreter that ends
+    gc.collect()
+    # not after an error: NCCL would wait for the others, who wait for this process
+    dist.destroy_process_group()
 
 
 def _read_cpu_model() -> str:
-    named = re.search(r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.search(
+        r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
+    )
     return named[1].strip() if named else platform.machine()
 
 
 COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scikit-learn", "submitit")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "scikit-learn",
+    "submitit",
+)
 
 
 def describe_provenance(world: World, precision: str) -> Provenance:
     """The code, the packages and the machine with which this process trains a stage."""
     return Provenance(
         code=find_code_version(),
-        packages={"python": sys.version.split()[0], **{name: metadata.version(name) for name in PACKAGES}},
+        packages={
+            "python": sys.version.split()[0],
+            **{name: metadata.version(name) for name in PACKAGES},
+        },
         hardware=world.describe_hardware(),
         precision=precision,
     )
@@ -216,9 +252,11 @@ def hash_sources(folder: Path, *packages: str) -> str:
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a process that starts others, which must run the same. Its folder may be another on their machine.
+    """The sources of a process that starts others, which must run the same. Its folder may be
+    another on their machine.
 
-    Local workers compare `benchmark/` alone: a method that somebody writes meanwhile ends no other run.
+    Local workers compare `benchmark/` alone: a method that somebody writes meanwhile ends no other
+    run.
     """
 
     folder: Path
@@ -234,8 +272,10 @@ class Sources:
         here = hash_sources(ROOT, *self.packages)
         if here != self.digest:
             raise UserError(
-                f"this process runs {here} of {ROOT}, and who started it {self.digest} of {self.folder}: give the same "
-                "command again if the code was edited meanwhile, else look where Python finds `benchmark`"
+                f"this process runs {here} of {ROOT}, and who started it {self.digest} of "
+                f"{self.folder}: give the same "
+                "command again if the code was edited meanwhile, else look where Python finds "
+                "`benchmark`"
             )
 
 
@@ -245,6 +285,8 @@ def find_commit() -> str:
         return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")
     command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -1,4 +1,6 @@
-"""The progress of a run: stage, phase, fraction of the budget, tokens/s, loss, time left. No torch here."""
+"""The progress of a run: stage, phase, fraction of the budget, tokens/s, loss, time left. No torch
+here.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
     from benchmark.training.clock import Clock
 
-WATCHED = "BENCHMARK_WATCHED"  # set where a table shows heartbeats: the folder for what processes have to say besides
+# set where a table shows heartbeats: the folder for what processes have to say besides
+WATCHED = "BENCHMARK_WATCHED"
 HEARTBEAT = 10.0  # seconds, between two at most
 SHOWN = 1.0  # likewise where a table on a terminal shows them
 LINE = 60.0  # likewise between two lines
@@ -52,7 +55,9 @@ class Heartbeat(msgspec.Struct):
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """The last progress of a run. None where it said nothing, or its machine went down and left half a file."""
+    """The last progress of a run. None where it said nothing, or its machine went down and left
+    half a file.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
     except (OSError, msgspec.DecodeError, ValueError):
@@ -60,7 +65,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 class EvaluationTimes:
-    """The times of a stage's evaluations, which are off its clock; those to come take as long as those that were."""
+    """The times of a stage's evaluations, which are off its clock; those to come take as long as
+    those that were.
+    """
 
     def __init__(self, count: int, tokens: int) -> None:
         self._count = count  # evenly over the budget, the last at its end
@@ -76,7 +83,8 @@ class EvaluationTimes:
     def estimate_rest(self, fraction: float, tokens_per_second: float) -> float:
         """Estimate the seconds of evaluation to come at a fraction of the budget.
 
-        Before the first evaluation by the tokens that training reads per second: a forward pass is a third of a step.
+        Before the first evaluation by the tokens that training reads per second: a forward pass is
+        a third of a step.
         """
         rest = math.ceil(self._count * (1 - min(1.0, fraction)))
         if self._seconds:
@@ -87,7 +95,8 @@ class EvaluationTimes:
 class ProgressLine:
     """Prints a line a minute, or nothing where a table shows the work under way.
 
-    `heartbeat` is the file of the run's Heartbeat, every ten seconds, for that table and for `status`.
+    `heartbeat` is the file of the run's Heartbeat, every ten seconds, for that table and for
+    `status`.
     """
 
     def __init__(self, name: str, heartbeat: Path | None = None) -> None:
@@ -98,7 +107,9 @@ class ProgressLine:
     def is_due(self) -> bool:
         return time.monotonic() >= self._next
 
-    def show(self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor, evaluations: EvaluationTimes) -> None:
+    def show(
+        self, stage: Stage, phase: Phase, clock: Clock, loss: Tensor, evaluations: EvaluationTimes
+    ) -> None:
         """Say how far a stage is."""
         training = clock.seconds * (1 / clock.fraction - 1) if clock.fraction else 0.0
         self._next = time.monotonic() + (SHOWN if self._watched else HEARTBEAT)
@@ -110,7 +121,8 @@ class ProgressLine:
             fraction=clock.fraction,
             tokens_per_second=clock.tokens_per_second,
             time=time.time(),
-            left=max(0.0, training) + evaluations.estimate_rest(clock.fraction, clock.tokens_per_second),
+            left=max(0.0, training)
+            + evaluations.estimate_rest(clock.fraction, clock.tokens_per_second),
             loss=loss.item() if phase.trains else None,
         )
         self.say_briefly(str(heartbeat))

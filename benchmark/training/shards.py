@@ -1,8 +1,10 @@
-"""A model whose weights, gradients and moments are spread over the processes, for what no GPU holds whole.
+"""A model whose weights, gradients and moments are spread over the processes, for what no GPU holds
+whole.
 
-torch's `fully_shard` (FSDP2) gathers the weights of a block when it computes, and lets go of them. What blocks compute
-is not kept for the backward pass but computed again (Chen et al. 2016, "Training deep nets with sublinear memory cost",
-arXiv 1604.06174). Only the steps of a phase see any of it: between them the model is whole, in main memory.
+torch's `fully_shard` (FSDP2) gathers the weights of a block when it computes, and lets go of them.
+What blocks compute is not kept for the backward pass but computed again (Chen et al. 2016,
+"Training deep nets with sublinear memory cost", arXiv 1604.06174). Only the steps of a phase see
+any of it: between them the model is whole, in main memory.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from benchmark.training.processes import World
 
 
 class Shards(nn.Module):
-    """This process's part of a model, `model`, while a phase trains it; `whole` brings what it has learned back."""
+    """This process's part of a model, `model`, while a phase trains it; `whole` brings what it has
+    learned back.
+    """
 
     def __init__(self, whole: LanguageModel, world: World) -> None:
         super().__init__()
@@ -41,11 +45,15 @@ class Shards(nn.Module):
         whole.to("cpu")
 
     def forward(self, compute: Callable[[], Tensor]) -> Tensor:
-        """The result of `compute`. Embeddings and head are gathered meanwhile, as a block is when it is called."""
+        """The result of `compute`. Embeddings and head are gathered meanwhile, as a block is when
+        it is called.
+        """
         return compute()
 
     def bring_back(self) -> None:
-        """Let the whole model be on the device, as trained so far. All processes must ask for it at once."""
+        """Let the whole model be on the device, as trained so far. All processes must ask for it at
+        once.
+        """
         [whole] = self._whole
         with torch.no_grad():
             for mine, part in zip(whole.parameters(), self.model.parameters(), strict=True):
@@ -61,7 +69,9 @@ class Shards(nn.Module):
 
 
 def gather(value: Any) -> Any:
-    """The whole of a sharded tensor, or of all in dicts and lists; all processes must ask for it at once."""
+    """The whole of a sharded tensor, or of all in dicts and lists; all processes must ask for it at
+    once.
+    """
     if isinstance(value, Mapping):
         return {key: gather(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -76,7 +86,9 @@ def take_local_part(tensor: Tensor) -> Tensor:
 
 
 def spread(state: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
-    """An optimizer's state of a parameter, its tensors of the parameter's shape sharded as the parameter is."""
+    """An optimizer's state of a parameter, its tensors of the parameter's shape sharded as the
+    parameter is.
+    """
     if not isinstance(parameter, DTensor):
         return dict(state)
     mesh, placements = parameter.device_mesh, parameter.placements

@@ -15,7 +15,15 @@ import torch
 from benchmark import records
 from benchmark.locks import Lease
 from benchmark.models import hash_weights
-from benchmark.records import DoneLine, EvaluationLine, Line, MetricsLine, ResumedLine, StageBudget, StageLine
+from benchmark.records import (
+    DoneLine,
+    EvaluationLine,
+    Line,
+    MetricsLine,
+    ResumedLine,
+    StageBudget,
+    StageLine,
+)
 from benchmark.settings.base import ConfigError
 from benchmark.settings.schedules import Schedule, find_schedule
 from benchmark.settings.suite import pick_for_stage
@@ -49,20 +57,27 @@ class StageRun:
         self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
         self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
         self.training = inputs.config.training
-        self.times = find_stage_times(run.config, self.method)[self.stage.index]  # of the run's own settings
-        self.pace = 0.0  # seconds for a FLOP on the machine that the budget names, where times are estimated
+        self.times = find_stage_times(run.config, self.method)[
+            self.stage.index
+        ]  # of the run's own settings
+        # seconds for a FLOP on the machine that the budget names, where times are estimated
+        self.pace = 0.0
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
         tokens = sum(len(text.valid) for text in inputs.stream.evaluated)
         self.evaluations = EvaluationTimes(self.training.evaluations, tokens)
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
-        self.trunk: dict[str, Any] | None = None  # the model and what was carried where a branch began
+        self.trunk: dict[str, Any] | None = (
+            None  # the model and what was carried where a branch began
+        )
 
     def train(self) -> None:
-        """Train to the end of the stage's budget, from its checkpoint if there is one, and write what the stage leaves.
+        """Train to the end of the stage's budget, from its checkpoint if there is one, and write
+        what the stage leaves.
 
-        Raises Stopped, after a checkpoint, when asked to, and NonFiniteLoss with phase, step and learning rate.
+        Raises Stopped, after a checkpoint, when asked to, and NonFiniteLoss with phase, step and
+        learning rate.
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
@@ -84,7 +99,10 @@ class StageRun:
                 self.position.phase, self.position.step = number, 0
                 self.position.before = dict(self.clock.charged)
             if phase.branch and not self.trunk:
-                weights = {name: value.to("cpu", copy=True) for name, value in self.inputs.model.state_dict().items()}
+                weights = {
+                    name: value.to("cpu", copy=True)
+                    for name, value in self.inputs.model.state_dict().items()
+                }
                 self.trunk = {"model": weights, "carried": self.carried}
             self._train_phase(phase, end, saved)
         if phases:
@@ -105,7 +123,11 @@ class StageRun:
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
         growth = method.growth
-        self.carried = copy_layers(self.inputs.moments, growth.layer_sources) if growth else self.inputs.moments
+        self.carried = (
+            copy_layers(self.inputs.moments, growth.layer_sources)
+            if growth
+            else self.inputs.moments
+        )
         return phases
 
     def _train_phase(self, phase: Phase, end: float, saved: dict[str, Any] | None) -> None:
@@ -120,8 +142,12 @@ class StageRun:
             stepper.learner.scaler.load_state_dict(saved["scaler"])
             if stepper.optimizer and saved["optimizer"]:
                 stepper.optimizer.carry_on(saved["optimizer"], self.inputs.model.vocabulary.size)
-        schedule = find_schedule(phase.schedule or training.schedule, pick_for_stage(training.warmup, self.stage.index))
-        seconds = self.pace * flops if self.times.estimated else self.times.phases.get(phase.name, 0.0)
+        schedule = find_schedule(
+            phase.schedule or training.schedule, pick_for_stage(training.warmup, self.stage.index)
+        )
+        seconds = (
+            self.pace * flops if self.times.estimated else self.times.phases.get(phase.name, 0.0)
+        )
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
         self.take_steps(stepper, work, schedule, end)
         stepper.close()
@@ -131,11 +157,14 @@ class StageRun:
         position.phases.append({"name": phase.name, **spent})
         self._record_metrics(phase.name, stepper.learner)
         if training.compile:
-            # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python 3.13.0
+            # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python
+            # 3.13.0
             torch.compiler.reset()
 
     def take_steps(self, stepper: Stepper, work: Work, schedule: Schedule, end: float) -> None:
-        """The loop, until `end` is spent. Each step is charged as `work`, and the time that it takes."""
+        """The loop, until `end` is spent. Each step is charged as `work`, and the time that it
+        takes.
+        """
         clock, position = self.clock, self.position
         phase = position.before[clock.unit.name], end
         stage = 0.0, clock.limit * clock.share
@@ -145,7 +174,8 @@ class StageRun:
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
             if clock.unit.cost and not position.step_cost and clock.spent < end * (1 - 1e-9):
                 raise ConfigError(
-                    f"a step of phase {stepper.phase.name!r} costs no {clock.unit.name}, so the phase would never end "
+                    f"a step of phase {stepper.phase.name!r} costs no {clock.unit.name}, so the "
+                    "phase would never end "
                     "under this budget: let it multiply matrices, or take another unit"
                 )
         clock.start()
@@ -154,24 +184,39 @@ class StageRun:
             over = measure_elapsed(spent, position.step_cost, phase, stage, stream)
             learning_rate = self.stage.learning_rate * schedule.at(getattr(over, schedule.over))
             loss = stepper.step(position.step, learning_rate, over)
-            # The loss of the step before: looking at it waits for the GPU to be done with all that was asked of it, so
-            # that the clock charges work and not its queueing.
-            alarm = NOT_FINITE if not math.isfinite(previous_loss) else ASKED_TO_STOP * self.run.asked_to_stop()
+            # The loss of the step before: looking at it waits for the GPU to be done with all that
+            # was asked of it, so that the clock charges work and not its queueing.
+            alarm = (
+                NOT_FINITE
+                if not math.isfinite(previous_loss)
+                else ASKED_TO_STOP * self.run.asked_to_stop()
+            )
             alarm = clock.count(work, alarm)
             position.step, position.step_cost = position.step + 1, clock.spent - spent
-            look = clock.has_passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
-            save = alarm == ASKED_TO_STOP or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
+            look = (
+                clock.has_passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
+            )
+            save = (
+                alarm == ASKED_TO_STOP
+                or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
+            )
             show = progress is not None and progress.is_due()
             if look or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
-                if look or save or alarm:  # all processes are here, as they may not be for a progress line
-                    clock.count(Work())  # what the device still had to do, before anything is written down
+                if (
+                    look or save or alarm
+                ):  # all processes are here, as they may not be for a progress line
+                    clock.count(
+                        Work()
+                    )  # what the device still had to do, before anything is written down
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
                     progress.show(self.stage, stepper.phase, clock, loss, self.evaluations)
                 with stepper.hold_whole(look or save):
                     if look:
-                        self._evaluate(stepper.phase.name, loss=loss.item(), learning_rate=learning_rate)
+                        self._evaluate(
+                            stepper.phase.name, loss=loss.item(), learning_rate=learning_rate
+                        )
                         self._record_metrics(stepper.phase.name, stepper.learner)
                     if save:
                         self._save(stepper)
@@ -184,32 +229,56 @@ class StageRun:
 
     def _check_finite(self, loss: torch.Tensor, phase: Phase, rate: float, alarm: int = 0) -> None:
         if alarm == NOT_FINITE or not math.isfinite(loss):
-            raise self._make_error("the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}")
+            raise self._make_error(
+                "the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}"
+            )
 
     def _check_weights(self) -> None:
-        """Raise NonFiniteLoss before weights are kept that are not finite: no loss has seen the last step's yet."""
-        bad = [name for name, tensor in self.inputs.model.named_parameters() if not tensor.isfinite().all()]
+        """Raise NonFiniteLoss before weights are kept that are not finite: no loss has seen the
+        last step's yet.
+        """
+        bad = [
+            name
+            for name, tensor in self.inputs.model.named_parameters()
+            if not tensor.isfinite().all()
+        ]
         if bad:
             raise self._make_error(f"{len(bad)} weights are not finite ({bad[0]} the first)")
 
     def _make_error(self, what: str, where: str = "") -> NonFiniteLoss:
         return NonFiniteLoss(
-            f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step {self.position.step}{where}: "
-            "lower training.learning_rate, lengthen training.warmup, set training.clip, or mend the method's loss"
+            f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step "
+            f"{self.position.step}{where}: "
+            "lower training.learning_rate, lengthen training.warmup, set training.clip, or mend "
+            "the method's loss"
         )
 
     def _evaluate(self, phase: str, **values: Any) -> None:
         clock, model, stream = self.clock, self.inputs.evaluated, self.inputs.stream
         with self.evaluations.measure():
-            measured = evaluate(model, stream, self.world, self.training.precision, at_end=clock.fraction >= 1)
-        if gone := [name for name, value in measured["perplexity"].items() if not math.isfinite(value)]:
+            measured = evaluate(
+                model, stream, self.world, self.training.precision, at_end=clock.fraction >= 1
+            )
+        if gone := [
+            name for name, value in measured["perplexity"].items() if not math.isfinite(value)
+        ]:
             raise self._make_error(f"the perplexity of {gone[0]} is more than a number holds")
-        values |= {"charged": clock.charged, "tokens_per_second": clock.tokens_per_second, **measured}
-        self._record(EvaluationLine(phase=phase, step=self.position.step, fraction=min(1.0, clock.fraction), **values))
+        values |= {
+            "charged": clock.charged,
+            "tokens_per_second": clock.tokens_per_second,
+            **measured,
+        }
+        self._record(
+            EvaluationLine(
+                phase=phase, step=self.position.step, fraction=min(1.0, clock.fraction), **values
+            )
+        )
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:
-            self._record(MetricsLine(phase=phase, step=self.position.step, values={**learner.metrics}))
+            self._record(
+                MetricsLine(phase=phase, step=self.position.step, values={**learner.metrics})
+            )
 
     def _record_start(self, phases: list[Phase]) -> None:
         model, stream, config = self.inputs.model, self.inputs.stream, self.inputs.config
@@ -264,7 +333,9 @@ class StageRun:
                 cores=cores,
                 weights=weights,
                 trained=trained,
-                micro_batch_size=None if rows == self.run.config.training.micro_batch_size else rows,
+                micro_batch_size=None
+                if rows == self.run.config.training.micro_batch_size
+                else rows,
             )
         )
         (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -273,7 +344,10 @@ class StageRun:
         self._check_weights()
         self._saved_at = self.clock.seconds
         optimizer = stepper.optimizer.gather_moments() if stepper.optimizer else None
-        evaluated, goes_on = self.method.evaluated, stepper.phase.optimizer == "carry" or not stepper.phase.trains
+        evaluated, goes_on = (
+            self.method.evaluated,
+            stepper.phase.optimizer == "carry" or not stepper.phase.trains,
+        )
         if self.world.leads:
             content = {
                 "position": vars(self.position),

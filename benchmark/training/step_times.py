@@ -1,8 +1,9 @@
 """Milliseconds of a step on a named machine: the table behind budgets of the unit `reference`.
 
-Steps times these seconds replay a comparison under equal wall time on any other machine. `run_all.py speed` writes the
-table: JSON, with the machine that was measured (`machine`) and each row of the suite (`rows`). Times of a row that
-nobody measured are estimated: its FLOPs over Naive's, times Naive's seconds.
+Steps times these seconds replay a comparison under equal wall time on any other machine.
+`run_all.py speed` writes the table: JSON, with the machine that was measured (`machine`) and each
+row of the suite (`rows`). Times of a row that nobody measured are estimated: its FLOPs over
+Naive's, times Naive's seconds.
 """
 
 from __future__ import annotations
@@ -53,14 +54,21 @@ class Table(msgspec.Struct, frozen=True):
 NO_TIME = {
     "model": {"init"},
     "tokenizer": {"domains", "sample_bytes"},
-    "data": {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid_tokens", "memory_seed"},
+    "data": {
+        "valid_share",
+        "max_train_tokens",
+        "max_valid_bytes",
+        "max_valid_tokens",
+        "memory_seed",
+    },
     "training": {"learning_rate", "warmup", "schedule", "betas", "epsilon", "weight_decay"}
     | {"checkpoint_seconds", "evaluations"},
 }
 
 
 def list_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that the time of a step depends on besides method, options and machine, by dotted key.
+    """The settings that the time of a step depends on besides method, options and machine, by
+    dotted key.
 
     None: a setting that is left out, as it has its default; older tables do not have it.
     """
@@ -72,7 +80,11 @@ def list_settings(config: RunConfig) -> dict[str, Any]:
     }
     relevant = {room: set(kinds[room].model_fields) - names for room, names in NO_TIME.items()}
     content = config.model_dump(mode="json", include=relevant)
-    return {f"{room}.{key}": content[room].get(key) for room, keys in relevant.items() for key in sorted(keys)}
+    return {
+        f"{room}.{key}": content[room].get(key)
+        for room, keys in relevant.items()
+        for key in sorted(keys)
+    }
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
@@ -108,7 +120,8 @@ def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
     for name, theirs in both[0].items():
         if theirs != both[1][name]:
             raise ConfigError(
-                f"{path} has step times of another machine, with {name} {theirs!r} and not {both[1][name]!r}: give "
+                f"{path} has step times of another machine, with {name} {theirs!r} and not "
+                f"{both[1][name]!r}: give "
                 "--reference another file"
             )
     return table.rows
@@ -121,15 +134,17 @@ def _read(path: Path, changed: int) -> Table:
         return msgspec.json.decode(path.read_text(encoding="utf-8"), type=Table)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"budget.reference: {path} is no table of step times ({error}): measure it with `run_all.py speed`"
+            f"budget.reference: {path} is no table of step times ({error}): measure it with "
+            "`run_all.py speed`"
         ) from None
 
 
 def find_times(config: RunConfig) -> Sequence[StageTimes]:
-    """The times of each stage in the table that a run's budget names; zeros where the budget names none.
+    """The times of each stage in the table that a run's budget names; zeros where the budget names
+    none.
 
-    Of a row that is not in the table they are Naive's, as `estimated`. Raises ConfigError when there is no such table,
-    or it has no times of Naive with the run's settings either.
+    Of a row that is not in the table they are Naive's, as `estimated`. Raises ConfigError when
+    there is no such table, or it has no times of Naive with the run's settings either.
     """
     if not config.budget.reference:
         return [StageTimes(0.0, {})] * len(config.domains)
@@ -138,26 +153,35 @@ def find_times(config: RunConfig) -> Sequence[StageTimes]:
     path = given if given.exists() or not (ROOT / given).exists() else ROOT / given
     if not path.exists():
         raise ConfigError(
-            f"budget.reference: {path} is no table of step times, it is not there; measure it: `run_all.py speed "
+            f"budget.reference: {path} is no table of step times, it is not there; measure it: "
+            "`run_all.py speed "
             f"{config.suite} --reference {path}`"
         )
     rows, settings = _read(path, path.stat().st_mtime_ns).rows, list_settings(config)
     for row in rows:
         is_asked_for = (row.method, row.options) == (config.method, config.options)
-        if is_asked_for and is_alike(row.settings, settings) and len(row.stages) >= len(config.domains):
+        if (
+            is_asked_for
+            and is_alike(row.settings, settings)
+            and len(row.stages) >= len(config.domains)
+        ):
             return row.stages
     if naive := find_naive(rows, config):
         further = [naive[-1]] * (len(config.domains) - len(naive))  # as many stages as the run has
         return [structs.replace(times, estimated=True) for times in (*naive, *further)]
     raise ConfigError(
-        f"{path} has step times neither of {config.method} with options {config.options} nor of naive, with the other "
-        f"settings of row {config.row!r}; measure them into another file: `run_all.py speed {config.suite} --reference "
+        f"{path} has step times neither of {config.method} with options {config.options} nor of "
+        "naive, with the other "
+        f"settings of row {config.row!r}; measure them into another file: `run_all.py speed "
+        f"{config.suite} --reference "
         "FILE`, and give it with --set budget.reference=FILE"
     )
 
 
 def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
-    """The times of each stage of Naive beside a run, of as many as were measured; none where nobody has."""
+    """The times of each stage of Naive beside a run, of as many as were measured; none where nobody
+    has.
+    """
     settings = _select_settings_of_naive(list_settings(config))
     for row in rows:
         if row.method == "naive" and is_alike(_select_settings_of_naive(row.settings), settings):
@@ -171,6 +195,10 @@ def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
 
 
 def _select_settings_of_naive(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that the time of Naive's step depends on: it stays on the first rung, and has no memory."""
+    """The settings that the time of Naive's step depends on: it stays on the first rung, and has no
+    memory.
+    """
     first = settings["model.ladder"][:1]
-    return {key: value for key, value in settings.items() if key != "data.memory_tokens"} | {"model.ladder": first}
+    return {key: value for key, value in settings.items() if key != "data.memory_tokens"} | {
+        "model.ladder": first
+    }

@@ -1,8 +1,9 @@
 """Print the law and its test: `PYTHONPATH=. python results/small_models_begun_well/compare_law.py`.
 
-See plan.md, "The law". The law is a plane, log(AP grown / AP large from the start) = a + b log(parameters) + c
-log(tokens a parameter), both before the first growth, by least squares on the cells of three sizes. An interval is
-Student's of a new cell, with what the plane misses as its noise.
+See plan.md, "The law". The law is a plane, log(AP grown / AP large from the start) = a + b
+log(parameters) + c log(tokens a parameter), both before the first growth, by least squares on the
+cells of three sizes. An interval is Student's of a new cell, with what the plane misses as its
+noise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FITTED, PREDICTED = "law_small", "law_large"
 Cell = tuple[float, int]  # thousands of parameters, tokens a parameter
 ROW = re.compile(r"(.*), from (\d+)k, (\d+) tokens")
 LARGE = "ER (final size)"
-# the fourth size; and the paper's: 30 M parameters of L6_D384, 62,500 steps of 2,048 rows of 512 tokens
+# the fourth size; and the paper's: 30 M parameters of L6_D384, 62,500 steps of 2,048 rows of 512
+# tokens
 NEW = [(56.0, 10), (56.0, 30), (56.0, 100), (30e3, 2_200)]
 LEARNED = 30  # tokens a parameter, from which on models have left the plateau on which all begin
 
@@ -73,15 +75,26 @@ def main() -> None:
         cells, values = list(ratios), np.array([each.mean() for each in ratios.values()])
         learned = [i for i, (_, tokens) in enumerate(cells) if tokens >= LEARNED]
         print(f"\n{method} over a model that is large from the start, AP after the last domain\n")
-        print(f"| parameters | tokens a parameter | seeds | change (95% interval) | predicted | from {LEARNED} on |")
+        print(
+            "| parameters | tokens a parameter | seeds | change (95% interval) | predicted | from "
+            f"{LEARNED} on |"
+        )
         print("| --: | --: | --: | --: | --: | --: |")
-        fits = predict(cells, values, NEW), predict([cells[i] for i in learned], values[learned], NEW)
+        fits = (
+            predict(cells, values, NEW),
+            predict([cells[i] for i in learned], values[learned], NEW),
+        )
         said = {
-            cell: " | ".join(f"{percent(m[i])} ({percent(m[i] - h[i])} to {percent(m[i] + h[i])})" for m, h in fits)
+            cell: " | ".join(
+                f"{percent(m[i])} ({percent(m[i] - h[i])} to {percent(m[i] + h[i])})"
+                for m, h in fits
+            )
             for i, cell in enumerate(NEW)
         }
         for cell, seeds in (ratios | tested.get(method, {})).items():
-            change = f"{percent(seeds.mean())} ({' to '.join(map(percent, compute_interval(seeds)))})"
+            change = (
+                f"{percent(seeds.mean())} ({' to '.join(map(percent, compute_interval(seeds)))})"
+            )
             print(f"| {cell[0]:g}k | {cell[1]} | {len(seeds)} | {change} | {said.pop(cell, '|')} |")
         for (size, tokens), prediction in said.items():
             print(f"| {size:g}k | {tokens} | | | {prediction} |")

@@ -1,8 +1,10 @@
-"""Print comparisons from the study's records: `PYTHONPATH=. python results/small_models_begun_well/compare_rows.py`.
+"""Print comparisons from the study's records: `PYTHONPATH=. python
+results/small_models_begun_well/compare_rows.py`.
 
-Each compares AP after the last domain, paired by seed: the geometric mean of the ratio, its 95% interval, and the
-two-sided p-value of docs/statistics.md, corrected together with all others of its table that have run (Holm). Where the
-losses of validation documents are recorded, the interval holds the choice of them too.
+Each compares AP after the last domain, paired by seed: the geometric mean of the ratio, its 95%
+interval, and the two-sided p-value of docs/statistics.md, corrected together with all others of its
+table that have run (Holm). Where the losses of validation documents are recorded, the interval
+holds the choice of them too.
 """
 
 from __future__ import annotations
@@ -41,10 +43,16 @@ OF_57K = (  # rows of the main table
     ("EWC", "Naive"),
     ("A-GEM", "Naive"),
 )
-# What ran later, in suites of its own: with 6.1e12 FLOPs two seeds of ELLE and staying small, two rows of the million
+# What ran later, in suites of its own: with 6.1e12 FLOPs two seeds of ELLE and staying small, two
+# rows of the million
 ADDED = {"map_four": "map_four_elle", "map_four_elle": "map_four_small", "million": "million_small"}
 LESS, MAIN = "3.8e11 FLOPs", "1.5e12 FLOPs"
-MAP = {"map_sixteenth": "9.6e10 FLOPs", "map_quarter": LESS, "map_full": MAIN, "map_four": "6.1e12 FLOPs"}
+MAP = {
+    "map_sixteenth": "9.6e10 FLOPs",
+    "map_quarter": LESS,
+    "map_full": MAIN,
+    "map_four": "6.1e12 FLOPs",
+}
 TABLES = {  # what is compared in which suites; each table is corrected by itself
     "The map": (LARGE, MAP),
     "The map, growing or staying small": (SMALL, MAP),
@@ -58,7 +66,16 @@ TABLES = {  # what is compared in which suites; each table is corrected by itsel
     "The main table, less": (OF_57K, {"main_quarter": LESS}),
     "The main table, less, another order for each seed": (OF_57K, {"main_orders": LESS}),
 }
-HEADS = "Budget", "Last size", "Compared", "AP of both", "Change (95% interval)", "Seeds", "p", "p < 0.05"
+HEADS = (
+    "Budget",
+    "Last size",
+    "Compared",
+    "AP of both",
+    "Change (95% interval)",
+    "Seeds",
+    "p",
+    "p < 0.05",
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +103,9 @@ def compare(study: Study, first: str, second: str) -> Change | None:
 
 
 def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study]) -> list[list[str]]:
-    """The cells of a table's lines: a line for each pair of rows, and size, that at least two seeds of a suite have."""
+    """The cells of a table's lines: a line for each pair of rows, and size, that at least two seeds
+    of a suite have.
+    """
     lines, p_values = [], []
     sizes = SIZES if pairs is not OF_57K else SIZES[:1]
     for (budget, study), size, pair in itertools.product(studies.items(), sizes, pairs):
@@ -100,7 +119,10 @@ def compare_rows(pairs: Sequence[tuple[str, str]], studies: Mapping[str, Study])
         shown = f"{change.mean:+.1%} ({change.low:+.1%} to {change.high:+.1%})".replace("-", "−")
         lines.append([budget, size, f"{first} / {second}", values, shown, str(len(change.ap))])
     corrected = correct_by_holm(np.array(p_values))
-    return [[*line, f"{p:.2g}", "yes" if p < ERRORS else ""] for line, p in zip(lines, corrected, strict=True)]
+    return [
+        [*line, f"{p:.2g}", "yes" if p < ERRORS else ""]
+        for line, p in zip(lines, corrected, strict=True)
+    ]
 
 
 def open_suites(archives: Archives, suites: Iterable[str]) -> dict[str, Study]:

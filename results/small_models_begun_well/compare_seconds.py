@@ -1,15 +1,17 @@
-"""Print the seconds that the map's runs take on one machine, and the map under equal wall time: as it was run
-(`map_seconds.toml`), and read off its runs under equal FLOPs.
+"""Print the seconds that the map's runs take on one machine, and the map under equal wall time: as
+it was run (`map_seconds.toml`), and read off its runs under equal FLOPs.
 
-A small model computes fewer FLOPs a second than a large one, so with equal FLOPs a model that grows takes longer. The
-step times are those of `step_times.json`, which was made on a quiet machine, with the data beside the project:
+A small model computes fewer FLOPs a second than a large one, so with equal FLOPs a model that grows
+takes longer. The step times are those of `step_times.json`, which was made on a quiet machine, with
+the data beside the project:
 
-    S=results/small_models_begun_well
-    OMP_NUM_THREADS=1 python run_all.py speed $S/map_quarter.toml --reference $S/step_times.json --pairs 11
+    S=results/small_models_begun_well OMP_NUM_THREADS=1 python run_all.py speed $S/map_quarter.toml
+    --reference $S/step_times.json --pairs 11
 
-Call it with `PYTHONPATH=. python $S/compare_seconds.py`. The seconds of a run under FLOPs are its recorded steps times
-what such a step takes. AP at other seconds is taken as linear between two budgets, both in logarithms. Student's 95%
-intervals over seeds hold neither that nor the choice of documents.
+Call it with `PYTHONPATH=. python $S/compare_seconds.py`. The seconds of a run under FLOPs are its
+recorded steps times what such a step takes. AP at other seconds is taken as linear between two
+budgets, both in logarithms. Student's 95% intervals over seeds hold neither that nor the choice of
+documents.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from benchmark.store import RunRecords, load_runs
 from benchmark.training.step_times import find_times
 
 TIMES, RUN = HERE / "step_times.json", "map_seconds"
-SECONDS = (36.0, 144.0)  # each row of the map has budgets below and above; the first is that of `map_seconds.toml`
+SECONDS = (
+    36.0,
+    144.0,
+)  # each row of the map has budgets below and above; the first is that of `map_seconds.toml`
 ROWS = "ELLE, to {}", "ELLE (exact), to {}", "ER, {} from the start"
 
 
@@ -39,7 +44,10 @@ def main() -> None:
     lines: list[Sequence[str]] = []
     for suite, of_suite in of_suites.items():
         means = np.exp(of_suite.groupby("row")["seconds"].mean())
-        lines += [[MAP[suite], size, *(f"{means[row.format(size)]:.0f}" for row in ROWS)] for size in SIZES[:3]]
+        lines += [
+            [MAP[suite], size, *(f"{means[row.format(size)]:.0f}" for row in ROWS)]
+            for size in SIZES[:3]
+        ]
     print_table(["Budget", "Last size", *(f"{row.format('it')}, seconds" for row in ROWS)], lines)
     under_flops, lines = pd.concat(of_suites.values()), []
     for seconds in SECONDS:
@@ -49,20 +57,37 @@ def main() -> None:
                 read_off = compare([interpolate(under_flops, row, seconds) for row in rows])
                 directly = compare([run[run["row"] == row].set_index("seed")["ap"] for row in rows])
                 measured = directly if seconds == SECONDS[0] else ("", "")
-                lines.append([f"{seconds:.0f}", size, " / ".join(rows), read_off[0], measured[0], read_off[1]])
+                lines.append(
+                    [
+                        f"{seconds:.0f}",
+                        size,
+                        " / ".join(rows),
+                        read_off[0],
+                        measured[0],
+                        read_off[1],
+                    ]
+                )
     print_table(["Seconds", "Last size", "Compared", "Read off equal FLOPs", "Run", "Seeds"], lines)
 
 
 def print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    print("\n".join(f"| {' | '.join(line)} |" for line in (heads, ["--:"] * len(heads), *lines)), end="\n\n")
+    print(
+        "\n".join(f"| {' | '.join(line)} |" for line in (heads, ["--:"] * len(heads), *lines)),
+        end="\n\n",
+    )
 
 
 def list_runs(suite: str) -> pd.DataFrame:
     """The row, seed, logarithms of seconds and of AP after the last domain of each run of a suite."""
-    configs = {config.id: config for config in methods.list_runs(load_suite(str(HERE / f"{suite}.toml")))}
+    configs = {
+        config.id: config for config in methods.list_runs(load_suite(str(HERE / f"{suite}.toml")))
+    }
     with open_records(str(HERE), [suite]) as records:
         runs = [run for run in load_runs(records, suite) if run.id in configs]
-    values = [(run.row, run.seed, np.log(time_run(configs[run.id], run)), compute_log_ap(run)) for run in runs]
+    values = [
+        (run.row, run.seed, np.log(time_run(configs[run.id], run)), compute_log_ap(run))
+        for run in runs
+    ]
     table: pd.DataFrame = pd.DataFrame(values, columns=["row", "seed", "seconds", "ap"])
     return table
 
@@ -74,26 +99,34 @@ def time_run(config: RunConfig, run: RunRecords) -> float:
     for index, lines in enumerate(run.stages):
         times, done = find_times(config)[index], find_last(lines, DoneLine)
         if done and done.charged["steps"]:
-            total += times.set_up + sum(phase["steps"] * times.phases[phase["name"]] for phase in done.phases)
+            total += times.set_up + sum(
+                phase["steps"] * times.phases[phase["name"]] for phase in done.phases
+            )
     return total
 
 
 def compute_log_ap(run: RunRecords) -> float:
     last = find_last(run.stages[-1], EvaluationLine)
     return (
-        float(np.mean([np.log(last.perplexity[domain.name] or np.inf) for domain in run.domains])) if last else np.nan
+        float(np.mean([np.log(last.perplexity[domain.name] or np.inf) for domain in run.domains]))
+        if last
+        else np.nan
     )
 
 
 def interpolate(runs: pd.DataFrame, row: str, seconds: float) -> pd.Series:
     """The logarithm of a row's AP when so many seconds are spent, by seed."""
     of_row = runs[runs["row"] == row].sort_values("seconds")
-    ap: pd.Series = of_row.groupby("seed").apply(lambda own: np.interp(np.log(seconds), own["seconds"], own["ap"]))
+    ap: pd.Series = of_row.groupby("seed").apply(
+        lambda own: np.interp(np.log(seconds), own["seconds"], own["ap"])
+    )
     return ap
 
 
 def compare(rows: list[pd.Series]) -> tuple[str, str]:
-    """The change of AP from the second row to the first with its interval, and the number of seeds that both have."""
+    """The change of AP from the second row to the first with its interval, and the number of seeds
+    that both have.
+    """
     changes = (rows[0] - rows[1]).dropna().to_numpy()
     if len(changes) < 2:
         return "", ""

@@ -1,9 +1,11 @@
-"""Draw docs/study.md's figure from the records: `PYTHONPATH=. python results/small_models_begun_well/draw_map.py`.
+"""Draw docs/study.md's figure from the records: `PYTHONPATH=. python
+results/small_models_begun_well/draw_map.py`.
 
-Left growth over ER that is as large from the start, right over ER that stays small, each at equal FLOPs and against the
-tokens that the budget buys a parameter of the model that does not grow. Bars are `compare_rows.py`'s 95% intervals.
-On the left the least budget is left out, as its batches were too large for large models, and 237 thousand parameters,
-which end above smaller sizes at their own best rate (plan.md).
+Left growth over ER that is as large from the start, right over ER that stays small, each at equal
+FLOPs and against the tokens that the budget buys a parameter of the model that does not grow. Bars
+are `compare_rows.py`'s 95% intervals. On the left the least budget is left out, as its batches were
+too large for large models, and 237 thousand parameters, which end above smaller sizes at their own
+best rate (plan.md).
 """
 
 from __future__ import annotations
@@ -33,19 +35,26 @@ def main() -> None:
     with style():
         figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.2), layout="constrained")
         some = {name: studies[name] for name in studies if name != LEAST}
-        draw_changes(axes[0], some, ["ER, {} from the start"], [size for size in SIZES if size != LARGEST])
+        draw_changes(
+            axes[0], some, ["ER, {} from the start"], [size for size in SIZES if size != LARGEST]
+        )
         draw_changes(axes[1], studies, ["ER, 13k", "ER, 230k"], SIZES)
         axes[0].set_title("Growing, over large from the start")
         axes[1].set_title("Growing, over staying small (1M: 240k, others: 13k)")
         axes[0].axvline(HOFFMANN, color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-        axes[0].text(1.05 * HOFFMANN, -0.085, "20 (Hoffmann et al.)", color="0.4", fontsize="x-small")
+        axes[0].text(
+            1.05 * HOFFMANN, -0.085, "20 (Hoffmann et al.)", color="0.4", fontsize="x-small"
+        )
         axes[1].legend(*name_lines(), ncols=2, loc="upper right")
         (HERE / "map.png").write_bytes(make_picture(figure).png)
 
 
-def draw_changes(axis: Axes, studies: Mapping[str, Study], besides: Sequence[str], last_sizes: Sequence[str]) -> None:
-    """The change of AP against tokens a parameter of the row in `besides` that a study has, a line for each method and
-    last size."""
+def draw_changes(
+    axis: Axes, studies: Mapping[str, Study], besides: Sequence[str], last_sizes: Sequence[str]
+) -> None:
+    """The change of AP against tokens a parameter of the row in `besides` that a study has, a line
+    for each method and last size.
+    """
     for (row, _), colour in zip(METHODS.items(), COLOURS, strict=False):
         for size in last_sizes:
             points = [
@@ -68,9 +77,14 @@ def draw_changes(axis: Axes, studies: Mapping[str, Study], besides: Sequence[str
 def draw_line(axis: Axes, points: list[tuple[float, Change]], colour: str, marker: str) -> None:
     points = sorted(points, key=lambda point: point[0])
     means = [change.mean for _, change in points]
-    ends = [[change.mean - change.low for _, change in points], [change.high - change.mean for _, change in points]]
+    ends = [
+        [change.mean - change.low for _, change in points],
+        [change.high - change.mean for _, change in points],
+    ]
     tokens = [count for count, _ in points]
-    axis.errorbar(tokens, means, ends, color=colour, marker=marker, markersize=4, linewidth=1, elinewidth=0.8)
+    axis.errorbar(
+        tokens, means, ends, color=colour, marker=marker, markersize=4, linewidth=1, elinewidth=0.8
+    )
 
 
 def count_tokens(study: Study, seeds: pd.Index, row: str) -> float:
@@ -83,7 +97,9 @@ def count_tokens(study: Study, seeds: pd.Index, row: str) -> float:
 def name_lines() -> tuple[list[Line2D], list[str]]:
     """Handles and names of the legend: a colour a method, a mark a size."""
     methods = [Line2D([], [], color=colour) for colour, _ in zip(COLOURS, METHODS, strict=False)]
-    sizes = [Line2D([], [], color="0.3", marker=marker, linestyle="") for marker in MARKERS.values()]
+    sizes = [
+        Line2D([], [], color="0.3", marker=marker, linestyle="") for marker in MARKERS.values()
+    ]
     return [*methods, *sizes], [*METHODS.values(), *(f"to {size}" for size in SIZES)]
 
 

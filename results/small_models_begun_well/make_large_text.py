@@ -1,14 +1,16 @@
-"""Make five domains of 55 MB from packages, `python results/small_models_begun_well/make_large_text.py DIR`.
+"""Make five domains of 55 MB from packages, `python
+results/small_models_begun_well/make_large_text.py DIR`.
 
-It writes DIR/stream/NAME/{train,valid}.jsonl.gz, {"text": ...} a line, and prints each file's size, documents and
-sha256. It needs a machine with Debian 12, where `apt-get download` finds the named versions (a superseded one is in
-Debian's snapshots only), pip, 420 MB of downloads (kept in DIR/packages), 2 GB of memory and 3 minutes. The same
-packages give the same bytes. The standard library is all it imports.
+It writes DIR/stream/NAME/{train,valid}.jsonl.gz, {"text": ...} a line, and prints each file's size,
+documents and sha256. It needs a machine with Debian 12, where `apt-get download` finds the named
+versions (a superseded one is in Debian's snapshots only), pip, 420 MB of downloads (kept in
+DIR/packages), 2 GB of memory and 3 minutes. The same packages give the same bytes. The standard
+library is all it imports.
 
-A document is a page, some paragraphs of a source file, or consecutive entries. Repeats, licence texts, licence comments
-at the head of sources, menus of pages, and tables of numbers are left out. A package's files come in the order of the
-hash of their names, packages in the order below, until the domain is full; the hash of its text decides whether a
-document is for validation.
+A document is a page, some paragraphs of a source file, or consecutive entries. Repeats, licence
+texts, licence comments at the head of sources, menus of pages, and tables of numbers are left out.
+A package's files come in the order of the hash of their names, packages in the order below, until
+the domain is full; the hash of its text decides whether a document is for validation.
 """
 
 from __future__ import annotations
@@ -35,14 +37,33 @@ REPEATED = 40  # characters from which on a line or entry that the domain has al
 LICENCE = re.compile(r"copyright|licen[cs]e|SPDX", re.I)
 COMMENT = re.compile(r"\s*(/\*.*?\*/|(//[^\n]*\n)+|(#(?=[ !\n])[^\n]*\n)+)", re.S)
 LICENCE_TEXT = re.compile(r"WARRANT(Y|IES) OF|Permission is hereby granted|Redistribution and use")
-DATED = re.compile(r"\d{4}-\d\d?-\d\d?|(Mon|Tue|Wed|Thu|Fri|Sat|Sun) ")  # how an entry of a ChangeLog begins
+DATED = re.compile(
+    r"\d{4}-\d\d?-\d\d?|(Mon|Tue|Wed|Thu|Fri|Sat|Sun) "
+)  # how an entry of a ChangeLog begins
 
-MENU = re.compile(r"nav|sidebar|footer|headerlink|editsection|breadcrumb|\btoc|\brelated\b", re.I)  # classes and ids
+MENU = re.compile(
+    r"nav|sidebar|footer|headerlink|editsection|breadcrumb|\btoc|\brelated\b", re.I
+)  # classes and ids
 UNREAD = {"head", "script", "style", "nav", "header", "footer", "form", "select"}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
-BLOCKS = {"p", "div", "li", "tr", "dt", "dd", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "br", "hr", "table"} | {
-    *("ul", "ol", "dl", "section", "article", "blockquote")
-}
+BLOCKS = {
+    "p",
+    "div",
+    "li",
+    "tr",
+    "dt",
+    "dd",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "pre",
+    "br",
+    "hr",
+    "table",
+} | {*("ul", "ol", "dl", "section", "article", "blockquote")}
 
 
 class PageText(HTMLParser):
@@ -57,7 +78,11 @@ class PageText(HTMLParser):
         named = " ".join(value or "" for name, value in attrs if name in ("class", "id"))
         if self.menu:
             self.depth += tag == self.menu
-        elif tag not in VOID and tag not in ("html", "body") and (tag in UNREAD or MENU.search(named)):
+        elif (
+            tag not in VOID
+            and tag not in ("html", "body")
+            and (tag in UNREAD or MENU.search(named))
+        ):
             self.menu, self.depth = tag, 1
         elif tag in BLOCKS:
             self.text.append("\n")
@@ -94,11 +119,16 @@ def read_source(text: str) -> list[str]:
 
 
 def read_entries(text: str) -> list[str]:
-    """The entries of a dictionary or a changelog, each from a line that is not indented to the next such line.
+    """The entries of a dictionary or a changelog, each from a line that is not indented to the next
+    such line.
 
     What a dictionary says of itself, in entries that begin with 00-database, is left out.
     """
-    return [entry.rstrip() for entry in re.split(r"\n+(?=\S)", text) if not entry.startswith("00-database")]
+    return [
+        entry.rstrip()
+        for entry in re.split(r"\n+(?=\S)", text)
+        if not entry.startswith("00-database")
+    ]
 
 
 def read_changes(text: str) -> list[str]:
@@ -139,7 +169,11 @@ DOMAINS = {
         repeats=True,
     ),
     "changes": LargeDomain(
-        ["glibc-source=2.36-9+deb12u14", "binutils-source=2.40-2", "gcc-12-source=12.2.0-14+deb12u1"],
+        [
+            "glibc-source=2.36-9+deb12u14",
+            "binutils-source=2.40-2",
+            "gcc-12-source=12.2.0-14+deb12u1",
+        ],
         r"/ChangeLog[^/]*$",
         read_changes,
         between="\n\n",
@@ -180,7 +214,9 @@ def download(package: str, folder: Path) -> Path:
     if not place.exists():
         place.mkdir(parents=True)
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*(pip if "==" in package else ["apt-get", "download"]), package], cwd=place, check=True)
+        subprocess.run(
+            [*(pip if "==" in package else ["apt-get", "download"]), package], cwd=place, check=True
+        )
     return next(place.iterdir())
 
 
@@ -189,7 +225,9 @@ def read_files(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
     wanted = re.compile(pattern)
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
-            yield from ((name, wheel.read(name)) for name in wheel.namelist() if wanted.search(name))
+            yield from (
+                (name, wheel.read(name)) for name in wheel.namelist() if wanted.search(name)
+            )
         return
     with tempfile.TemporaryDirectory() as root:
         subprocess.run(["dpkg-deb", "-x", archive, root], check=True)
@@ -198,10 +236,17 @@ def read_files(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
             if name.endswith(".tar.xz"):
                 with tarfile.open(path) as sources:
                     for member in sources:
-                        if (file := wanted.search(member.name) and sources.extractfile(member)) is not None:
+                        if (
+                            file := wanted.search(member.name) and sources.extractfile(member)
+                        ) is not None:
                             yield member.name, file.read()
             elif wanted.search(name) and path.is_file() and not path.is_symlink():
-                yield name, gzip.decompress(path.read_bytes()) if name.endswith(".dz") else path.read_bytes()
+                yield (
+                    name,
+                    gzip.decompress(path.read_bytes())
+                    if name.endswith(".dz")
+                    else path.read_bytes(),
+                )
 
 
 def decode(content: bytes) -> str:
@@ -240,7 +285,11 @@ def make_documents(domain: LargeDomain, folder: Path) -> Iterator[str]:
                 seen.update(map(digest, parts))
             for text in put_together(parts, domain.between, domain.longest):
                 numbers = sum(map(text.count, "0123456789")) > len(text) / 5
-                if SHORTEST <= len(text.encode()) <= LONGEST and not numbers and digest(text) not in seen:
+                if (
+                    SHORTEST <= len(text.encode()) <= LONGEST
+                    and not numbers
+                    and digest(text) not in seen
+                ):
                     seen.add(digest(text))
                     yield text
 
@@ -248,9 +297,16 @@ def make_documents(domain: LargeDomain, folder: Path) -> Iterator[str]:
 def write(texts: list[str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.GzipFile(path, "wb", mtime=0) as file:
-        file.writelines(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n" for text in texts)
+        file.writelines(
+            json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n" for text in texts
+        )
     size = sum(len(text.encode()) for text in texts)
-    print(path, f"{size:,} bytes, {len(texts):,} documents", hashlib.sha256(path.read_bytes()).hexdigest(), flush=True)
+    print(
+        path,
+        f"{size:,} bytes, {len(texts):,} documents",
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Methods that are none: one that uses all that a method can say, to try how that goes together, and one that idles."""
+"""Methods that are none: one that uses all that a method can say, to try how that goes together,
+and one that idles.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ANNEAL = Schedule((Piece(1.0, 0.1, "exponential"),), begin=0.5)
 
 @dataclass
 class Everything(LifelongMethod):
-    """An average over the stream of weights that carry their optimizer on, with a branch, rates and several sources."""
+    """An average over the stream of weights that carry their optimizer on, with a branch, rates and
+    several sources.
+    """
 
     pace: float = 0.5  # of the average, at the end of the stream
 
@@ -38,9 +42,22 @@ class Everything(LifelongMethod):
     def phases(self, stage: Stage) -> Sequence[Phase]:
         old = () if stage.first else (Source("memory", 0.25, weight=0.5), Source("json", 0.25))
         return [
-            Phase("adapt", 0.5, sources=(Source("new", 0.5), *old), schedule=RISE_AND_FALL, optimizer="carry"),
+            Phase(
+                "adapt",
+                0.5,
+                sources=(Source("new", 0.5), *old),
+                schedule=RISE_AND_FALL,
+                optimizer="carry",
+            ),
             Phase("look", 0.1, trains=False),
-            Phase("anneal", 0.4, schedule=ANNEAL, optimizer="carry", branch=True, rates={"embeddings.*": 0.0}),
+            Phase(
+                "anneal",
+                0.4,
+                schedule=ANNEAL,
+                optimizer="carry",
+                branch=True,
+                rates={"embeddings.*": 0.0},
+            ),
         ]
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
@@ -51,7 +68,9 @@ class Everything(LifelongMethod):
 
         self.steps += 1
         with torch.no_grad():
-            for mean, weight in zip(self.evaluated.parameters(), learner.model.parameters(), strict=True):  # type: ignore[union-attr]
+            for mean, weight in zip(
+                self.evaluated.parameters(), learner.model.parameters(), strict=True
+            ):  # type: ignore[union-attr]
                 mean.lerp_(weight, self.pace * learner.elapsed.stream)
 
 

@@ -1,6 +1,7 @@
 """A method for tests of launching: training that a file can slow, trip or kill in its second stage.
 
-The tests put it among the methods of a copy of the code. The weights are those of the method without it.
+The tests put it among the methods of a copy of the code. The weights are those of the method
+without it.
 """
 
 import os
@@ -17,7 +18,9 @@ from benchmark.training.method import LifelongMethod, Stage
 
 
 class Paced:
-    """What it adds to a method. Each call of the loss in the second stage also adds a byte to `log`."""
+    """What it adds to a method. Each call of the loss in the second stage also adds a byte to
+    `log`.
+    """
 
     group = "controls"
     gate: str  # a file: "slow", "slow SECONDS", "trip RANK" or "die"; without it nothing is special

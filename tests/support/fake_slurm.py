@@ -30,14 +30,20 @@ DONE = "done"
 
 
 class FakeSlurm:
-    """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`: MaxSubmitJobs."""
+    """Takes the place of the programs for this process. `largest`: MaxArraySize; `most`:
+    MaxSubmitJobs.
+    """
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9) -> None:
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, largest: int = 1001, most: int = 10**9
+    ) -> None:
         self.largest, self.most = largest, most
         self.refusal, self.refused = "", ""  # what it says, and of scripts with which text
         self.calls: Counter[str] = Counter()
         self.arrays: dict[str, Submitted] = {}
-        self.states: dict[str, str] = {}  # of jobs that do not wait; those that have ended are not in the queue
+        self.states: dict[
+            str, str
+        ] = {}  # of jobs that do not wait; those that have ended are not in the queue
         self.restarts: dict[str, int] = {}
         self.ended: set[str] = set()
         folder.mkdir()
@@ -45,36 +51,57 @@ class FakeSlurm:
         (folder / "srun").chmod(0o755)
         patch.setenv("PATH", str(folder), prepend=":")
         patch.setattr(commands, "ask", self.answer)
-        patch.setattr(CommandFunction, "__call__", lambda function: self.submit(function.command[-1]))
+        patch.setattr(
+            CommandFunction, "__call__", lambda function: self.submit(function.command[-1])
+        )
 
     @property
     def jobs(self) -> list[str]:
         """What is in the queue."""
-        each = (job for id, array in self.arrays.items() for job in ([f"{id}_{task}" for task in array.tasks] or [id]))
+        each = (
+            job
+            for id, array in self.arrays.items()
+            for job in ([f"{id}_{task}" for task in array.tasks] or [id])
+        )
         return [job for job in each if job not in self.ended]
 
     def answer(self, *command: str) -> str:
         self.calls[command[0]] += 1
         if command[0] == "squeue":
             assert f"--user={getpass.getuser()}" in command
-            each = ((job, self.states.get(job, "PENDING"), self.restarts.get(job, 0)) for job in self.jobs)
+            each = (
+                (job, self.states.get(job, "PENDING"), self.restarts.get(job, 0))
+                for job in self.jobs
+            )
             reasons = ("Priority", "BeginTime")  # the other for those that were started again
-            return "".join(f"{job}|{state}|{reasons[many > 0]}|n1|{many}|\n" for job, state, many in each)
+            return "".join(
+                f"{job}|{state}|{reasons[many > 0]}|n1|{many}|\n" for job, state, many in each
+            )
         if command[0] == "scancel":
             of = {job: {job, job.partition("_")[0]} for job in self.jobs}
             self.end([job for job, ids in of.items() if ids & {*command[1:]}])
         return ""
 
-    def end(self, jobs: Iterable[str], said: str = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 9 ***") -> None:
-        """Jobs end; `said` is the last line of their logs, or DONE what submitit writes of work that is done."""
+    def end(
+        self,
+        jobs: Iterable[str],
+        said: str = "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 9 ***",
+    ) -> None:
+        """Jobs end; `said` is the last line of their logs, or DONE what submitit writes of work
+        that is done.
+        """
         for job in jobs:
             self.ended.add(job)
             log = commands.find_log(self.arrays[job.partition("_")[0]].folder, job)
             if said == DONE:
-                cloudpickle_dump(("success", None), log.with_name(log.name.replace("log.out", "result.pkl")))
+                cloudpickle_dump(
+                    ("success", None), log.with_name(log.name.replace("log.out", "result.pkl"))
+                )
             elif said:
                 log.write_text(
-                    (1 + self.restarts.get(job, 0)) * "INFO - Starting with JobEnvironment()\nepoch\n" + said
+                    (1 + self.restarts.get(job, 0))
+                    * "INFO - Starting with JobEnvironment()\nepoch\n"
+                    + said
                 )
 
     def submit(self, script: str) -> str:

@@ -1,16 +1,17 @@
 """A disk that fails at one operation after the other.
 
-`python -m tests.support.faulty_disk FOLDER MOST` does each scenario once on a whole disk and counts what it does there
-(creating, truncating, syncing, renaming, removing, making folders) and how large files become; then once for each
-fault, but MOST, drawn. Each time a copy of this process does the work. It prints a line of JSON a scenario: how
-many faults there were, and what went wrong:
+`python -m tests.support.faulty_disk FOLDER MOST` does each scenario once on a whole disk and counts
+what it does there (creating, truncating, syncing, renaming, removing, making folders) and how large
+files become; then once for each fault, but MOST, drawn. Each time a copy of this process does the
+work. It prints a line of JSON a scenario: how many faults there were, and what went wrong:
 
 - an error that does not name a file of the scenario's folder;
 - a reader that sees neither what was there nor what was to come, or meets an exception;
 - the same work done again on a whole disk that does not come to the same.
 
-An audit hook of Python sees all but syncing and writing. No file grows beyond a limit of the kernel's (RLIMIT_FSIZE),
-whoever writes, Rust and torch too: it takes what fits, and then fails, or ends the process.
+An audit hook of Python sees all but syncing and writing. No file grows beyond a limit of the
+kernel's (RLIMIT_FSIZE), whoever writes, Rust and torch too: it takes what fits, and then fails, or
+ends the process.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from benchmark.training import checkpoint
 from tests.support.record_lines import STAGE, read_stage_lines
 
 ROOT = Path(__file__).parents[2]
-# what the operation of a number fails with, and all after it but renaming and removing, but for an error of the device,
-# which passes; 0 ends the process instead
+# what the operation of a number fails with, and all after it but renaming and removing, but for an
+# error of the device, which passes; 0 ends the process instead
 KINDS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "error": errno.EIO, "ends": 0}
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 DONE, FAILED = 0, 7  # exit statuses of the process that works on the faulty disk
@@ -53,10 +54,11 @@ DONE, FAILED = 0, 7  # exit statuses of the process that works on the faulty dis
 
 @dataclass(frozen=True)
 class Scenario:
-    """One way in which the project writes: `prepare` and `act` below a folder, `read` says what is there.
+    """One way in which the project writes: `prepare` and `act` below a folder, `read` says what is
+    there.
 
-    `allowed` says of what is read after a fault whether it may be: it is given that, what was there before, and what
-    comes after.
+    `allowed` says of what is read after a fault whether it may be: it is given that, what was there
+    before, and what comes after.
     """
 
     name: str
@@ -67,10 +69,14 @@ class Scenario:
 
 
 def find_failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
-    """A line of each scenario from a process of its own: how many faults there were, and what went wrong after them."""
+    """A line of each scenario from a process of its own: how many faults there were, and what went
+    wrong after them.
+    """
     command = [sys.executable, "-m", "tests.support.faulty_disk", str(folder), str(most)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         for line in process.stdout:
             yield json.loads(line)
@@ -79,7 +85,8 @@ def find_failures(folder: Path, most: int = 10**6) -> Iterator[dict[str, Any]]:
 
 @dataclass
 class FaultyDisk:
-    """A disk of which operation number `at` below a folder fails as `kind` says, for this process from `install` on.
+    """A disk of which operation number `at` below a folder fails as `kind` says, for this process
+    from `install` on.
 
     `names` are the operations so far. With `at` -1 none fails, and they are only counted.
     """
@@ -91,7 +98,9 @@ class FaultyDisk:
 
     def install(self) -> None:
         system: Any = os
-        system.fsync = lambda descriptor: self.operate("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        system.fsync = lambda descriptor: self.operate(
+            "sync", os.readlink(f"/proc/self/fd/{descriptor}")
+        )
         sys.addaudithook(self.hear)
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -101,7 +110,10 @@ class FaultyDisk:
         if (event == "open" and not arguments[2] & CHANGES) or isinstance(path, int):
             return
         self.operate(
-            event, os.path.join(os.readlink(f"/proc/self/fd/{folder}") if folder >= 0 else "", os.fspath(path))
+            event,
+            os.path.join(
+                os.readlink(f"/proc/self/fd/{folder}") if folder >= 0 else "", os.fspath(path)
+            ),
         )
 
     def operate(self, name: str, path: str) -> None:
@@ -114,12 +126,16 @@ class FaultyDisk:
             return
         if not KINDS[self.kind]:
             os.kill(os.getpid(), signal.SIGKILL)
-        raise OSError(KINDS[self.kind], os.strerror(KINDS[self.kind]), None if name == "sync" else path)
+        raise OSError(
+            KINDS[self.kind], os.strerror(KINDS[self.kind]), None if name == "sync" else path
+        )
 
 
 @dataclass
 class SmallDisk:
-    """No file of this process, from `install` on, grows beyond so many bytes: then it fails to write, or ends."""
+    """No file of this process, from `install` on, grows beyond so many bytes: then it fails to
+    write, or ends.
+    """
 
     size: int
     ends: bool
@@ -131,8 +147,9 @@ class SmallDisk:
 
 
 def do_in_a_child(act: Callable[[], object]) -> tuple[int, str]:
-    """The exit status of a copy of this process that does something, and what it returns, or its error; a negative
-    number is a signal."""
+    """The exit status of a copy of this process that does something, and what it returns, or its
+    error; a negative number is a signal.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -152,7 +169,9 @@ def do_in_a_child(act: Callable[[], object]) -> tuple[int, str]:
 
 
 def list_faults(scenario: Scenario, folder: Path) -> Iterator[tuple[str, FaultyDisk | SmallDisk]]:
-    """All faults of a scenario, with their names; on a whole disk it does its work in the folder for that."""
+    """All faults of a scenario, with their names; on a whole disk it does its work in the folder
+    for that.
+    """
     disk = FaultyDisk(folder)
 
     def act() -> str:
@@ -190,7 +209,9 @@ def run(scenario: Scenario, place: Path, most: int) -> dict[str, Any]:
     return {"scenario": scenario.name, "faults": len(chosen), "wrong": wrong}
 
 
-def try_fault(scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, before: Any, after: Any) -> str:
+def try_fault(
+    scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, before: Any, after: Any
+) -> str:
     """What is wrong after a fault, or nothing."""
 
     def act() -> None:
@@ -202,7 +223,9 @@ def try_fault(scenario: Scenario, disk: FaultyDisk | SmallDisk, folder: Path, be
                 raise AssertionError(f"an OSError of no file, errno {error.errno}") from error
             raise
         except Exception as error:
-            if not isinstance(error, ValueError):  # UserError among them; any other is told with a traceback
+            if not isinstance(
+                error, ValueError
+            ):  # UserError among them; any other is told with a traceback
                 raise AssertionError(f"told with a traceback: {type(error).__name__}") from error
             raise
 
@@ -259,13 +282,19 @@ def read_records(folder: Path) -> Any:
 
 
 def save_checkpoint(folder: Path, value: float) -> None:
-    content = {"model": {str(i): torch.full((50,), value) for i in range(3)}, "position": {"step": value}}
+    content = {
+        "model": {str(i): torch.full((50,), value) for i in range(3)},
+        "position": {"step": value},
+    }
     checkpoint.save(folder / "checkpoint.pt", content)
 
 
 def read_checkpoint(folder: Path) -> Any:
     content = checkpoint.load(folder / "checkpoint.pt")
-    return [content["position"]["step"], *(tensor.sum().item() for tensor in content["model"].values())]
+    return [
+        content["position"]["step"],
+        *(tensor.sum().item() for tensor in content["model"].values()),
+    ]
 
 
 # A model's folder
@@ -305,7 +334,12 @@ def write_text(folder: Path) -> None:
 
 
 def tokenise(folder: Path) -> None:
-    corpus = prepare([Domain(name="a", train=(str(folder / "a.jsonl"),))], Tokenizer(vocabulary=300), DATA, folder)
+    corpus = prepare(
+        [Domain(name="a", train=(str(folder / "a.jsonl"),))],
+        Tokenizer(vocabulary=300),
+        DATA,
+        folder,
+    )
     corpus.domains[0].check()
 
 
@@ -313,7 +347,10 @@ def read_tokens(folder: Path) -> Any:
     whole = [path for path in folder.glob("*/*") if path.is_dir() and not path.name.startswith(".")]
     for path in whole:
         check_checksums(path, "")
-    return sorted(f"{path.parent.name}/{path.name}: {sorted(p.name for p in path.iterdir())}" for path in whole)
+    return sorted(
+        f"{path.parent.name}/{path.name}: {sorted(p.name for p in path.iterdir())}"
+        for path in whole
+    )
 
 
 # A lease
@@ -336,10 +373,25 @@ def list_scenarios() -> list[Scenario]:
             read_checkpoint,
         ),
         Scenario("model", do_nothing, models.second, models.read),
-        # between two renames there is none: its stage is not done then, and trains on from its checkpoint
-        Scenario("model_again", models.first, models.second, models.read, lambda seen, *both: seen in (None, *both)),
-        Scenario("tokens", write_text, tokenise, read_tokens, lambda seen, _, after: set(seen) <= set(after)),
-        Scenario("lease", do_nothing, own_twice, lambda folder: locks.Lease(folder / "lock").is_taken()),
+        # between two renames there is none: its stage is not done then, and trains on from its
+        # checkpoint
+        Scenario(
+            "model_again",
+            models.first,
+            models.second,
+            models.read,
+            lambda seen, *both: seen in (None, *both),
+        ),
+        Scenario(
+            "tokens",
+            write_text,
+            tokenise,
+            read_tokens,
+            lambda seen, _, after: set(seen) <= set(after),
+        ),
+        Scenario(
+            "lease", do_nothing, own_twice, lambda folder: locks.Lease(folder / "lock").is_taken()
+        ),
     ]
 
 

@@ -1,7 +1,8 @@
-"""`python` as a folder's own program, forked from a process that has imported torch: what that takes is paid once.
+"""`python` as a folder's own program, forked from a process that has imported torch: what that
+takes is paid once.
 
-Started as `python forked_python.py SOCKET`, this file serves the `python` that `install` writes. It imports no code of
-the project: a fork finds that in the folder of its script.
+Started as `python forked_python.py SOCKET`, this file serves the `python` that `install` writes. It
+imports no code of the project: a fork finds that in the folder of its script.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def install(address: str, file: Path) -> None:
 
 
 def answer(address: str) -> int:
-    """Fork for each call, one after the other. Returns a fork's exit status, or 0 once the parent is gone."""
+    """Fork for each call, one after the other. Returns a fork's exit status, or 0 once the parent
+    is gone.
+    """
     parent = os.getppid()
     for name in IMPORTED:
         importlib.import_module(name)
@@ -109,7 +112,9 @@ def answer(address: str) -> int:
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
         os.close(descriptor)
-    sys.stdout = os.fdopen(1, "w", closefd=False)  # what it was may be a file, and can be written at any place
+    sys.stdout = os.fdopen(
+        1, "w", closefd=False
+    )  # what it was may be a file, and can be written at any place
     sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1)
     os.chdir(folder)
     os.environ.clear()

@@ -1,13 +1,16 @@
-"""`run_all.py run`, killed at random moments of random pieces of its work, and what is left when it has come to an end.
+"""`run_all.py run`, killed at random moments of random pieces of its work, and what is left when it
+has come to an end.
 
-A method has a suite of its own, with all that a run does: text is tokenised, stages are trained, checkpointed and
-evaluated, models fine-tuned and looked into, a report rendered. An undisturbed run says what it does and how long each
-piece takes. Then copies of this process do the same work anew, one after the other, and each is killed a random share
-of a piece's time after that began, or as it ends if it is over before: kinds of pieces are drawn, and one of all pieces
-of each. The same work in another stage is another kind. The last copy runs to the end.
+A method has a suite of its own, with all that a run does: text is tokenised, stages are trained,
+checkpointed and evaluated, models fine-tuned and looked into, a report rendered. An undisturbed run
+says what it does and how long each piece takes. Then copies of this process do the same work anew,
+one after the other, and each is killed a random share of a piece's time after that began, or as it
+ends if it is over before: kinds of pieces are drawn, and one of all pieces of each. The same work
+in another stage is another kind. The last copy runs to the end.
 
-A timer of the kernel kills, by a signal that nothing handles: as with SIGKILL no more code runs. A checkpoint is saved
-after every third step of a process, not by the clock: which kinds of pieces there are depends on no machine's speed.
+A timer of the kernel kills, by a signal that nothing handles: as with SIGKILL no more code runs. A
+checkpoint is saved after every third step of a process, not by the clock: which kinds of pieces
+there are depends on no machine's speed.
 """
 
 from __future__ import annotations
@@ -68,10 +71,14 @@ def write_suite(folder: Path, method: str) -> Path:
     tables = ["main_pretraining", "main_downstream", "representational_similarity"]
     text = path.read_text().replace('["naive", "er"]', json.dumps([method]))
     text = text.replace('title = "Tiny"', f'title = "Tiny"\ntables = {json.dumps(tables)}')
-    text = text.replace("batch_size = 10", "batch_size = 20\ncheckpoint_seconds = 1e-9")  # due after each step
+    text = text.replace(
+        "batch_size = 10", "batch_size = 20\ncheckpoint_seconds = 1e-9"
+    )  # due after each step
     for name in tiny_suite.WORDS:  # prepared text is known by the time of its files
         os.utime(folder / f"{name}.jsonl", (1, 1))
-    lines = [{"text": f"red {word} {i}", "label": word} for i in range(12) for word in ("green", "blue")]
+    lines = [
+        {"text": f"red {word} {i}", "label": word} for i in range(12) for word in ("green", "blue")
+    ]
     (folder / "task.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     path.write_text(text + TASK.format(folder))
     return path
@@ -79,7 +86,9 @@ def write_suite(folder: Path, method: str) -> Path:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The file of a run's pieces of work, of all processes that it took: lines of what happens with a piece."""
+    """The file of a run's pieces of work, of all processes that it took: lines of what happens with
+    a piece.
+    """
 
     path: Path
 
@@ -94,19 +103,27 @@ class Pieces:
     def with_seconds(self) -> list[tuple[str, float]]:
         """Kind and seconds of the pieces of a run that was not disturbed, as they begin."""
         ends = [(kind, seconds) for happened, kind, seconds in self._lines() if happened == "end"]
-        seconds = {name: iter([taken for kind, taken in ends if kind == name]) for name in self.that("begin")}
+        seconds = {
+            name: iter([taken for kind, taken in ends if kind == name])
+            for name in self.that("begin")
+        }
         return [(kind, next(seconds[kind])) for kind in self.that("begin")]
 
     def _lines(self) -> list[tuple[str, str, float]]:
-        return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return (
+            [json.loads(line) for line in self.path.read_text().splitlines()]
+            if self.path.exists()
+            else []
+        )
 
 
 @dataclass
 class Watch:
-    """Notes the pieces of work of this process, and kills it in one of the `known` pieces of an undisturbed run.
+    """Notes the pieces of work of this process, and kills it in one of the `known` pieces of an
+    undisturbed run.
 
-    Where the `target` does not come, the next of its kind is hit, or of a kind that only begins later. `when` is the
-    share of the piece's time.
+    Where the `target` does not come, the next of its kind is hit, or of a kind that only begins
+    later. `when` is the share of the piece's time.
     """
 
     pieces: Pieces
@@ -130,7 +147,9 @@ class Watch:
         if hit:
             self.target = sys.maxsize  # what is inside of it is none
             self.pieces.add("hit", kind)
-            signal.setitimer(signal.ITIMER_REAL, self.when * seconds[min(self._seen[kind], len(seconds)) - 1])
+            signal.setitimer(
+                signal.ITIMER_REAL, self.when * seconds[min(self._seen[kind], len(seconds)) - 1]
+            )
         start = time.perf_counter()
         try:
             yield
@@ -168,7 +187,12 @@ class Watch:
         steppers: Any = Stepper
         inputs: Any = StageInputs
         stages: Any = StageRun
-        replace_folder, warm_up, step, begin = models.replace_folder, steppers.warm_up, steppers.step, inputs.begin
+        replace_folder, warm_up, step, begin = (
+            models.replace_folder,
+            steppers.warm_up,
+            steppers.step,
+            inputs.begin,
+        )
         save = stages._save
 
         def begun(stage: StageInputs) -> None:
@@ -201,7 +225,9 @@ class Watch:
                     save(stage, stepper)
 
         executor: Any = local
-        executor.list_physical_cores = lambda: [(0,)]  # models are scored in this process then, where it is seen
+        executor.list_physical_cores = lambda: [
+            (0,)
+        ]  # models are scored in this process then, where it is seen
         models.replace_folder, inputs.begin = written, begun
         steppers.warm_up, steppers.step, stages._save = warmed_up, stepped, saved
 
@@ -221,23 +247,38 @@ class Kills:
         self.pieces = self._file.with_seconds()
         self.expected = self._left()
 
-    def disturb(self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING) -> dict[str, Any]:
-        """Kill the work `kills` times before it may come to an end, in kinds of it that are the least `known`.
+    def disturb(
+        self, kills: int, chosen: random.Random, known: Mapping[str, int] = NOTHING
+    ) -> dict[str, Any]:
+        """Kill the work `kills` times before it may come to an end, in kinds of it that are the
+        least `known`.
 
-        Returns the kills by kind of piece, all kinds of an undisturbed run, and the files that are different.
+        Returns the kills by kind of piece, all kinds of an undisturbed run, and the files that are
+        different.
         """
         shutil.rmtree(self.folder / "runs")
         shutil.rmtree(self.folder / "report")
         self._file.path.unlink()
         kinds = sorted({kind for kind, _ in self.pieces})
         order = sorted(chosen.sample(kinds, len(kinds)), key=lambda kind: known.get(kind, 0))
-        places = {kind: [at for at, (name, _) in enumerate(self.pieces) if name == kind] for kind in order[:kills]}
-        for at in sorted(chosen.choice(all_of_kind) for all_of_kind in places.values()):  # as a run comes to them
+        places = {
+            kind: [at for at, (name, _) in enumerate(self.pieces) if name == kind]
+            for kind in order[:kills]
+        }
+        for at in sorted(
+            chosen.choice(all_of_kind) for all_of_kind in places.values()
+        ):  # as a run comes to them
             self._wait(Watch(self._file, self.pieces, at, chosen.random()))
         self._run()
         left = self._left()
-        different = sorted(name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name))
-        return {"kills": dict(Counter(self._file.that("hit"))), "kinds": kinds, "different": different}
+        different = sorted(
+            name for name in {*left, *self.expected} if left.get(name) != self.expected.get(name)
+        )
+        return {
+            "kills": dict(Counter(self._file.that("hit"))),
+            "kinds": kinds,
+            "different": different,
+        }
 
     def _run(self) -> None:
         status = self._wait(Watch(self._file))
@@ -251,17 +292,25 @@ class Kills:
             places = ["--runs", str(self.folder / "runs"), "--out", str(self.folder / "report")]
             return run_all.main(["run", str(self.suite), *places])
 
-        return os.waitstatus_to_exitcode(os.waitpid(processes.forked(run, self.folder / "log"), 0)[1])
+        return os.waitstatus_to_exitcode(
+            os.waitpid(processes.forked(run, self.folder / "log"), 0)[1]
+        )
 
     def _left(self) -> dict[str, Any]:
-        """All that must be the same, by file: bytes of models, tokens and tables; records without measures of time.
+        """All that must be the same, by file: bytes of models, tokens and tables; records without
+        measures of time.
 
-        Of locks, pictures, the page, which shows times, and how far a run is, only that they are there.
+        Of locks, pictures, the page, which shows times, and how far a run is, only that they are
+        there.
         """
         left: dict[str, Any] = {}
         for path in sorted(self.folder.rglob("*")):
             name = path.relative_to(self.folder).as_posix()
-            if not path.is_file() or not name.startswith(("runs/", "report/")) or "lock" in path.name:
+            if (
+                not path.is_file()
+                or not name.startswith(("runs/", "report/"))
+                or "lock" in path.name
+            ):
                 continue
             if path.name.startswith("."):
                 continue  # what a killed writer leaves is removed a day later
@@ -277,5 +326,7 @@ class Kills:
 
 def _without_time(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_time(inner) for key, inner in value.items() if key not in MEASURES_OF_TIME}
+        return {
+            key: _without_time(inner) for key, inner in value.items() if key not in MEASURES_OF_TIME
+        }
     return [_without_time(inner) for inner in value] if isinstance(value, list) else value

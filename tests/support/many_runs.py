@@ -1,8 +1,9 @@
-"""Many short runs side by side, whose processes are killed (SIGKILL) at random: all must finish, each once.
+"""Many short runs side by side, whose processes are killed (SIGKILL) at random: all must finish,
+each once.
 
-`run_all.py run --parallel` has processes that train run after run. Whenever another so many stages have begun one of
-them is killed a moment later. The command is called again with --retry-failed until all runs are done. What they came
-to is held against runs that nobody disturbed.
+`run_all.py run --parallel` has processes that train run after run. Whenever another so many stages
+have begun one of them is killed a moment later. The command is called again with --retry-failed
+until all runs are done. What they came to is held against runs that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from tests.support.record_lines import read_lines
 METHODS = ("naive", "er")  # which share the first of their two stages
 COMPARED = 5  # seeds
 AT_ONCE = 8
-MOMENT = 0.3  # seconds from the beginning of a stage in which a process is killed, about what one takes
+MOMENT = (
+    0.3  # seconds from the beginning of a stage in which a process is killed, about what one takes
+)
 
 
 class ManyRuns:
@@ -35,10 +38,14 @@ class ManyRuns:
         folder.mkdir(parents=True, exist_ok=True)
         self.suite = tiny_suite.write(folder)
         text = self.suite.read_text().replace('title = "Tiny"', 'title = "Tiny"\ntables = []')
-        self.suite.write_text(text.replace("batch_size = 10", "batch_size = 10\ncheckpoint_seconds = 0.05"))
+        self.suite.write_text(
+            text.replace("batch_size = 10", "batch_size = 10\ncheckpoint_seconds = 0.05")
+        )
         self._chosen = random.Random(seed)
         stages = self.seeds * (1 + len(METHODS))
-        self._at = sorted(self._chosen.sample(range(1, stages), round(share * runs)))  # stages that have begun
+        self._at = sorted(
+            self._chosen.sample(range(1, stages), round(share * runs))
+        )  # stages that have begun
 
     def disturb(self, seconds: float) -> bool:
         """Train and kill, for so many seconds. Returns whether all is done."""
@@ -65,7 +72,9 @@ class ManyRuns:
         alone = self.folder / "undisturbed"
         _, status = os.waitpid(self._call(alone, range(min(COMPARED, self.seeds))), 0)
         assert os.waitstatus_to_exitcode(status) == 0, f"see {self.folder / 'log'}"
-        stages = {path.parent.name: read_lines(path) for path in self.runs.glob("stages/*/records.jsonl")}
+        stages = {
+            path.parent.name: read_lines(path) for path in self.runs.glob("stages/*/records.jsonl")
+        }
         runs = {path.stem: read_lines(path) for path in self.runs.glob("suites/tiny/*.jsonl")}
         wrong = [name for name, lines in {**runs, **stages}.items() if _count(lines)["done"] != 1]
         for path in alone.glob("stages/*/records.jsonl"):
@@ -96,7 +105,13 @@ class ManyRuns:
 
         def call() -> int:
             places = ["--runs", str(runs), "--out", str(self.folder / "report")]
-            more = ["--seeds", ",".join(map(str, seeds)), "--parallel", str(AT_ONCE), "--retry-failed"]
+            more = [
+                "--seeds",
+                ",".join(map(str, seeds)),
+                "--parallel",
+                str(AT_ONCE),
+                "--retry-failed",
+            ]
             return run_all.main(["run", str(self.suite), *places, *more])
 
         return processes.forked(call, self.folder / "log")
@@ -105,7 +120,11 @@ class ManyRuns:
 def _workers(process: int) -> list[int]:
     """The processes that train: what a process's fork server has started."""
     below = processes.descendants(process)
-    servers = [pid for pid in below if any("multiprocessing.forkserver" in word for word in processes.words(pid))]
+    servers = [
+        pid
+        for pid in below
+        if any("multiprocessing.forkserver" in word for word in processes.words(pid))
+    ]
     return [pid for server in servers for pid in processes.descendants(server)]
 
 

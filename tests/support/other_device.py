@@ -1,8 +1,9 @@
-"""A device that is none, for tests without a GPU: which tensors are where, and what a step would wait for.
+"""A device that is none, for tests without a GPU: which tensors are where, and what a step would
+wait for.
 
-Its tensors live in main memory and may meet no others, and what a GPU would wait for is counted. torch's accelerator
-API is told of it as of any maker's device, so the project runs on it as it would on a GPU. `register` changes the whole
-process: it is called in one of its own.
+Its tensors live in main memory and may meet no others, and what a GPU would wait for is counted.
+torch's accelerator API is told of it as of any maker's device, so the project runs on it as it
+would on a GPU. `register` changes the whole process: it is called in one of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 NAME = "other"
 DEVICE = torch.device("cpu")  # until it is registered
-# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its queue
+# by the thread's name. "scalars": numbers asked for; "in", "out": tensors copied; "waits" for its
+# queue
 COUNTS: Counter[tuple[str, str]] = Counter()
 ATEN = torch.ops.aten
 # what makes a tensor from nothing calls one of these
 FACTORIES = ("empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step")
-INDEXING = (ATEN.index.Tensor, ATEN.index_put_.default)  # with indices from main memory, as on every device
+INDEXING = (
+    ATEN.index.Tensor,
+    ATEN.index_put_.default,
+)  # with indices from main memory, as on every device
 LIBRARY = torch.library.Library("aten", "IMPL")
 
 
@@ -41,7 +46,12 @@ class OtherTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor) -> OtherTensor:
         made = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=DEVICE
+            cls,
+            inner.shape,
+            inner.stride(),
+            inner.storage_offset(),
+            dtype=inner.dtype,
+            device=DEVICE,
         )
         made.held = inner
         return made
@@ -55,12 +65,16 @@ class OtherTensor(torch.Tensor):
         return self.held.untyped_storage()
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # type: ignore[override]
         return dispatch(function, args, kwargs or {})
 
 
 def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
-    """Compute in main memory what is asked of the device. Raises TypeError for tensors of both in one operator."""
+    """Compute in main memory what is asked of the device. Raises TypeError for tensors of both in
+    one operator.
+    """
     given: list[Tensor] = []
     tree_map_only(Tensor, given.append, (args, kwargs))
     here = [tensor for tensor in given if isinstance(tensor, OtherTensor)]
@@ -70,7 +84,11 @@ def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
     if here and there and not moved and function not in INDEXING:
         shapes = [tuple(tensor.shape) for tensor in there]
         raise TypeError(f"{function}: tensors {shapes} are in main memory, others on the device")
-    on_device = target is not None and torch.device(target).type == NAME if target is not None else bool(here)
+    on_device = (
+        target is not None and torch.device(target).type == NAME
+        if target is not None
+        else bool(here)
+    )
     if function is ATEN.copy_.default:
         on_device = isinstance(args[0], OtherTensor)
     if function is ATEN._local_scalar_dense.default and here:
@@ -83,7 +101,8 @@ def dispatch(function: Any, args: Any, kwargs: Any) -> Any:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     known = {id(tensor.held): tensor for tensor in here}
     result = function(
-        *tree_map_only(OtherTensor, attrgetter("held"), args), **tree_map_only(OtherTensor, attrgetter("held"), kwargs)
+        *tree_map_only(OtherTensor, attrgetter("held"), args),
+        **tree_map_only(OtherTensor, attrgetter("held"), kwargs),
     )
 
     def wrap(value: Any) -> Any:
@@ -112,7 +131,12 @@ class Backend:
         count("waits")
 
 
-ANSWERS: dict[str, Any] = {"is_available": True, "device_count": 1, "current_device": 0, "_is_in_bad_fork": False}
+ANSWERS: dict[str, Any] = {
+    "is_available": True,
+    "device_count": 1,
+    "current_device": 0,
+    "_is_in_bad_fork": False,
+}
 ANSWERS |= {"manual_seed_all": None, "set_rng_state": None}
 for name, answer in ANSWERS.items():
     setattr(Backend, name, staticmethod(lambda *_, answer=answer, **__: answer))
@@ -125,11 +149,19 @@ def register() -> torch.device:
     DEVICE = torch.device(NAME, 0)
     torch.accelerator.synchronize = Backend.synchronize
     Tensor.pin_memory = Tensor.clone  # type: ignore[assignment]  # torch pins memory for devices in C++ alone
-    torch.autograd.set_multithreading_enabled(False)  # a guard in Python cannot serve the engine's own threads
-    torch.__future__.set_swap_module_params_on_conversion(True)  # or a module's way there would untie tied weights
+    torch.autograd.set_multithreading_enabled(
+        False
+    )  # a guard in Python cannot serve the engine's own threads
+    torch.__future__.set_swap_module_params_on_conversion(
+        True
+    )  # or a module's way there would untie tied weights
     for name in FACTORIES:
-        LIBRARY.impl(name, functools.partial(_made, getattr(ATEN, name.partition(".")[0])), "PrivateUse1")
-    LIBRARY.impl("_copy_from", _copied, "PrivateUse1")  # what torch.tensor(numbers, device=...) ends with
+        LIBRARY.impl(
+            name, functools.partial(_made, getattr(ATEN, name.partition(".")[0])), "PrivateUse1"
+        )
+    LIBRARY.impl(
+        "_copy_from", _copied, "PrivateUse1"
+    )  # what torch.tensor(numbers, device=...) ends with
     return DEVICE
 
 

@@ -25,7 +25,9 @@ def prctl(option: int, value: int) -> None:
 
 
 def forked(act: Callable[[], int], log: Path) -> int:
-    """The pid of a copy of this process that does something, ends with what that returns, and prints into `log`."""
+    """The pid of a copy of this process that does something, ends with what that returns, and
+    prints into `log`.
+    """
     child = os.fork()
     if child:
         return child
@@ -44,7 +46,9 @@ def forked(act: Callable[[], int], log: Path) -> int:
 
 
 def call_apart(act: Callable[..., object], *arguments: object) -> int | None:
-    """The exit status of a process of its own that calls `act`: minus the number of a signal that ended it."""
+    """The exit status of a process of its own that calls `act`: minus the number of a signal that
+    ended it.
+    """
     start_fork_server()
     process = multiprocessing.get_context("forkserver").Process(target=act, args=arguments)
     process.start()
@@ -101,7 +105,9 @@ def kill(pids: Iterable[int]) -> None:
 
 
 def kill_until_none(find: Callable[[], Iterable[int]]) -> None:
-    """SIGKILL what `find` returns until it returns nothing: a process may fork while others are killed."""
+    """SIGKILL what `find` returns until it returns nothing: a process may fork while others are
+    killed.
+    """
     deadline = time.monotonic() + PATIENCE
     while pids := list(find()):
         if time.monotonic() > deadline:

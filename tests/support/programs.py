@@ -16,4 +16,6 @@ def start_in(folder: Path, *words: object, path: Path = ROOT) -> subprocess.Pope
     environment.pop("GOMP_SPINCOUNT", None)
     pipe = subprocess.PIPE
     command = [sys.executable, *map(str, words)]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True
+    )

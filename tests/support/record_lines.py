@@ -60,7 +60,9 @@ STAGE: dict[str, Any] = {
     "trainable": 10,
     "layers": 1,
     "hidden_size": 2,
-    "phases": [{"name": name, "share": 0.5, "memory": 0.0, "trains": True} for name in ("recover", "adapt")],
+    "phases": [
+        {"name": name, "share": 0.5, "memory": 0.0, "trains": True} for name in ("recover", "adapt")
+    ],
     "budget": {"unit": "steps", "amount": 4},
     "data": {},
     "texts": {},
@@ -77,7 +79,13 @@ METRICS = {"kind": "metrics", "phase": "adapt", "step": 1, "values": {"conflicts
 
 def evaluation(phase: str, step: int, value: float) -> dict[str, Any]:
     charged = {"seconds": float(step), "steps": step, "tokens": step}
-    return {"kind": "evaluation", "phase": phase, "step": step, "fraction": 0.5, "charged": charged} | {
+    return {
+        "kind": "evaluation",
+        "phase": phase,
+        "step": step,
+        "fraction": 0.5,
+        "charged": charged,
+    } | {
         "perplexity": {"news": value},
         "bits_per_byte": {"news": 1.0},
     }

@@ -1,12 +1,14 @@
-"""A real Slurm cluster on this machine, for tests: slurmctld, a slurmd a node, munge, and slurmdbd on MariaDB.
+"""A real Slurm cluster on this machine, for tests: slurmctld, a slurmd a node, munge, and slurmdbd
+on MariaDB.
 
     with SlurmCluster(folder, nodes=2) as cluster:   # sets SLURM_CONF
         subprocess.run(["sbatch", ...])
         cluster.kill_node("127.0.0.2")
 
-CPUs, memory and GPUs of the nodes are made up; nothing is pinned or limited. Root is not needed. The daemons are
-children of a supervisor process, which is told what to do over a pipe and ends everything when the pipe closes, also
-when the test's process is killed. As a child subreaper it inherits what Slurm forks off, so nothing outlives it.
+CPUs, memory and GPUs of the nodes are made up; nothing is pinned or limited. Root is not needed.
+The daemons are children of a supervisor process, which is told what to do over a pipe and ends
+everything when the pipe closes, also when the test's process is killed. As a child subreaper it
+inherits what Slurm forks off, so nothing outlives it.
 """
 
 from __future__ import annotations
@@ -120,13 +122,23 @@ class ClusterError(RuntimeError):
 
 def missing_programs() -> list[str]:
     """What has to be installed before a cluster can start, as Debian packages."""
-    return sorted({package for program, package in PACKAGES.items() if not shutil.which(program, path=SEARCHED)})
+    return sorted(
+        {
+            package
+            for program, package in PACKAGES.items()
+            if not shutil.which(program, path=SEARCHED)
+        }
+    )
 
 
 class SlurmCluster:
-    """The cluster, as its users see it. Configuration, with lines `more`, mails and logs are in `folder`, and stay."""
+    """The cluster, as its users see it. Configuration, with lines `more`, mails and logs are in
+    `folder`, and stay.
+    """
 
-    def __init__(self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 0, more: str = "") -> None:
+    def __init__(
+        self, folder: Path, nodes: int = 2, cpus: int = 4, gpus: int = 0, more: str = ""
+    ) -> None:
         self.folder, self._options = folder, [more, str(gpus), str(nodes), str(cpus)]
         self.nodes = [f"127.0.0.{number + 1}" for number in range(nodes)]
 
@@ -134,10 +146,20 @@ class SlurmCluster:
         logs = self.folder / "logs"
         logs.mkdir(parents=True)
         # Nothing of Slurm: this may itself run in a job of another cluster.
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))}
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("SLURM", "SBATCH"))
+        }
         with (logs / "supervisor.log").open("w") as log:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.slurm_cluster", str(self.folder.absolute()), *self._options],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.support.slurm_cluster",
+                    str(self.folder.absolute()),
+                    *self._options,
+                ],
                 cwd=Path(__file__).parents[2],  # where `tests` is found
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -163,7 +185,9 @@ class SlurmCluster:
         self._stop()
 
     def kill_node(self, node: str) -> None:
-        """Kill a node's slurmd and all that runs on it, as if its power failed; Slurm finds out later."""
+        """Kill a node's slurmd and all that runs on it, as if its power failed; Slurm finds out
+        later.
+        """
         self._tell("kill", node)
 
     def start_node(self, node: str) -> None:
@@ -180,7 +204,9 @@ class SlurmCluster:
         assert self._supervisor.stdout
         answer = self._supervisor.stdout.readline()
         if answer != '"ok"\n':
-            raise ClusterError(json.loads(answer or '"the supervisor died: see logs/supervisor.log"'))
+            raise ClusterError(
+                json.loads(answer or '"the supervisor died: see logs/supervisor.log"')
+            )
 
     def _stop(self) -> None:
         """Close the pipe, which ends the supervisor and all that is below it."""
@@ -194,7 +220,13 @@ class Supervisor:
     """Parent of the daemons and, as a subreaper, ancestor of all jobs."""
 
     def __init__(self, folder: Path, more: str, gpus: int, nodes: int, cpus: int) -> None:
-        self.folder, self.logs, self.more, self.gpus, self.cpus = folder, folder / "logs", more, gpus, cpus
+        self.folder, self.logs, self.more, self.gpus, self.cpus = (
+            folder,
+            folder / "logs",
+            more,
+            gpus,
+            cpus,
+        )
         # short: a Unix socket's path has at most 107 characters
         self.run = Path(tempfile.mkdtemp(prefix="slurm-"))
         memory = Path("/dev/shm")  # the database writes a lot before it is up
@@ -213,7 +245,9 @@ class Supervisor:
                 what, node = json.loads(line)
                 self._answer(partial(self._kill_node if what == "kill" else self._slurmd, node))
         finally:
-            processes.kill_until_none(lambda: (self._collect(), processes.descendants(os.getpid()))[1])
+            processes.kill_until_none(
+                lambda: (self._collect(), processes.descendants(os.getpid()))[1]
+            )
             for folder in (self.run, self.data):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -244,7 +278,8 @@ class Supervisor:
             "gpu_types": "GresTypes=gpu\nAccountingStorageTRES=gres/gpu" if self.gpus else "",
             # names that resolve, because submitit takes one for torch's MASTER_ADDR
             "nodes": "\n".join(
-                f"NodeName={name} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} CPUs={self.cpus} "
+                f"NodeName={name} NodeAddr=127.0.0.1 NodeHostname=localhost Port={port} "
+                f"CPUs={self.cpus} "
                 f"RealMemory=16000{gres}"
                 for name, port in zip(self.nodes, node_ports, strict=True)
             ),
@@ -265,14 +300,18 @@ class Supervisor:
         for node in self.nodes:
             self._slurmd(node)
         idle = f"idle {len(self.nodes)}"
-        self._wait_for(lambda: self._ask("sinfo", "-h", "-p", "main", "-o", "%T %D") == idle, "the nodes")
+        self._wait_for(
+            lambda: self._ask("sinfo", "-h", "-p", "main", "-o", "%T %D") == idle, "the nodes"
+        )
 
     def _make_gpus(self) -> None:
         """Any device file will do; without one Slurm would not say which GPUs a job has."""
         for number in range(self.gpus):
             (self.run / f"gpu{number}").symlink_to("/dev/null")
         if self.gpus:
-            (self.folder / "gres.conf").write_text(f"Name=gpu File={self.run}/gpu[0-{self.gpus - 1}]\n")
+            (self.folder / "gres.conf").write_text(
+                f"Name=gpu File={self.run}/gpu[0-{self.gpus - 1}]\n"
+            )
 
     def _munged(self) -> None:
         key = self.run / "munge.key"
@@ -286,7 +325,11 @@ class Supervisor:
         server = self.run / "mariadb.sock"
         mariadbd = (
             *("mariadbd", "--no-defaults", f"--user={user}", f"--datadir={self.data}"),
-            *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=4M", "--innodb-lock-wait-timeout=900"),
+            *(
+                "--innodb-buffer-pool-size=32M",
+                "--innodb-log-file-size=4M",
+                "--innodb-lock-wait-timeout=900",
+            ),
             *("--innodb-flush-log-at-trx-commit=0", "--skip-innodb-doublewrite"),
         )
         script = f"create database mysql;\nuse mysql;\n{MARIADB_TABLES.read_text()}"
@@ -303,7 +346,12 @@ class Supervisor:
             raise ClusterError(f"MariaDB could not make its tables:\n{self._tail('mariadbd')}")
         self.environment["MYSQL_UNIX_PORT"] = str(server)
         # no passwords, no network: who may open the socket may use it
-        quiet = ("--skip-grant-tables", "--skip-networking", f"--socket={server}", f"--pid-file={self.data}/pid")
+        quiet = (
+            "--skip-grant-tables",
+            "--skip-networking",
+            f"--socket={server}",
+            f"--pid-file={self.data}/pid",
+        )
         self._spawn("mariadbd", *mariadbd, *quiet)
         self._wait_for(server.exists, "mariadbd")
 
@@ -312,13 +360,19 @@ class Supervisor:
 
     def _kill_node(self, node: str) -> None:
         def of_node() -> set[int]:
-            """Its slurmd, the slurmstepds that write to its log, and what has its name in the environment."""
+            """Its slurmd, the slurmstepds that write to its log, and what has its name in the
+            environment.
+            """
             self._collect()
             log = f"{self.logs}/slurmd-{node}.log"
             below = processes.descendants(os.getpid())
             steps = {pid for pid in below if processes.has_open(pid, log)}
             daemons = {pid for pid, name in self.daemons.items() if name == f"slurmd-{node}"}
-            return daemons | steps | {pid for pid in below if processes.has_variable(pid, f"SLURMD_NODENAME={node}")}
+            return (
+                daemons
+                | steps
+                | {pid for pid in below if processes.has_variable(pid, f"SLURMD_NODENAME={node}")}
+            )
 
         processes.kill_until_none(of_node)
 
@@ -332,13 +386,17 @@ class Supervisor:
                 env=self.environment,
                 cwd=self.run,
                 start_new_session=True,
-                preexec_fn=lambda: processes.prctl(processes.SET_PARENT_DEATH_SIGNAL, signal.SIGKILL),
+                preexec_fn=lambda: processes.prctl(
+                    processes.SET_PARENT_DEATH_SIGNAL, signal.SIGKILL
+                ),
             )
         self.daemons[process.pid] = name
         process.returncode = 0  # collected here, not by subprocess
 
     def _ask(self, *command: str) -> str:
-        done = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            command, env=self.environment, stdout=subprocess.PIPE, text=True, check=False
+        )
         return done.stdout.strip()
 
     def _collect(self) -> list[str]:
@@ -360,8 +418,13 @@ class Supervisor:
             time.sleep(0.02)
 
     def _tail(self, name: str) -> str:
-        logs = [path for path in (self.logs / f"{name}.out", self.logs / f"{name}.log") if path.exists()]
-        return "".join(f"--- {path}\n" + "".join(path.open(errors="replace").readlines()[-15:]) for path in logs)
+        logs = [
+            path for path in (self.logs / f"{name}.out", self.logs / f"{name}.log") if path.exists()
+        ]
+        return "".join(
+            f"--- {path}\n" + "".join(path.open(errors="replace").readlines()[-15:])
+            for path in logs
+        )
 
 
 def free_ports(number: int) -> list[int]:

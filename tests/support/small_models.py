@@ -1,4 +1,6 @@
-"""Small models for tests of what they are made of: a vocabulary of words, rows of it, models of each kind."""
+"""Small models for tests of what they are made of: a vocabulary of words, rows of it, models of
+each kind.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,23 @@ def tokenizer() -> Tokenizer:
 
 def plain(architecture: str, dropout: float = 0.1, layers: int = 2) -> LanguageModel:
     """A language model of torch's generator as it stands."""
-    return build(architecture, layers, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=dropout)
+    return build(
+        architecture, layers, 32, VOCABULARY, sequence_length=12, head_size=16, dropout=dropout
+    )
 
 
-def progressive(architecture: str, columns: int = 3, dropout: float = 0.1, kind: Kind = "linear") -> ProgressiveModel:
+def progressive(
+    architecture: str, columns: int = 3, dropout: float = 0.1, kind: Kind = "linear"
+) -> ProgressiveModel:
     torch.manual_seed(0)
-    model = ProgressiveModel.add_column(plain(architecture, dropout), plain(architecture, dropout), kind)
+    model = ProgressiveModel.add_column(
+        plain(architecture, dropout), plain(architecture, dropout), kind
+    )
     for _ in range(columns - 2):
         model = ProgressiveModel.add_column(model, plain(architecture, dropout), kind)
-    for parameter in model.parameters():  # biases and norms start at 0 and 1, where a test would not see them
+    for (
+        parameter
+    ) in model.parameters():  # biases and norms start at 0 and 1, where a test would not see them
         parameter.data += 0.05 * torch.randn_like(parameter)
     return model
 

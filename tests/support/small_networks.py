@@ -11,16 +11,29 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-FAMILIES = ("gpt2", "gpt_neox", "roberta-prelayernorm", "modernbert", "roberta", "bert")  # with LayerNorms
+FAMILIES = (
+    "gpt2",
+    "gpt_neox",
+    "roberta-prelayernorm",
+    "modernbert",
+    "roberta",
+    "bert",
+)  # with LayerNorms
 RMS_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CAUSAL, PRE_NORM = FAMILIES[:2], FAMILIES[:4]
 TOKENS = torch.randint(4, 23, (6, 9), generator=torch.Generator().manual_seed(5))
 
 
 def network(
-    family: str, layers: int = 2, width: int = 16, eps: float = 1e-5, spread: float = 0.3, **options: Any
+    family: str,
+    layers: int = 2,
+    width: int = 16,
+    eps: float = 1e-5,
+    spread: float = 0.3,
+    **options: Any,
 ) -> Any:
-    """A network with heads of size 4 in float64, in evaluation mode, with no parameter left at its initial value.
+    """A network with heads of size 4 in float64, in evaluation mode, with no parameter left at its
+    initial value.
 
     Those with RMSNorm have two query heads for each key head, Qwen3's heads have size 6.
     """
@@ -39,35 +52,69 @@ def network(
     elif family == "modernbert":
         settings |= {"norm_eps": eps, "intermediate_size": 3 * width, "local_attention": 8}
     elif family in RMS_FAMILIES:
-        settings |= {"rms_norm_eps": eps, "intermediate_size": 3 * width, "num_key_value_heads": width // 8}
+        settings |= {
+            "rms_norm_eps": eps,
+            "intermediate_size": 3 * width,
+            "num_key_value_heads": width // 8,
+        }
         settings |= {"tie_word_embeddings": True} | ({"head_dim": 6} if family == "qwen3" else {})
     elif family == "gpt_neox":
-        settings |= {"layer_norm_eps": eps, "intermediate_size": 3 * width, "tie_word_embeddings": True}
-        settings |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+        settings |= {
+            "layer_norm_eps": eps,
+            "intermediate_size": 3 * width,
+            "tie_word_embeddings": True,
+        }
+        settings |= {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+            }
+        }
     else:
         settings |= {"layer_norm_eps": eps, "intermediate_size": 3 * width}
-        settings |= {"type_vocab_size": 2, "hidden_act": "relu"} if family == "bert" else {"type_vocab_size": 1}
+        settings |= (
+            {"type_vocab_size": 2, "hidden_act": "relu"}
+            if family == "bert"
+            else {"type_vocab_size": 1}
+        )
     torch.manual_seed(3)
     config = transformers.AutoConfig.for_model(family, **(settings | options))
     kind: Any = (
-        transformers.AutoModelForCausalLM if family in (*CAUSAL, *RMS_FAMILIES) else transformers.AutoModelForMaskedLM
+        transformers.AutoModelForCausalLM
+        if family in (*CAUSAL, *RMS_FAMILIES)
+        else transformers.AutoModelForMaskedLM
     )
     model = kind.from_config(config)
     for parameter in model.parameters():
-        nn.init.normal_(parameter, mean=float(parameter.mean() > 0.5), std=spread)  # gains stay around one
-    model.config.use_cache = False  # a cache mixes up copies of a layer, which test_fpi_depth makes by hand
+        nn.init.normal_(
+            parameter, mean=float(parameter.mean() > 0.5), std=spread
+        )  # gains stay around one
+    model.config.use_cache = (
+        False  # a cache mixes up copies of a layer, which test_fpi_depth makes by hand
+    )
     return model.double().eval()
 
 
 @contextmanager
 def exact_norms() -> Iterator[None]:
-    """Transformers' RMSNorms compute in single precision, whatever the network; here in the network's own."""
+    """Transformers' RMSNorms compute in single precision, whatever the network; here in the
+    network's own.
+    """
 
     def forward(self: Any, hidden: Tensor) -> Tensor:
         return nn.functional.rms_norm(hidden, self.weight.shape, self.weight, self.variance_epsilon)
 
-    modules = [getattr(getattr(transformers.models, family), f"modeling_{family}") for family in RMS_FAMILIES]
-    norms = [value for module in modules for name, value in vars(module).items() if name.endswith("RMSNorm")]
+    modules = [
+        getattr(getattr(transformers.models, family), f"modeling_{family}")
+        for family in RMS_FAMILIES
+    ]
+    norms = [
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if name.endswith("RMSNorm")
+    ]
     originals = [norm.forward for norm in norms]
     try:
         for norm in norms:

@@ -1,4 +1,6 @@
-"""A tiny suite in a folder of its own, the command line on it, and what can disturb it; for tests of launching."""
+"""A tiny suite in a folder of its own, the command line on it, and what can disturb it; for tests
+of launching.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ needs_slurm = [
 ]
 PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third of it
 STEPS = 200  # of the second stage, evaluated every tenth
-WORDS = {"wood": "oak ash elm fir pine birch leaf root bark moss", "sea": "wave salt tide fish crab sand reef gull"}
+WORDS = {
+    "wood": "oak ash elm fir pine birch leaf root bark moss",
+    "sea": "wave salt tide fish crab sand reef gull",
+}
 
 ROWS = '{ method = "naive" }', '{ method = "er" }'
 SUITE = """
@@ -92,14 +97,20 @@ def write_texts(folder: Path) -> None:
     for name, words in WORDS.items():
         chosen = random.Random(name)
         texts = [" ".join(chosen.choices(words.split(), k=60)) for _ in range(120)]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        )
 
 
 def write_task(folder: Path) -> str:
     """Files of a downstream task, one word a class, and its entry in a suite."""
     for split in ("train", "dev", "test"):
-        examples = [{"text": word, "label": word} for word in WORDS["sea"].split()[:3] for _ in range(4)]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+        examples = [
+            {"text": word, "label": word} for word in WORDS["sea"].split()[:3] for _ in range(4)
+        ]
+        (folder / f"{split}.jsonl").write_text(
+            "".join(json.dumps(example) + "\n" for example in examples)
+        )
     files = ", ".join(f'{split} = "{folder}/{split}.jsonl"' for split in ("train", "dev", "test"))
     return f'{{ name = "fish", domain = "sea", batch_size = 4, max_epochs = 1, {files} }}'
 
@@ -116,7 +127,9 @@ def copy_code(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def submitting(code: Path) -> Iterator[None]:
-    """What this process submits is the code in this folder, with its methods; its jobs have one thread a process."""
+    """What this process submits is the code in this folder, with its methods; its jobs have one
+    thread a process.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slurm, "ROOT", code)
         patch.setattr(methods, "__path__", [str(code / "methods")])
@@ -141,7 +154,9 @@ class SuiteFolder:
         tables = [row if "{" in row else paced.format(row=row, gate=self.gate(row)) for row in rows]
         self._configs = []
         self.file.write_text(
-            SUITE.format(texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=STEPS, tasks=tasks)
+            SUITE.format(
+                texts=self.texts, rows=", ".join(tables), slurm=slurm, steps=STEPS, tasks=tasks
+            )
         )
         return self
 
@@ -155,7 +170,9 @@ class SuiteFolder:
         part.rename(self.gate(row))
 
     def runtime(self) -> str:
-        """What starts Python as a container's runtime does that stays beside it, and dies of signals; for `slurm`."""
+        """What starts Python as a container's runtime does that stays beside it, and dies of
+        signals; for `slurm`.
+        """
         script = self.folder / "runtime"
         script.write_text('#!/bin/sh\n"$@"\nexit $?\n')
         script.chmod(0o755)
@@ -188,7 +205,9 @@ class SuiteFolder:
         """What `run` would do for these rows, default all, with these overrides of the suite."""
         suite = load_suite(str(self.file), overrides)
         configs = [config for config in self.configs() if rows is None or config.row in rows]
-        survey = Survey(suite, configs, methods.build, Store(self.runs), paper_tables.list_measures(suite))
+        survey = Survey(
+            suite, configs, methods.build, Store(self.runs), paper_tables.list_measures(suite)
+        )
         return Plan(survey, survey.read_states(), paper_tables.write_report, self.folder / "report")
 
     def survey(self) -> Survey:
@@ -210,7 +229,11 @@ class SuiteFolder:
         ids = {}
         for wave in self.waves():
             for number, units in enumerate(wave["units"]) if kind in ("", wave["kind"]) else ():
-                ids.update(dict.fromkeys(units, f"{wave['id']}_{number}" if len(wave["units"]) > 1 else wave["id"]))
+                ids.update(
+                    dict.fromkeys(
+                        units, f"{wave['id']}_{number}" if len(wave["units"]) > 1 else wave["id"]
+                    )
+                )
         return ids
 
     def job(self, row: str) -> str:
@@ -238,10 +261,14 @@ class SuiteFolder:
 
     def weights(self, row: str) -> dict[str, torch.Tensor]:
         """The weights that the last stage ended with."""
-        return load_file(Store(self.runs).stage_folder(self.keys(row)[-1]) / "model" / "model.safetensors")
+        return load_file(
+            Store(self.runs).stage_folder(self.keys(row)[-1]) / "model" / "model.safetensors"
+        )
 
     def wait_for_mid_stage(self, *rows: str) -> None:
-        """Wait until the second stage has been evaluated twice in mid-stage, and there is a checkpoint."""
+        """Wait until the second stage has been evaluated twice in mid-stage, and there is a
+        checkpoint.
+        """
         for row in rows:
             wait_until(lambda row=row: self.count(row, "evaluation") >= 3)  # type: ignore[misc]
             wait_until((Store(self.runs).stage_folder(self.keys(row)[1]) / "checkpoint.pt").exists)
@@ -269,13 +296,23 @@ class SuiteFolder:
 def train_here(config: RunConfig, runs: Path) -> None:
     """Train a run in this process."""
     with join() as world:
-        assert do_units([Train(runs, config, config.id, methods.build)], [], Worker(world), lambda units: None) == []
+        assert (
+            do_units(
+                [Train(runs, config, config.id, methods.build)],
+                [],
+                Worker(world),
+                lambda units: None,
+            )
+            == []
+        )
 
 
 @contextlib.contextmanager
 def new_suite_folder(folder: Path, texts: Path, prepared: bool = True) -> Iterator[SuiteFolder]:
     """`folder/code` is what will be submitted."""
-    tiny = SuiteFolder(folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None)
+    tiny = SuiteFolder(
+        folder, texts, data=texts / "prepared" / "runs" / "data" if prepared else None
+    )
     with submitting(copy_code(folder / "code")):
         yield tiny
         subprocess.run(["scancel", "--me"], check=True)
@@ -292,7 +329,9 @@ def queue() -> dict[str, commands.Queued]:
 
 
 def wait_for_account(job: str, state: str, restarts: int) -> None:
-    """Wait until Slurm's accounts, which come late, say that a job ended so, and was started again so many times."""
+    """Wait until Slurm's accounts, which come late, say that a job ended so, and was started again
+    so many times.
+    """
     words = ("sacct", "-nXP", "--duplicates", "--format=State", f"--jobs={job}")
     wait_until(lambda: [*map(str.split, commands.ask(*words).splitlines())][restarts:] == [[state]])
 
@@ -300,7 +339,10 @@ def wait_for_account(job: str, state: str, restarts: int) -> None:
 def assert_as_if_undisturbed(tiny: SuiteFolder, row: str, resumed: int) -> None:
     """It went on from a checkpoint so many times, and is equal to a run without that, bit for bit."""
     expected = tiny.undisturbed(row)
-    assert all(torch.equal(tensor, tiny.weights(row)[name]) for name, tensor in expected.weights(row).items())
+    assert all(
+        torch.equal(tensor, tiny.weights(row)[name])
+        for name, tensor in expected.weights(row).items()
+    )
     assert tiny.stage(row)[-2]["perplexity"] == expected.stage(row)[-2]["perplexity"]
     assert tiny.stage(row)[-1]["charged"]["steps"] == STEPS
     steps = [line["step"] for line in tiny.stage(row) if line["kind"] == "resumed"]
@@ -310,9 +352,17 @@ def assert_as_if_undisturbed(tiny: SuiteFolder, row: str, resumed: int) -> None:
 def processes_of(job: str) -> list[int]:
     """Pids of what a job has started on this machine, its batch script left out."""
     array, _, task = job.partition("_")
-    own = [f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"] if task else [f"SLURM_JOB_ID={job}"]
+    own = (
+        [f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"]
+        if task
+        else [f"SLURM_JOB_ID={job}"]
+    )
     wanted = [*own, "SUBMITIT_EXECUTOR=slurm"]
-    return [pid for pid in processes.everyone() if all(processes.has_variable(pid, setting) for setting in wanted)]
+    return [
+        pid
+        for pid in processes.everyone()
+        if all(processes.has_variable(pid, setting) for setting in wanted)
+    ]
 
 
 def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
@@ -326,9 +376,13 @@ def wait_until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
 
 @contextlib.contextmanager
 def silent(cluster: SlurmCluster) -> Iterator[None]:
-    """The controller stands still, as under a heavy load, and commands wait for it as briefly as they can."""
+    """The controller stands still, as under a heavy load, and commands wait for it as briefly as
+    they can.
+    """
     conf = cluster.folder / "slurm.conf"
-    [line] = [line for line in conf.read_text().splitlines() if line.startswith("SlurmctldPidFile=")]
+    [line] = [
+        line for line in conf.read_text().splitlines() if line.startswith("SlurmctldPidFile=")
+    ]
     pid = int(Path(line.partition("=")[2]).read_text())
     impatient = cluster.folder / "impatient.conf"
     impatient.write_text(conf.read_text() + "MessageTimeout=2\n")

@@ -1,7 +1,8 @@
 """Makes a run folder full of records that were never measured, for tests of what reads them.
 
-Every number is a plain function of (suite, row, seed, stage, fraction), so two calls write the same bytes (but for
-the time stamps). Each method forgets and learns at its own rate; ELLE grows and is best, Naive forgets most.
+Every number is a plain function of (suite, row, seed, stage, fraction), so two calls write the same
+bytes (but for the time stamps). Each method forgets and learns at its own rate; ELLE grows and is
+best, Naive forgets most.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from benchmark.store import RunRecords, load_runs
 from tests.support.record_lines import PROVENANCE, STAGE
 
 DOMAINS = [("wb", "WB"), ("ns", "Ns"), ("rev", "Rev"), ("bio", "Bio"), ("cs", "CS")]
-TASKS = dict(zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True))
+TASKS = dict(
+    zip(["wb", "ns", "rev", "bio", "cs"], ["mnli", "hyper", "help", "chem", "acl"], strict=True)
+)
 # title -> (method, how fast it learns, how much it forgets)
 METHODS = {
     "Naive": ("naive", 1.0, 0.60),
@@ -39,8 +42,20 @@ METHODS = {
 UNIGRAM = 300.0
 AMOUNT = {"seconds": 60.0, "reference": 60.0, "steps": 100, "tokens": 10_000}
 TASK_SETTINGS = [
-    {"name": task, "title": task.upper(), "domain": domain, "learning_rate": 2e-5, "batch_size": 256}
-    | {"weight_decay": 0.1, "max_epochs": 10, "schedule": "linear", "warmup": 0.06, "metric": "macro_f1"}
+    {
+        "name": task,
+        "title": task.upper(),
+        "domain": domain,
+        "learning_rate": 2e-5,
+        "batch_size": 256,
+    }
+    | {
+        "weight_decay": 0.1,
+        "max_epochs": 10,
+        "schedule": "linear",
+        "warmup": 0.06,
+        "metric": "macro_f1",
+    }
     for domain, task in TASKS.items()
 ]
 CORES = {"wall": 60.0, "cpu": 60.0, "others": None, "share": 1.0}
@@ -64,7 +79,8 @@ def write(
     hardware: str = "CPU",
     domains: Sequence[tuple[str, str]] = DOMAINS,
 ) -> None:
-    """Write a suite: `rows` are (label, method, options), `domains` (name, title); one file a run and one a stage.
+    """Write a suite: `rows` are (label, method, options), `domains` (name, title); one file a run
+    and one a stage.
 
     `finished`: the last row stops after this many stages, in the middle of the next.
     """
@@ -76,13 +92,26 @@ def write(
             run = _Run(shared, label, index, method, options, seed)
             run.write(runs, evaluations, done, scores, similarities)
     if scores:
-        _write(runs / "scores" / "baselines.jsonl", [_baseline(d, n) for d in TASKS for n in BASELINES])
+        _write(
+            runs / "scores" / "baselines.jsonl", [_baseline(d, n) for d in TASKS for n in BASELINES]
+        )
 
 
-def write_as(runs: Path, config: RunConfig, keys: Sequence[str], finished: int, evaluations: int = 10) -> None:
-    """Write a run of a suite that a file describes, with its stages' keys; `finished` of them, and half of one."""
+def write_as(
+    runs: Path, config: RunConfig, keys: Sequence[str], finished: int, evaluations: int = 10
+) -> None:
+    """Write a run of a suite that a file describes, with its stages' keys; `finished` of them, and
+    half of one.
+    """
     domains = [(domain.name, domain.label) for domain in config.domains]
-    suite = _Suite(config.suite, len(domains), config.budget.unit, config.model.architecture, "CPU", domains=domains)
+    suite = _Suite(
+        config.suite,
+        len(domains),
+        config.budget.unit,
+        config.model.architecture,
+        "CPU",
+        domains=domains,
+    )
     run = _Run(suite, config.row, config.row_index, config.method, config.options, config.seed)
     run.keys, described = [*keys], msgspec.to_builtins(config.describe())
     run.describe = lambda: described  # type: ignore[method-assign]
@@ -119,8 +148,16 @@ class _Suite:
 
 
 class _Run:
-    def __init__(self, suite: _Suite, label: str, index: int, method: str, options: dict[str, Any], seed: int) -> None:
-        self.suite, self.label, self.index, self.method, self.options = suite, label, index, method, options
+    def __init__(
+        self, suite: _Suite, label: str, index: int, method: str, options: dict[str, Any], seed: int
+    ) -> None:
+        self.suite, self.label, self.index, self.method, self.options = (
+            suite,
+            label,
+            index,
+            method,
+            options,
+        )
         self.seed = seed
         self.domains = suite.domains[: suite.stages]
         _, speed, forget = next((m for m in METHODS.values() if m[0] == method), ("", 1.0, 0.3))
@@ -134,8 +171,13 @@ class _Run:
         return zlib.crc32(name.encode()) / 2**31 - 1
 
     def key(self, stage: int) -> str:
-        shared = stage == 0 and self.method not in ("pnn", "elle")  # as real runs share their first stage
-        name = json.dumps([self.suite.name, self.seed, stage, None if shared else [self.label, self.index]])
+        shared = stage == 0 and self.method not in (
+            "pnn",
+            "elle",
+        )  # as real runs share their first stage
+        name = json.dumps(
+            [self.suite.name, self.seed, stage, None if shared else [self.label, self.index]]
+        )
         return f"{zlib.crc32(name.encode()):08x}{stage}"
 
     def perplexity(self, stage: int, fraction: float) -> dict[str, float]:
@@ -144,7 +186,9 @@ class _Run:
             speed = 1.0 if i == 0 else self.speed
             learned = math.log(6.0 + i) / speed
             if i == stage:
-                logarithm = learned + (math.log(UNIGRAM) - learned) * (math.exp(-5 * fraction) - math.exp(-5))
+                logarithm = learned + (math.log(UNIGRAM) - learned) * (
+                    math.exp(-5 * fraction) - math.exp(-5)
+                )
             elif i < stage:
                 logarithm = learned + self.forget * min(
                     4, stage - i - 1 + min(1, 3 * fraction)
@@ -177,10 +221,14 @@ class _Run:
             "domains": [{"name": name, "title": title} for name, title in self.domains],
         }
 
-    def write(self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool) -> None:
+    def write(
+        self, runs: Path, evaluations: int, done: int, scores: bool, similarities: bool
+    ) -> None:
         unigram = {name: UNIGRAM for name, _ in self.domains}
         line = {**self.describe(), "kind": "run", "stages": self.keys, "unigram": unigram}
-        lines: list[dict[str, Any]] = [line, {"kind": "done"}] if done == self.suite.stages else [line]
+        lines: list[dict[str, Any]] = (
+            [line, {"kind": "done"}] if done == self.suite.stages else [line]
+        )
         _write(runs / "suites" / self.suite.name / f"{line['id']}.jsonl", lines)
         for stage in range(min(done + 1, self.suite.stages)):
             records = self.stage(stage, evaluations)
@@ -193,7 +241,9 @@ class _Run:
             _write(runs / "similarity" / f"{self.keys[stage]}.jsonl", self.similarities(stage))
 
     def stage(self, stage: int, evaluations: int) -> list[dict[str, Any]]:
-        phases: list[dict[str, Any]] = [{"name": "adapt", "share": 1.0, "memory": 0.1, "trains": True}]
+        phases: list[dict[str, Any]] = [
+            {"name": "adapt", "share": 1.0, "memory": 0.1, "trains": True}
+        ]
         if self.method == "elle" and stage:
             phases = [{**phases[0], "share": 0.8}]
             phases = [{"name": "recover", "share": 0.2, "memory": 1.0, "trains": True}, *phases]
@@ -218,10 +268,15 @@ class _Run:
             | {"tokens": p["share"] * spent["tokens"]}
             for p in phases
         ]
-        return [*lines, {"kind": "done", "charged": spent, "phases": timed, "growth": None, "cores": CORES}]
+        return [
+            *lines,
+            {"kind": "done", "charged": spent, "phases": timed, "growth": None, "cores": CORES},
+        ]
 
     def _header(self, stage: int, phases: list[dict[str, Any]]) -> dict[str, Any]:
-        layers, hidden, parameters = LADDER[min(stage, len(LADDER) - 1) if self.method == "elle" else 0]
+        layers, hidden, parameters = LADDER[
+            min(stage, len(LADDER) - 1) if self.method == "elle" else 0
+        ]
         name, _ = self.domains[stage]
         provenance = {
             **PROVENANCE,
@@ -235,8 +290,19 @@ class _Run:
             },
         }
         return {
-            **{**STAGE, "key": self.keys[stage], "index": stage, "domain": name, "provenance": provenance},
-            **{"parameters": int(parameters), "trainable": int(parameters), "layers": layers, "hidden_size": hidden},
+            **{
+                **STAGE,
+                "key": self.keys[stage],
+                "index": stage,
+                "domain": name,
+                "provenance": provenance,
+            },
+            **{
+                "parameters": int(parameters),
+                "trainable": int(parameters),
+                "layers": layers,
+                "hidden_size": hidden,
+            },
             "phases": phases,
             "budget": {"unit": self.suite.unit, "amount": AMOUNT[self.suite.unit]},
             "data": {name: {"documents": 1000, "tokens": 1_000_000, "versions": {}}},
@@ -244,23 +310,43 @@ class _Run:
 
     def charged(self, fraction: float) -> dict[str, float]:
         jitter = 1 + 0.002 * self.noise("charged")
-        return {"seconds": 60.0 * fraction * jitter, "steps": int(100 * fraction), "tokens": int(10_000 * fraction)}
+        return {
+            "seconds": 60.0 * fraction * jitter,
+            "steps": int(100 * fraction),
+            "tokens": int(10_000 * fraction),
+        }
 
     def scores(self, stage: int) -> list[dict[str, Any]]:
         lines = []
         prompts = (
-            {"right": 0.0, "wrong": -0.01, "none": -0.02, "picked": -0.002} if self.method == "elle" else {"none": 0}
+            {"right": 0.0, "wrong": -0.01, "none": -0.02, "picked": -0.002}
+            if self.method == "elle"
+            else {"none": 0}
         )
         for i, (domain, _) in enumerate(self.domains):
             for prompt, change in prompts.items():
                 for seed in range(2):
-                    test = 0.6 + 0.03 * i + 0.1 * (self.speed - 1) + (0.02 if i <= stage else 0) + change
+                    test = (
+                        0.6
+                        + 0.03 * i
+                        + 0.1 * (self.speed - 1)
+                        + (0.02 if i <= stage else 0)
+                        + change
+                    )
                     test += 0.01 * self.noise("score", stage, domain, seed)
                     key = f"{self.keys[stage]}-{domain}-{prompt}-{seed}"
                     line: dict[str, Any] = {"kind": "score", "key": key}
                     line |= {"task": TASKS.get(domain, domain), "task_key": "t"}
                     line |= {"domain": domain, "prompt": prompt, "seed": seed, "metric": "macro_f1"}
-                    lines.append(line | {"dev": test + 0.01, "test": test, "test_without_leaks": None, "seconds": 5.0})
+                    lines.append(
+                        line
+                        | {
+                            "dev": test + 0.01,
+                            "test": test,
+                            "test_without_leaks": None,
+                            "seconds": 5.0,
+                        }
+                    )
         return lines
 
     def similarities(self, stage: int) -> list[dict[str, Any]]:
@@ -269,11 +355,24 @@ class _Run:
         apart *= 1 + 0.05 * self.noise("similarity", stage)
         place = {"key": self.keys[stage], "reason": None}
         ars = {"kind": "similarity", "ars": -apart}
-        heads = {"kind": "attention", "own": [0.9] * stage, "others": [0.6] * stage, "heads": [[0, 0], [1, 2]]}
-        maps = [[[100 * (1 + (query + column) % 5) for column in range(6)] for query in range(6)]] * 2
+        heads = {
+            "kind": "attention",
+            "own": [0.9] * stage,
+            "others": [0.6] * stage,
+            "heads": [[0, 0], [1, 2]],
+        }
+        maps = [
+            [[100 * (1 + (query + column) % 5) for column in range(6)] for query in range(6)]
+        ] * 2
         attention = {**heads, "maps": maps}
         if self.method == "pnn":
-            attention |= {"own": [], "others": [], "heads": [], "maps": [], "reason": "the first domain is unchanged"}
+            attention |= {
+                "own": [],
+                "others": [],
+                "heads": [],
+                "maps": [],
+                "reason": "the first domain is unchanged",
+            }
         return [place | ars, place | attention]
 
 

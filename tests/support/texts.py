@@ -1,4 +1,6 @@
-"""Texts for the tests of tokens: made up, with all that is awkward in Unicode and in what looks like special tokens."""
+"""Texts for the tests of tokens: made up, with all that is awkward in Unicode and in what looks
+like special tokens.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,16 @@ WORDS = [
     "<mask>",
     "<domain:a>",
 ]
-ODD = ["\u0000", "\ufffd \u200b", "a\r\n\tb", " \n\n ", "<|endoftext|>", "ＡＢ  ｃ", "\u0301e", "\x85.\u2028"]
+ODD = [
+    "\u0000",
+    "\ufffd \u200b",
+    "a\r\n\tb",
+    " \n\n ",
+    "<|endoftext|>",
+    "ＡＢ  ｃ",
+    "\u0301e",
+    "\x85.\u2028",
+]
 DATA = Data(sequence_length=18, valid_share=0.2)
 SMALL = Tokenizer(vocabulary=320)
 
@@ -53,7 +64,9 @@ def write(path: Path, texts: list[str]) -> Path:
 def two_domains(folder: Path) -> tuple[Domain, Domain]:
     return (
         Domain(name="a", title="A", train=(str(write(folder / "a.jsonl", sentences(1) + ODD)),)),
-        Domain(name="b", train=(str(write(folder / "b.jsonl", sentences(2, words=["other", "text"]))),)),
+        Domain(
+            name="b", train=(str(write(folder / "b.jsonl", sentences(2, words=["other", "text"]))),)
+        ),
     )
 
 
@@ -61,7 +74,9 @@ def decoded(corpus: Corpus, ids: np.ndarray) -> list[str]:
     """The documents in an array, decoded one by one."""
     ends = np.flatnonzero(ids == EOS)
     assert ends[-1] == len(ids) - 1
-    return [corpus.tokenizer.decode(part[:-1].tolist(), False) for part in np.split(ids, ends[:-1] + 1)]
+    return [
+        corpus.tokenizer.decode(part[:-1].tolist(), False) for part in np.split(ids, ends[:-1] + 1)
+    ]
 
 
 def assert_same(corpus: Corpus, other: Corpus) -> None:
@@ -73,9 +88,13 @@ def assert_same(corpus: Corpus, other: Corpus) -> None:
 
 
 def gpt2_files(folder: Path, extra: int = 0) -> Path:
-    """Files as GPT-2's: no special tokens, `<|endoftext|>` last; `extra` entries come first that no text uses."""
+    """Files as GPT-2's: no special tokens, `<|endoftext|>` last; `extra` entries come first that no
+    text uses.
+    """
     model = json.loads(train_bpe(sentences(3), 500).to_str())["model"]
-    entries = [f"unused{i}" for i in range(extra)] + [t for t in model["vocab"] if t not in SPECIAL_TOKENS]
+    entries = [f"unused{i}" for i in range(extra)] + [
+        t for t in model["vocab"] if t not in SPECIAL_TOKENS
+    ]
     folder.mkdir()
     vocabulary = {token: index for index, token in enumerate([*entries, "<|endoftext|>"])}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
@@ -85,14 +104,23 @@ def gpt2_files(folder: Path, extra: int = 0) -> Path:
 
 
 def draw(
-    stream: Stream, stage: int, phase: Phase, index: int, step: int, size: int, rows: Sequence[int], **more: Any
+    stream: Stream,
+    stage: int,
+    phase: Phase,
+    index: int,
+    step: int,
+    size: int,
+    rows: Sequence[int],
+    **more: Any,
 ) -> Batch:
     """Rows of a step's batch of so many, of a phase with one."""
     [part], _ = stream.plan_draws(phase, index, stage, size)
     return stream.make_batch(stage, part, step, rows, **more)
 
 
-def tiny_corpus(domains: int, train_tokens: int, valid_tokens: int, vocabulary: int = 100) -> Corpus:
+def tiny_corpus(
+    domains: int, train_tokens: int, valid_tokens: int, vocabulary: int = 100
+) -> Corpus:
     """Random ids of the text vocabulary: enough to see which row comes from where."""
     random = np.random.default_rng(0)
 
@@ -103,6 +131,7 @@ def tiny_corpus(domains: int, train_tokens: int, valid_tokens: int, vocabulary: 
         tokenizer=tokenizers.Tokenizer(tokenizers.models.BPE()),
         text_vocabulary=vocabulary,
         domains=tuple(
-            DomainTokens(f"d{i}", f"D{i}", f"key{i}", ids(train_tokens), ids(valid_tokens), {}) for i in range(domains)
+            DomainTokens(f"d{i}", f"D{i}", f"key{i}", ids(train_tokens), ids(valid_tokens), {})
+            for i in range(domains)
         ),
     )

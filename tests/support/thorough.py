@@ -1,4 +1,6 @@
-"""How much the tests try: what tells most, or in `make test-thorough` everything, which takes hours."""
+"""How much the tests try: what tells most, or in `make test-thorough` everything, which takes
+hours.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def one_in(every: int, cases: Iterable[T]) -> list[T]:
 
 
 def these_of(chosen: Iterable[str], names: Sequence[str]) -> list[str]:
-    """Return those of the names that are chosen; all in a thorough run. Raises ValueError if one is no name."""
+    """Return those of the names that are chosen; all in a thorough run. Raises ValueError if one is
+    no name.
+    """
     some = set(chosen)
     if unknown := some - set(names):
         raise ValueError(f"{', '.join(sorted(unknown))}: no such name")

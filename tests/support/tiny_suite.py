@@ -35,7 +35,9 @@ def write(folder: Path) -> Path:
     """Write the text and tiny.toml."""
     for name in WORDS:
         chosen = words(name)
-        lines = [json.dumps({"text": " ".join(chosen[i : i + 30]) + f" {i}"}) for i in range(0, 6000, 30)]
+        lines = [
+            json.dumps({"text": " ".join(chosen[i : i + 30]) + f" {i}"}) for i in range(0, 6000, 30)
+        ]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "tiny.toml").write_text(SUITE.format(text=folder))
     return folder / "tiny.toml"

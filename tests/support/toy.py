@@ -1,4 +1,6 @@
-"""A toy language model, and numbers that public implementations of the methods compute on it: toy.json, see `own`."""
+"""A toy language model, and numbers that public implementations of the methods compute on it:
+toy.json, see `own`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from benchmark.training.learner import Batch, Learner
 from benchmark.training.method import LifelongMethod, Outlook, Stage
 
 VOCABULARY = 13
-SHARED = Path(__file__).parents[3] / "shared" / "oracles"  # beside the checkout, where somebody has put it
+SHARED = (
+    Path(__file__).parents[3] / "shared" / "oracles"
+)  # beside the checkout, where somebody has put it
 EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}  # float64
 
 
@@ -37,12 +41,16 @@ class Toy(nn.Module):
         logits: Tensor = self.output(self.dropout(torch.tanh(self.hidden(self.embedding(tokens)))))
         return logits
 
-    def compute_mean_loss(self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+    def compute_mean_loss(
+        self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor
+    ) -> Tensor:
         return F.cross_entropy(self(tokens, domains, positions).flatten(0, 1), targets.flatten())
 
 
 def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = None) -> Batch:
-    """The rows of `pairs` (tokens and targets, one each a row), the last of them from memory, of a batch of `of`."""
+    """The rows of `pairs` (tokens and targets, one each a row), the last of them from memory, of a
+    batch of `of`.
+    """
     tokens, targets = (torch.tensor(pairs[name]).unsqueeze(1) for name in ("tokens", "targets"))
     rows = len(tokens)
     zeros = torch.zeros(rows, dtype=torch.long)
@@ -59,7 +67,10 @@ def batch(pairs: dict[str, list[int]], memory_rows: int = 0, of: int | None = No
 def batches(domain: dict[str, list[int]], samples: int = 32) -> list[Batch]:
     """The domain's first samples in consecutive batches of 8."""
     starts = range(0, samples, 8)
-    return [batch({name: column[i : min(i + 8, samples)] for name, column in domain.items()}) for i in starts]
+    return [
+        batch({name: column[i : min(i + 8, samples)] for name, column in domain.items()})
+        for i in starts
+    ]
 
 
 def learner(model: nn.Module, method: LifelongMethod) -> Learner:
@@ -71,7 +82,9 @@ def stage(index: int) -> Stage:
     size = Size(layers=1, hidden_size=8)
 
     def refuse(*_: Any) -> Any:
-        raise AssertionError("a method that does not grow needs no new model, and no memory before its first step")
+        raise AssertionError(
+            "a method that does not grow needs no new model, and no memory before its first step"
+        )
 
     return Stage(
         domains=("a", "b", "c")[: index + 1],
@@ -91,7 +104,9 @@ def stage(index: int) -> Stage:
 def close(actual: dict[str, Tensor], expected: dict[str, Any]) -> None:
     """Compare the parameters that `expected` has."""
     for name, values in expected.items():
-        torch.testing.assert_close(actual[name].detach(), torch.tensor(values, dtype=torch.float64), **EXACT)
+        torch.testing.assert_close(
+            actual[name].detach(), torch.tensor(values, dtype=torch.float64), **EXACT
+        )
 
 
 def named(model: nn.Module, tensors: Any) -> dict[str, Tensor]:
@@ -103,20 +118,26 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 
 def own() -> dict[str, Any]:
-    """The numbers of the project, with `hidden.bias` and `output.bias` standing for all parameters of an output.
+    """The numbers of the project, with `hidden.bias` and `output.bias` standing for all parameters
+    of an output.
 
-    weights: "first", "second" (after training on that domain) and "displaced"; domains: tokens and targets.
-    ewc: Fisher information after domain "1" and "2"; `ragged` at the second weights on the first 20 samples of the
-    third domain; penalties (lambda/2) sum F (d)^2 with F = F_2 + gamma F_1, at the displaced weights with the second
-    as anchor; a trajectory of four SGD steps on domain 2 from the first weights. mas: likewise, lambda sum O (d)^2; its
-    trajectory has importances of its own.
+    weights: "first", "second" (after training on that domain) and "displaced"; domains: tokens and
+    targets.
+    ewc: Fisher information after domain "1" and "2"; `ragged` at the second weights on the first 20
+    samples of the third domain; penalties (lambda/2) sum F (d)^2 with F = F_2 + gamma F_1, at the
+    displaced weights with the second as anchor; a trajectory of four SGD steps on domain 2 from the
+    first weights. mas: likewise, lambda sum O (d)^2; its trajectory has importances of its own.
     """
-    numbers: dict[str, Any] = json.loads((Path(__file__).parent / "toy.json").read_text(encoding="utf-8"))
+    numbers: dict[str, Any] = json.loads(
+        (Path(__file__).parent / "toy.json").read_text(encoding="utf-8")
+    )
     shapes = {name: p.shape for name, p in Toy().named_parameters()}
     sizes = [shape.numel() for shape in shapes.values()]
     for name, flat in numbers.pop("weights_times_4096").items():
         parts = (torch.tensor(flat, dtype=torch.float64) / 4096).split(sizes)
-        weights = {key: part.view(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)}
+        weights = {
+            key: part.view(shape) for (key, shape), part in zip(shapes.items(), parts, strict=True)
+        }
         numbers.setdefault("weights", {})[name] = weights
     for vectors in numbers["agem"]["vectors"]:
         vectors |= {name: [value / 4096 for value in vectors[name]] for name in "gr"}
@@ -127,7 +148,9 @@ def shared() -> dict[str, Any]:
     """The same with all parameters and more vectors, from the larger files in SHARED."""
     numbers = own()
     names = ("ewc", "mas", "agem", "er", "logit_kd")
-    files = {name: json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    files = {
+        name: json.loads((SHARED / f"{name}.json").read_text(encoding="utf-8")) for name in names
+    }
     ewc, mas, agem, er, kd = (files[name]["outputs"] for name in names)
     for kind in ("per_sample", "batched"):
         numbers["ewc"][kind] = ewc[f"fisher_{kind}"]
@@ -138,7 +161,9 @@ def shared() -> dict[str, Any]:
     for name, outputs in (("ewc", ewc), ("mas", mas)):
         numbers[name]["trajectory"]["weights"] = outputs["trajectory"]["final_weights"]
     given = files["agem"]["inputs"]["random"]
-    numbers["agem"]["vectors"] = [own | other for own, other in zip(given, agem["random"], strict=True)]
+    numbers["agem"]["vectors"] = [
+        own | other for own, other in zip(given, agem["random"], strict=True)
+    ]
     for union, outputs in zip(numbers["er"]["unions"], er["union"], strict=True):
         union["gradient"] = outputs["gradient"]
     for temperature, answers in numbers["logit_kd"]["T"].items():

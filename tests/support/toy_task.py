@@ -22,7 +22,9 @@ DOMAINS = ("one", "two", "three")
 WORDS = ["and", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
 LENGTH = 16
 SETTINGS = Finetuning(seeds=2, patience=10, precision="fp32")
-TASK = Task(name="toy", domain="two", docstrings={}, metric="accuracy", batch_size=16, learning_rate=3e-3)
+TASK = Task(
+    name="toy", domain="two", docstrings={}, metric="accuracy", batch_size=16, learning_rate=3e-3
+)
 
 
 def tokenizer() -> Tokenizer:
@@ -31,17 +33,23 @@ def tokenizer() -> Tokenizer:
     return bpe
 
 
-def save(folder: Path, architecture: str = "gpt", prompts: bool = True, dropout: float = 0.0) -> Path:
+def save(
+    folder: Path, architecture: str = "gpt", prompts: bool = True, dropout: float = 0.0
+) -> Path:
     torch.manual_seed(0)
     bpe = tokenizer()
     vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)
-    model = build(architecture, 2, 32, vocabulary, LENGTH, head_size=16, dropout=dropout, prompts=prompts)
+    model = build(
+        architecture, 2, 32, vocabulary, LENGTH, head_size=16, dropout=dropout, prompts=prompts
+    )
     model.save(folder, bpe)
     return folder
 
 
 def examples(count: int, seed: int, coin: bool = False, pair: bool = False) -> tuple[Example, ...]:
-    """A few words; the class is which of two more is among them (or in the pair), or a coin's choice."""
+    """A few words; the class is which of two more is among them (or in the pair), or a coin's
+    choice.
+    """
     draw = random.Random(seed)
     drawn = []
     for index in range(count):
@@ -49,21 +57,36 @@ def examples(count: int, seed: int, coin: bool = False, pair: bool = False) -> t
         words.insert(draw.randrange(len(words)), ("left", "right")[index % 2])
         text = " ".join(words)
         label = draw.randrange(2) if coin else index % 2
-        drawn.append(Example("and", text, label, "-") if pair else Example(text, None, label, f"made:{index}"))
+        drawn.append(
+            Example("and", text, label, "-")
+            if pair
+            else Example(text, None, label, f"made:{index}")
+        )
     return tuple(drawn)
 
 
-def data_of(train: int = 400, test: int = 80, coin: bool = False, pair: bool = False, task: Task = TASK) -> TaskData:
+def data_of(
+    train: int = 400, test: int = 80, coin: bool = False, pair: bool = False, task: Task = TASK
+) -> TaskData:
     splits = [examples(n, seed, coin, pair) for seed, n in enumerate((train, 40, test))]
     return TaskData(task, ("l", "r"), *splits)
 
 
-def grid(folder: Path, path: Path, progress: Callable[[Any, int], None] = lambda scored, left: None) -> None:
-    """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell runs apart."""
+def grid(
+    folder: Path, path: Path, progress: Callable[[Any, int], None] = lambda scored, left: None
+) -> None:
+    """Two tasks, two prompts, two seeds: eight cells. The labels are noise, so that scores tell
+    runs apart.
+    """
     torch.set_num_threads(1)
     checkpoint = SavedModel(folder)
     tasks = [
-        data_of(32, 64, coin=True, task=TASK.model_copy(update={"name": name, "max_epochs": 2, "learning_rate": rate}))
+        data_of(
+            32,
+            64,
+            coin=True,
+            task=TASK.model_copy(update={"name": name, "max_epochs": 2, "learning_rate": rate}),
+        )
         for name, rate in (("first", 3e-3), ("second", 1e-3))
     ]
     settings = Finetuning(seeds=2, prompts=("right", "none"), precision="fp32")

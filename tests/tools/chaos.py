@@ -1,13 +1,15 @@
-"""Kills of `run_all.py run` and of its processes at random, and faults of its disk, each counted: `make chaos`.
+"""Kills of `run_all.py run` and of its processes at random, and faults of its disk, each counted:
+`make chaos`.
 
     python -m tests.tools.chaos kills [--kills N] [--seed 0] [--methods A,B]
     python -m tests.tools.chaos many [--runs 200] [--seed 0]
     python -m tests.tools.chaos disk
 
-`kills` kills runs of the methods in turn, seven times each before a comparison (tests/support/kills.py), until there
-were as many kills, or, if no number is given, until each pair of a method and a kind of its work was hit. `many` trains
-short runs side by side and kills their processes (tests/support/many_runs.py), 30 for 100 runs. `disk` lets each
-operation of each scenario go wrong (tests/support/faulty_disk.py).
+`kills` kills runs of the methods in turn, seven times each before a comparison
+(tests/support/kills.py), until there were as many kills, or, if no number is given, until each pair
+of a method and a kind of its work was hit. `many` trains short runs side by side and kills their
+processes (tests/support/many_runs.py), 30 for 100 runs. `disk` lets each operation of each scenario
+go wrong (tests/support/faulty_disk.py).
 """
 
 from __future__ import annotations
@@ -47,7 +49,10 @@ def kills(count: int | None, seed: int, names: list[str]) -> int:
                 left.append(name)
             wrong += bool(outcome["different"])
             turn += 1
-            print(f"{name}: {hit[name].total()} kills; not hit: {sorted(missing)}; differs: {outcome['different'][:8]}")
+            print(
+                f"{name}: {hit[name].total()} kills; not hit: {sorted(missing)}; differs: "
+                f"{outcome['different'][:8]}"
+            )
     total: Counter[str] = sum(hit.values(), Counter())
     print(f"{total.total()} kills of {turn} runs of {len(names)} methods, {wrong} differ")
     print("; ".join(f"{kind} {number}" for kind, number in total.most_common()))
@@ -77,7 +82,9 @@ def disk() -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("kills", "many", "disk"))
     parser.add_argument("--kills", type=int)
     parser.add_argument("--seed", type=int, default=0)

@@ -2,10 +2,11 @@
 
 python -m tests.tools.gpu_check [--name NAME] [--stand-in]
 
-Each part is a process of its own with a limit of its own, and has what earlier ones left of theirs: one that fails, or
-takes too long, costs the others nothing. docs/gpu_results/NAME.json holds what came out, and docs/gpu.md a table of all
-files there. `--stand-in` does all of it with tiny models, on the device of tests/support/other_device.py, or on the CPU
-where that cannot serve; nothing of it is kept.
+Each part is a process of its own with a limit of its own, and has what earlier ones left of theirs:
+one that fails, or takes too long, costs the others nothing. docs/gpu_results/NAME.json holds what
+came out, and docs/gpu.md a table of all files there. `--stand-in` does all of it with tiny models,
+on the device of tests/support/other_device.py, or on the CPU where that cannot serve; nothing of it
+is kept.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ from benchmark.instruments.comparisons import Weights, load_weights
 from benchmark.instruments.conformance import TinyRuns, make_tiny_config
 from benchmark.instruments.kills import train_through_kills
 from benchmark.interpreters import set_up_to_compute
-from benchmark.models.devices import CPU, choose_device, choose_precision, find_accelerators, name_device
+from benchmark.models.devices import (
+    CPU,
+    choose_device,
+    choose_precision,
+    find_accelerators,
+    name_device,
+)
 from benchmark.records import EvaluationLine
 from benchmark.settings.suite import RunConfig
 from benchmark.store import load_runs
@@ -50,7 +57,10 @@ from tests.tools.trainer_speed import measure_trainer_speed
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "docs" / "gpu_results", ROOT / "docs" / "gpu.md"
 KILLS = (3, 8, 14)  # steps of two stages of ten
-DOUBLE, SINGLE = 1e-6, 1e-3  # by how much weights of the same run may differ, in float64 and in float32
+DOUBLE, SINGLE = (
+    1e-6,
+    1e-3,
+)  # by how much weights of the same run may differ, in float64 and in float32
 PERPLEXITY = 1e-2  # relative
 COSTS = ("naive", "agem", "elle", "pnn", "ewc", "logit_kd")
 
@@ -98,10 +108,14 @@ class Place:
         return TinyRuns(method, methods.build, self.folder / "tiny")
 
     def config(self, method: str, architecture: str = "bert") -> RunConfig:
-        """A run of two stages at the scale of the place, the second of a larger model where a method grows."""
+        """A run of two stages at the scale of the place, the second of a larger model where a
+        method grows.
+        """
         scale, small = self.scale, make_tiny_config(method, architecture)
         content = small.model_dump(mode="json")
-        content["domains"] = [{"name": f"domain{n}", "packages": list(scale.packages)} for n in range(2)]
+        content["domains"] = [
+            {"name": f"domain{n}", "packages": list(scale.packages)} for n in range(2)
+        ]
         content["tokenizer"] |= {"vocabulary": scale.vocabulary, "sample_bytes": 10_000_000}
         content["data"] |= {"sequence_length": scale.length, "memory_tokens": 100 * scale.length}
         content["data"]["max_valid_bytes"] = scale.valid_bytes
@@ -118,28 +132,43 @@ class Place:
 def describe_machine(place: Place) -> Figures:
     """What computes, and with what."""
     device, count = place.device, find_accelerators()[1]
-    figures: Figures = {"device": name_device(device), "kind": device.type, "count": count, "torch": torch.__version__}
+    figures: Figures = {
+        "device": name_device(device),
+        "kind": device.type,
+        "count": count,
+        "torch": torch.__version__,
+    }
     if not count:
         raise UserError("torch finds no GPU here; --stand-in tries all of it without one")
     figures |= {"precision": choose_precision("auto", device), "code": find_code_version()}
     figures["date"] = date.today().isoformat()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        figures |= {"memory": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
+        figures |= {
+            "memory": properties.total_memory,
+            "capability": f"{properties.major}.{properties.minor}",
+        }
         figures["cuda"] = torch.version.cuda or torch.version.hip
-    words = f"{count} {figures['device']}, {figures['date']}" + ", a stand-in that is no GPU" * place.stand_in
+    words = (
+        f"{count} {figures['device']}, {figures['date']}"
+        + ", a stand-in that is no GPU" * place.stand_in
+    )
     return figures | {"said": words, "ok": True}
 
 
 def prepare_text(place: Place) -> Figures:
     """The text of the parts that follow, so that their time is training's."""
-    corpora = [train(place, place.config("naive", kind), "text", None).corpus for kind in ("bert", "gpt")]
+    corpora = [
+        train(place, place.config("naive", kind), "text", None).corpus for kind in ("bert", "gpt")
+    ]
     count = sum(len(domain.train) for corpus in corpora for domain in corpus.domains)
     return {"tokens": count, "said": f"{count / 1e6:.1f} million tokens", "ok": True}
 
 
 def compare_methods_with_the_cpu(place: Place) -> Figures:
-    """Two stages of each method: by how much its weights differ from the CPU's, in float64 where the device has it."""
+    """Two stages of each method: by how much its weights differ from the CPU's, in float64 where
+    the device has it.
+    """
     torch.set_default_dtype(torch.float32 if place.device.type == "mps" else torch.float64)
     tolerance = SINGLE if place.device.type == "mps" else DOUBLE
     worst: dict[str, float | str] = {}
@@ -149,41 +178,76 @@ def compare_methods_with_the_cpu(place: Place) -> Figures:
             return judge_weights(worst, tolerance, sorted({*names} - worst.keys()))
         try:
             worlds = (World(0, 1, CPU), place.world)
-            both = [train_two_stages(place.tiny(name), world, f"{name}-{world.device.type}") for world in worlds]
+            both = [
+                train_two_stages(place.tiny(name), world, f"{name}-{world.device.type}")
+                for world in worlds
+            ]
             worst[name] = find_difference(*both)
         except Exception as error:  # of one method
             worst[name] = f"{type(error).__name__}: {error}"[:300]
     return judge_weights(worst, tolerance)
 
 
-def judge_weights(worst: Mapping[str, float | str], tolerance: float, left_out: Sequence[str] = ()) -> Figures:
-    """The figures of a comparison of methods, `worst`: a number is by how much weights differ, a text is an error.
+def judge_weights(
+    worst: Mapping[str, float | str], tolerance: float, left_out: Sequence[str] = ()
+) -> Figures:
+    """The figures of a comparison of methods, `worst`: a number is by how much weights differ, a
+    text is an error.
 
     They are right where no number is above `tolerance`, no method failed and none was left out.
     """
-    equal = {name: value for name, value in worst.items() if isinstance(value, float) and value <= tolerance}
+    equal = {
+        name: value
+        for name, value in worst.items()
+        if isinstance(value, float) and value <= tolerance
+    }
     bad = [name for name in worst if name not in equal]
-    words = f"{len(equal)} methods, weights differ by {max(equal.values(), default=0.0):.0e} at most"
-    words += f"; not {', '.join(bad)}" * bool(bad) + f"; not tried {', '.join(left_out)}" * bool(left_out)
-    return {"differs": dict(worst), "left_out": list(left_out), "said": words, "ok": not (bad or left_out)}
+    words = (
+        f"{len(equal)} methods, weights differ by {max(equal.values(), default=0.0):.0e} at most"
+    )
+    words += f"; not {', '.join(bad)}" * bool(bad) + f"; not tried {', '.join(left_out)}" * bool(
+        left_out
+    )
+    return {
+        "differs": dict(worst),
+        "left_out": list(left_out),
+        "said": words,
+        "ok": not (bad or left_out),
+    }
 
 
 def go_on_after_kills(place: Place, precision: str) -> Figures:
-    """ELLE, killed in three steps: by how much its weights differ from those of a run that was not, and those from the
-    weights of the same run again; in fp16, by GradScaler, also by how much its perplexities differ from fp32's. A
-    checkpoint cannot hold tensors of the tests' device: the CPU stands in."""
+    """ELLE, killed in three steps: by how much its weights differ from those of a run that was not,
+    and those from the weights of the same run again; in fp16, by GradScaler, also by how much its
+    perplexities differ from fp32's. A checkpoint cannot hold tensors of the tests' device: the CPU
+    stands in.
+    """
     tiny, world = place.tiny("elle"), World(0, 1, CPU) if place.stand_in else place.world
     first, again = (
-        train_two_stages(tiny, world, f"{precision}-{run}", precision=precision) for run in ("first", "again")
+        train_two_stages(tiny, world, f"{precision}-{run}", precision=precision)
+        for run in ("first", "again")
     )
     store = f"{precision}-killed"
-    start = partial(make_run_of_two_stages, tiny, world, store, precision=precision, checkpoint_seconds=1e-9)
-    after, alone = find_difference(first, train_through_kills(start, KILLS)), find_difference(first, again)
+    start = partial(
+        make_run_of_two_stages, tiny, world, store, precision=precision, checkpoint_seconds=1e-9
+    )
+    after, alone = (
+        find_difference(first, train_through_kills(start, KILLS)),
+        find_difference(first, again),
+    )
     words = f"weights differ by {after:.0e}, trained again by {alone:.0e}"
-    figures = {"killed": after, "again": alone, "said": words, "ok": after <= max(SINGLE, 2 * alone)}
+    figures = {
+        "killed": after,
+        "again": alone,
+        "said": words,
+        "ok": after <= max(SINGLE, 2 * alone),
+    }
     if precision == "fp32":
         return figures
-    runs = [make_run_of_two_stages(tiny, world, f"{each}-first", precision=each) for each in (precision, "fp32")]
+    runs = [
+        make_run_of_two_stages(tiny, world, f"{each}-first", precision=each)
+        for each in (precision, "fp32")
+    ]
     for run in runs:
         run.train()
     return compare_perplexities([tuple(map(read_last_evaluation, runs))], words, figures)
@@ -193,12 +257,21 @@ def compare_compiled_with_eager(place: Place) -> Figures:
     """ELLE under torch.compile: by how much the weights differ from the eager ones."""
     world, backend = (World(0, 1, CPU), "aot_eager") if place.stand_in else (place.world, True)
     eager = train_two_stages(place.tiny("elle"), world, "eager")
-    differs = find_difference(eager, train_two_stages(place.tiny("elle"), world, "compiled", compile=backend))
-    return {"backend": backend, "differs": differs, "said": f"weights differ by {differs:.0e}", "ok": differs <= SINGLE}
+    differs = find_difference(
+        eager, train_two_stages(place.tiny("elle"), world, "compiled", compile=backend)
+    )
+    return {
+        "backend": backend,
+        "differs": differs,
+        "said": f"weights differ by {differs:.0e}",
+        "ok": differs <= SINGLE,
+    }
 
 
 def time_beside_the_trainer(place: Place, architecture: str) -> Figures:
-    """Tokens a second of Naive's first stage beside Trainer's, in turns: the same model, batch and text."""
+    """Tokens a second of Naive's first stage beside Trainer's, in turns: the same model, batch and
+    text.
+    """
     ours, theirs = list[float](), list[float]()
     memory: Figures = {}
     for turn in range(2):
@@ -212,17 +285,26 @@ def time_beside_the_trainer(place: Place, architecture: str) -> Figures:
         device = CPU if place.stand_in else place.device
         theirs.append(measure_trainer_speed(model, tokens, config, device, place.scale.seconds))
         memory["theirs"] = read_peak_memory(place)
-    figures: Figures = {"ours": ours, "theirs": theirs, "ratio": sum(ours) / sum(theirs), "peak_bytes": memory}
+    figures: Figures = {
+        "ours": ours,
+        "theirs": theirs,
+        "ratio": sum(ours) / sum(theirs),
+        "peak_bytes": memory,
+    }
     figures["precision"] = choose_precision("auto", place.device)
-    words = f"{sum(ours) / 2:,.0f} and {sum(theirs) / 2:,.0f} tokens/s, {figures['ratio']:.1f} times"
+    words = (
+        f"{sum(ours) / 2:,.0f} and {sum(theirs) / 2:,.0f} tokens/s, {figures['ratio']:.1f} times"
+    )
     if memory["ours"]:
         words += f"; {memory['ours'] / 1e9:.1f} and {memory['theirs'] / 1e9:.1f} GB"
     return figures | {"said": f"{words}; {figures['precision']}", "ok": True}
 
 
 def time_steps_of_methods(place: Place) -> Figures:
-    """What a step of each method costs, by `speed`, and the most memory that it and a step of Naive's take. The matrix
-    product that `speed` times is one for a GPU: without one the CPU stands in, and two methods."""
+    """What a step of each method costs, by `speed`, and the most memory that it and a step of
+    Naive's take. The matrix product that `speed` times is one for a GPU: without one the CPU stands
+    in, and two methods.
+    """
     place, names = (replace(place, device=CPU), COSTS[:2]) if place.stand_in else (place, COSTS)
     costs: list[Figures] = []
     for name in names:
@@ -231,12 +313,18 @@ def time_steps_of_methods(place: Place) -> Figures:
         config = place.config(name)
         run = train(place, config, "steps", last_stage=None)
         forget_memory(place)
-        measured, _ = speed.measure([config], methods.build, lambda _: run.corpus, run.world, pairs=3)  # noqa: B023
+        corpus = run.corpus
+        measured, _ = speed.measure(
+            [config], methods.build, lambda _, c=corpus: c, run.world, pairs=3
+        )
         more = {"peak_bytes": read_peak_memory(place)}
-        costs += [asdict(cost) | {"tokens_per_second": cost.tokens / cost.seconds} | more for cost in measured]
+        costs += [
+            asdict(cost) | {"tokens_per_second": cost.tokens / cost.seconds} | more
+            for cost in measured
+        ]
     words = [
-        f"{cost['row']} {cost['phase']} {cost['over_naive']:.2f} of Naive's, {cost['of_peak']:.0%} of the product"
-        + (f", {cost['peak_bytes'] / 1e9:.1f} GB" if cost["peak_bytes"] else "")
+        f"{cost['row']} {cost['phase']} {cost['over_naive']:.2f} of Naive's, {cost['of_peak']:.0%} "
+        "of the product" + (f", {cost['peak_bytes'] / 1e9:.1f} GB" if cost["peak_bytes"] else "")
         for cost in costs
         if cost["stage"] == 1
     ]
@@ -244,29 +332,43 @@ def time_steps_of_methods(place: Place) -> Figures:
 
 
 def run_side_by_side(place: Place) -> Figures:
-    """Two runs one after the other, and at a time on one device: seconds, and whether they come to the same."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]  # for `run`
+    """Two runs one after the other, and at a time on one device: seconds, and whether they come to
+    the same.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[
+        0
+    ]  # for `run`
     seconds = []
     for store, count in (("alone", "1"), ("side by side", "2")):
         began = time.monotonic()
         run_suite(place, store, ['{ method = "naive" }', '{ method = "er" }'], "--parallel", count)
         seconds.append(time.monotonic() - began)
-    alone, together = (read_last_evaluations(place, store).values() for store in ("alone", "side by side"))
+    alone, together = (
+        read_last_evaluations(place, store).values() for store in ("alone", "side by side")
+    )
     words = f"{seconds[0]:.0f} s one after the other, {seconds[1]:.0f} s at a time"
     return compare_perplexities([*zip(alone, together, strict=True)], words, {"took": seconds})
 
 
 def run_processes_together(place: Place) -> Figures:
-    """A run by all GPUs of the machine, and one whose model is spread over them, beside that by one GPU: what they come
-    to. Shards do not go with fp16. For the tests' device two processes on the CPU stand in."""
+    """A run by all GPUs of the machine, and one whose model is spread over them, beside that by one
+    GPU: what they come to. Shards do not go with fp16. For the tests' device two processes on the
+    CPU stand in.
+    """
     count = 2 if place.stand_in else find_accelerators()[1]
     if count < 2:
-        return {"said": "left out: nccl takes no two processes on one GPU, and there is one", "ok": True}
+        return {
+            "said": "left out: nccl takes no two processes on one GPU, and there is one",
+            "ok": True,
+        }
     precision = choose_precision("auto", place.device).replace("fp16", "fp32")
     shards = f'set = {{ "training.shard" = true, "training.precision" = "{precision}" }}'
     rows = ['{ method = "naive" }', f'{{ name = "Shards", method = "naive", {shards} }}']
     run_suite(place, "together", rows, "--processes", str(count))
-    alone, together = read_last_evaluations(place, "alone")["Naive"], read_last_evaluations(place, "together")
+    alone, together = (
+        read_last_evaluations(place, "alone")["Naive"],
+        read_last_evaluations(place, "together"),
+    )
     rates = {name: line.tokens_per_second for name, line in (("alone", alone), *together.items())}
     times = [f"{rates[name] / rates['alone']:.2f}" for name in ("Naive", "Shards")]
     words = f"{count} are {times[0]} times as fast as one, as shards {times[1]} times"
@@ -292,10 +394,16 @@ PARTS: dict[str, tuple[Callable[[Place], Figures], float]] = {  # with their lim
 
 
 def make_run_of_two_stages(
-    tiny: TinyRuns, world: World, store: str, stop: Callable[[], bool] = lambda: False, **training: Any
+    tiny: TinyRuns,
+    world: World,
+    store: str,
+    stop: Callable[[], bool] = lambda: False,
+    **training: Any,
 ) -> Run:
     config = tiny.make_config(evaluations=1, **training)
-    return tiny.make_run(config.model_copy(update={"domains": config.domains[:2]}), store, stop, world)
+    return tiny.make_run(
+        config.model_copy(update={"domains": config.domains[:2]}), store, stop, world
+    )
 
 
 def train_two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) -> list[Weights]:
@@ -307,7 +415,9 @@ def train_two_stages(tiny: TinyRuns, world: World, store: str, **training: Any) 
 
 def find_difference(ours: Sequence[Weights], theirs: Sequence[Weights]) -> float:
     """The largest difference of any weight."""
-    pairs = [(mine[name], other[name]) for mine, other in zip(ours, theirs, strict=True) for name in mine]
+    pairs = [
+        (mine[name], other[name]) for mine, other in zip(ours, theirs, strict=True) for name in mine
+    ]
     return max(float((mine - other).abs().max()) for mine, other in pairs)
 
 
@@ -377,13 +487,27 @@ amount = {steps}
 def run_suite(place: Place, store: str, rows: Sequence[str], *words: str) -> None:
     """`run_all.py run` on a suite of some rows, on folders of its own but for the text."""
     suite, runs = place.folder / "gpu_check.toml", place.folder / store
-    values = asdict(place.scale) | {"packages": json.dumps(place.scale.packages), "batch": place.scale.rows}
+    values = asdict(place.scale) | {
+        "packages": json.dumps(place.scale.packages),
+        "batch": place.scale.rows,
+    }
     suite.write_text(SUITE.format(**values | {"rows": ", ".join(rows)}))
     runs.mkdir()
     (place.folder / "data").mkdir(exist_ok=True)
     (runs / "data").symlink_to(place.folder / "data")
-    command = [sys.executable, "run_all.py", "run", str(suite), "--runs", str(runs), "--out", str(runs / "report")]
-    ended = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "run_all.py",
+        "run",
+        str(suite),
+        "--runs",
+        str(runs),
+        "--out",
+        str(runs / "report"),
+    ]
+    ended = subprocess.run(
+        [*command, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if ended.returncode:
         raise RuntimeError(f"{words}: exit status {ended.returncode}: {ended.stderr[-1000:]}")
 
@@ -391,15 +515,29 @@ def run_suite(place: Place, store: str, rows: Sequence[str], *words: str) -> Non
 def read_last_evaluations(place: Place, store: str) -> dict[str, EvaluationLine]:
     """The last evaluation of the last stage of each row's run."""
     runs = load_runs(place.folder / store, "gpu_check")
-    return {run.row: line for run in runs if (line := records.find_last(run.stages[-1], EvaluationLine))}
+    return {
+        run.row: line for run in runs if (line := records.find_last(run.stages[-1], EvaluationLine))
+    }
 
 
-def compare_perplexities(pairs: Sequence[tuple[EvaluationLine, ...]], words: str, figures: Figures) -> Figures:
-    """Figures, and by how much the perplexities of pairs of runs differ, as a share, after other words on both."""
-    values = [(mine.perplexity[name], value) for mine, other in pairs for name, value in other.perplexity.items()]
+def compare_perplexities(
+    pairs: Sequence[tuple[EvaluationLine, ...]], words: str, figures: Figures
+) -> Figures:
+    """Figures, and by how much the perplexities of pairs of runs differ, as a share, after other
+    words on both.
+    """
+    values = [
+        (mine.perplexity[name], value)
+        for mine, other in pairs
+        for name, value in other.perplexity.items()
+    ]
     most = max(abs((mine or math.inf) / (other or math.inf) - 1) for mine, other in values)
     ok = figures.get("ok", True) and most <= PERPLEXITY
-    return figures | {"differs": most, "said": f"{words}; perplexities differ by {most:.1%} at most", "ok": ok}
+    return figures | {
+        "differs": most,
+        "said": f"{words}; perplexities differ by {most:.1%} at most",
+        "ok": ok,
+    }
 
 
 # From outside
@@ -415,20 +553,30 @@ def do_part(name: str, folder: Path, stand_in: bool, seconds: float) -> None:
         device = other_device.register() if stand_in else choose_device()
         figures = PARTS[name][0](Place(folder, device, stand_in, began + seconds))
     except Exception as error:
-        figures = {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000], "traceback": traceback.format_exc()}
+        figures = {
+            "ok": False,
+            "error": f"{type(error).__name__}: {error}"[:2000],
+            "traceback": traceback.format_exc(),
+        }
     figures |= {"seconds": round(time.monotonic() - began, 1)}
     (folder / "figures.json").write_text(json.dumps(figures))
-    os._exit(0)  # with 16 cores a fork did not end by itself: it waited for the processes that had read text
+    os._exit(
+        0
+    )  # with 16 cores a fork did not end by itself: it waited for the processes that had read text
 
 
 def do_in_a_process(name: str, folder: Path, stand_in: bool, seconds: float) -> Figures:
-    """A part in a process of its own, which is killed, with all that it has started, when its time is over.
+    """A part in a process of its own, which is killed, with all that it has started, when its time
+    is over.
 
-    It is a fork, as to import torch takes long; so this process asks no driver of a GPU, which would not serve both.
+    It is a fork, as to import torch takes long; so this process asks no driver of a GPU, which
+    would not serve both.
     """
     out = folder / "figures.json"
     out.unlink(missing_ok=True)
-    part = multiprocessing.get_context("fork").Process(target=do_part, args=(name, folder, stand_in, seconds))
+    part = multiprocessing.get_context("fork").Process(
+        target=do_part, args=(name, folder, stand_in, seconds)
+    )
     part.start()
     part.join(seconds)
     if part.is_alive():
@@ -436,7 +584,10 @@ def do_in_a_process(name: str, folder: Path, stand_in: bool, seconds: float) -> 
         part.join()
         return {"ok": False, "error": f"took more than {seconds:.0f} s", "seconds": seconds}
     if not out.exists():
-        return {"ok": False, "error": f"exit status {part.exitcode}: {(folder / 'log').read_text()[-1000:]}"}
+        return {
+            "ok": False,
+            "error": f"exit status {part.exitcode}: {(folder / 'log').read_text()[-1000:]}",
+        }
     figures: Figures = json.loads(out.read_text())
     return figures
 
@@ -448,10 +599,19 @@ def check(name: str, stand_in: bool, results: Path) -> dict[str, Figures]:
         for part, (_, most) in PARTS.items():
             ends += most
             parts[part] = do_in_a_process(part, Path(folder), stand_in, ends - time.monotonic())
-            print(f"{part:20} {'ok   ' if parts[part]['ok'] else 'WRONG'}  {describe_outcome(parts[part])}", flush=True)
+            print(
+                f"{part:20} {'ok   ' if parts[part]['ok'] else 'WRONG'}  "
+                f"{describe_outcome(parts[part])}",
+                flush=True,
+            )
             if not parts["machine"]["ok"]:
                 break
-            name = name or re.sub(r"\W+", "-", str(parts["machine"].get("device", "unknown"))).strip("-").lower()
+            name = (
+                name
+                or re.sub(r"\W+", "-", str(parts["machine"].get("device", "unknown")))
+                .strip("-")
+                .lower()
+            )
             results.mkdir(exist_ok=True)
             (results / f"{name}.json").write_text(json.dumps(parts, indent=1) + "\n")
     return parts

@@ -1,16 +1,19 @@
-"""Short runs on a real Slurm, a third of them disturbed at random: `make slurm-chaos`, some minutes.
+"""Short runs on a real Slurm, a third of them disturbed at random: `make slurm-chaos`, some
+minutes.
 
     python -m tests.tools.slurm_chaos [--runs 36] [--runs-per-job 1] [--largest-array 10] [--seed S]
 
-Who submits has a full disk, is killed twice on its way, then two submit at once, and the cluster takes few jobs at a
-time: `run` is called again and again. What prepares has an account of its own, and is stopped in the middle of a text.
-Jobs are told that their time is over, killed, preempted, suspended, cancelled, or lose their node, the controller falls
-silent. One job each that prepares, scores and measures is killed, and one that reports reaches its limit in vain.
-Another suite asks for a run's stages while they are trained. With several runs a job what happens to one happens to its
-job: all of its runs stop, or its processes die. The largest array may be 0, which is a site without arrays.
+Who submits has a full disk, is killed twice on its way, then two submit at once, and the cluster
+takes few jobs at a time: `run` is called again and again. What prepares has an account of its own,
+and is stopped in the middle of a text. Jobs are told that their time is over, killed, preempted,
+suspended, cancelled, or lose their node, the controller falls silent. One job each that prepares,
+scores and measures is killed, and one that reports reaches its limit in vain. Another suite asks
+for a run's stages while they are trained. With several runs a job what happens to one happens to
+its job: all of its runs stop, or its processes die. The largest array may be 0, which is a site
+without arrays.
 
-All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the training that was lost
-must stay within the checkpoint intervals and two percent.
+All must finish, each once, equal to undisturbed ones bit for bit, scored and measured, and the
+training that was lost must stay within the checkpoint intervals and two percent.
 """
 
 from __future__ import annotations
@@ -83,16 +86,28 @@ def write_report(suites, *more):
 class Chaos:
     """A suite and what happens to its jobs: each kind of disturbance is given a job that trains."""
 
-    def __init__(self, folder: Path, cluster: SlurmCluster, runs: int, runs_per_job: int, seed: int) -> None:
+    def __init__(
+        self, folder: Path, cluster: SlurmCluster, runs: int, runs_per_job: int, seed: int
+    ) -> None:
         self.chosen = random.Random(seed)
         write_texts(folder)
         words = [*WORDS["sea"].split(), *map(str, range(300))]
-        texts = [" ".join(self.chosen.choices(words, k=LONG)) for _ in range(LONG)]  # to be stopped in mid-text
-        (folder / "sea.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        texts = [
+            " ".join(self.chosen.choices(words, k=LONG)) for _ in range(LONG)
+        ]  # to be stopped in mid-text
+        (folder / "sea.jsonl").write_text(
+            "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        )
         self.cluster, self.tiny = cluster, SuiteFolder(folder / "tiny", folder)
         self.stood_still: dict[str, int] = {}  # row -> how often its stage had gone on before
         self.left = False  # whether `run` is to be called again
-        self.kinds = [self.tell, self.kill, self.lose_node, self.preempt, self.preempt_by_cancelling]
+        self.kinds = [
+            self.tell,
+            self.kill,
+            self.lose_node,
+            self.preempt,
+            self.preempt_by_cancelling,
+        ]
         self.kinds += [self.suspend, self.silence, self.cancel, self.share]
         self.rows = [f"r{number:02}" for number in range(runs)]
         (folder / "tiny" / "steps").mkdir()
@@ -100,8 +115,12 @@ class Chaos:
         if runs_per_job > 1:
             settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
         settings += '\n[slurm.prepare]\naccount = "urgent"'
-        self.tiny.write(*map(self.row, range(runs)), slurm=settings, tasks=write_task(self.tiny.folder))
-        text = self.tiny.file.read_text().replace("checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}")
+        self.tiny.write(
+            *map(self.row, range(runs)), slurm=settings, tasks=write_task(self.tiny.folder)
+        )
+        text = self.tiny.file.read_text().replace(
+            "checkpoint_seconds = 0.2", f"checkpoint_seconds = {INTERVAL}"
+        )
         text = text.replace("[data]", "[data]\nmax_valid_bytes = 5000")
         self.tiny.file.write_text(text.replace("main_pretraining", "representational_similarity"))
         for row in self.rows:
@@ -109,11 +128,16 @@ class Chaos:
         # row -> after how many of its twenty evaluations what happens to it
         kinds = self.chosen.sample(self.kinds, len(self.kinds))
         rows = self.chosen.sample(self.rows, max(round(DISTURBED * runs), min(runs, len(kinds))))
-        self.plan = {row: (self.chosen.randrange(2, 18), kind) for row, kind in zip(rows, cycle(kinds), strict=False)}
+        self.plan = {
+            row: (self.chosen.randrange(2, 18), kind)
+            for row, kind in zip(rows, cycle(kinds), strict=False)
+        }
         self.happened: Counter[str] = Counter()
         self.others, self.called = {*OTHERS}, 0.0
         self.sharing: list[SuiteFolder] = []  # other suites, of one run each
-        self.slow_report = folder / "slow_report"  # a file: while it is there a report waits, and says so
+        self.slow_report = (
+            folder / "slow_report"
+        )  # a file: while it is there a report waits, and says so
         self.slow_report.touch()
 
     def row(self, number: int) -> str:
@@ -128,7 +152,9 @@ class Chaos:
 
     def run(self) -> None:
         self.submit_on_a_full_disk()
-        scontrol("update", "PartitionName=preemptible", "State=DOWN")  # or who prepares is over before it can be killed
+        scontrol(
+            "update", "PartitionName=preemptible", "State=DOWN"
+        )  # or who prepares is over before it can be killed
         for waves in (1, 2):
             self.kill_submitter(waves)
         self.two_submitters()
@@ -138,11 +164,20 @@ class Chaos:
         while queue() or self.left:
             self.submit_what_is_left()
             self.kill_others()
-            jobs = {unit: job for job in self.tiny.jobs() if job.state == "running" for unit in job.units}
+            jobs = {
+                unit: job
+                for job in self.tiny.jobs()
+                if job.state == "running"
+                for unit in job.units
+            }
             for row, (evaluations, disturb) in list(self.plan.items()):
                 job = jobs.get(f"train-{self.tiny.config(row).id}")
                 if self.tiny.count(row, "done"):  # too late: another's turn
-                    later = [name for name in self.rows if name not in self.plan and not self.tiny.count(name, "done")]
+                    later = [
+                        name
+                        for name in self.rows
+                        if name not in self.plan and not self.tiny.count(name, "done")
+                    ]
                     if later:
                         self.plan[self.chosen.choice(later)] = self.plan.pop(row)
                 elif job and self.tiny.count(row, "evaluation") >= evaluations:
@@ -153,7 +188,9 @@ class Chaos:
                     break  # what was running may not be
             time.sleep(0.2)
         before = -1
-        while before < len(self.tiny.waves()):  # with those whose process was killed, until nothing is submitted
+        while before < len(
+            self.tiny.waves()
+        ):  # with those whose process was killed, until nothing is submitted
             before = len(self.tiny.waves())
             assert (status := self.tiny.submit("--retry-failed")) in (0, PARTIAL), status
             assert not any(other.submit("--retry-failed") for other in self.sharing)
@@ -174,7 +211,9 @@ class Chaos:
         both = [self.submitter(), self.submitter()]
         ends = [process.wait() for process in both]
         assert {*ends} <= {0, REFUSED, PARTIAL}, ends
-        units = Counter(unit for wave in self.tiny.waves() for task in wave["units"] for unit in task)
+        units = Counter(
+            unit for wave in self.tiny.waves() for task in wave["units"] for unit in task
+        )
         assert all(count == 1 for unit, count in units.items() if unit != "report-all"), units
         self.left = 0 not in ends
         self.happened["two_submitters"] += 1
@@ -195,7 +234,9 @@ class Chaos:
             self.others.remove(job.kind)
 
     def stop_in_vain(self, job: Job) -> None:
-        """What reports is told twice that its time is over, having added nothing: queued again once, it fails."""
+        """What reports is told twice that its time is over, having added nothing: queued again
+        once, it fails.
+        """
         begun = self.slow_report.with_suffix(f".{job.id}")
         for _ in range(2):
             wait_until(begun.exists)
@@ -208,7 +249,12 @@ class Chaos:
 
     def submitter(self, *before: str, stderr: int | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*before, sys.executable, "run_all.py", *self.tiny.arguments("run", "--executor", "slurm")],
+            [
+                *before,
+                sys.executable,
+                "run_all.py",
+                *self.tiny.arguments("run", "--executor", "slurm"),
+            ],
             cwd=self.tiny.folder.parent / "code",
             start_new_session=True,
             stdout=subprocess.DEVNULL,
@@ -218,14 +264,19 @@ class Chaos:
 
     def submit_on_a_full_disk(self) -> None:
         """No file may grow: nothing is submitted, which is said."""
-        # without its own cache: Python keeps the first half of a compiled file that it could not write whole
+        # without its own cache: Python keeps the first half of a compiled file that it could not
+        # write whole
         full = 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 1; exec "$0" "$@"'
         process = self.submitter("sh", "-c", full, stderr=subprocess.PIPE)
         said = process.communicate()[1]
-        assert process.returncode == 2 and "submitted; make room there" in said and not queue(), said
+        assert process.returncode == 2 and "submitted; make room there" in said and not queue(), (
+            said
+        )
 
     def kill_submitter(self, waves: int) -> None:
-        """SIGKILL to who submits, when it has noted so many arrays; what it has not noted is done twice at worst."""
+        """SIGKILL to who submits, when it has noted so many arrays; what it has not noted is done
+        twice at worst.
+        """
         before = len(self.tiny.waves())
         process = self.submitter()
         wait_until(lambda: len(self.tiny.waves()) >= before + waves or process.poll() is not None)
@@ -235,7 +286,11 @@ class Chaos:
             os.killpg(process.pid, signal.SIGKILL)  # with the sbatch that it waits for
         process.wait()
         time.sleep(1)
-        print(f"killed who submits: {len({*queue()} - {*self.tiny.ids().values()})} jobs are not noted", flush=True)
+        print(
+            f"killed who submits: {len({*queue()} - {*self.tiny.ids().values()})} jobs are not "
+            "noted",
+            flush=True,
+        )
 
     # What can happen to jobs
 
@@ -249,24 +304,43 @@ class Chaos:
 
     def cancel(self, job: Job) -> None:
         """All jobs are ended by `cancel`, which states say; the next `run` goes on."""
-        row = next(config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units)
+        row = next(
+            config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units
+        )
         assert self.tiny.call("cancel") == 0
-        wait_until(lambda: "was cancelled" in (state := self.tiny.states()[row]).detail or state.state == "done")
+        wait_until(
+            lambda: (
+                "was cancelled" in (state := self.tiny.states()[row]).detail
+                or state.state == "done"
+            )
+        )
         self.left = True
 
     def share(self, job: Job) -> None:
-        """Another suite asks for a run's stages, which are trained: its job goes behind the one that does."""
+        """Another suite asks for a run's stages, which are trained: its job goes behind the one
+        that does.
+        """
         rows = [config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units]
-        row = next(row for row in rows if self.tiny.count(row, "evaluation") and not self.tiny.count(row, "done"))
+        row = next(
+            row
+            for row in rows
+            if self.tiny.count(row, "evaluation") and not self.tiny.count(row, "done")
+        )
         other = copy.copy(self.tiny)
         other.file, other._configs = self.tiny.file.with_stem(f"other-{row}"), []
         text = self.tiny.file.read_text().replace('account = "tiny"', 'account = "urgent"')
-        text = re.sub(r"^rows = .*$", f"rows = [{self.row(self.rows.index(row))}]", text, flags=re.MULTILINE)
+        text = re.sub(
+            r"^rows = .*$", f"rows = [{self.row(self.rows.index(row))}]", text, flags=re.MULTILINE
+        )
         other.file.write_text(re.sub(r"^tasks = .*$", "tasks = []", text, flags=re.MULTILINE))
         self.tiny.tell(row, "slow 5")
         assert other.submit() == 0
         logs = self.tiny.runs / "suites" / other.file.stem / "jobs" / "slurm"
-        wait_until(lambda: any("queued again behind job" in path.read_text() for path in logs.glob("*/*.out")))
+        wait_until(
+            lambda: any(
+                "queued again behind job" in path.read_text() for path in logs.glob("*/*.out")
+            )
+        )
         self.tiny.tell(row, f"slow {STEP}")
         self.sharing.append(other)
 
@@ -279,7 +353,9 @@ class Chaos:
         subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
 
     def preempt_by_cancelling(self, job: Job) -> None:
-        """The same where that ends jobs: after SIGTERM it has the time of grace to save and to queue itself again."""
+        """The same where that ends jobs: after SIGTERM it has the time of grace to save and to
+        queue itself again.
+        """
         scontrol("update", "PartitionName=preemptible", "PreemptMode=CANCEL")
         self.preempt(job)
         wait_until(lambda: job.id not in (jobs := queue()) or jobs[job.id].state == "waiting")
@@ -291,8 +367,12 @@ class Chaos:
         subprocess.run(["sbatch", *urgent.split()], check=True, capture_output=True)
 
     def suspend(self, job: Job) -> None:
-        """The job stands still, as others take turns with it; `status` says so, and the record of a stage."""
-        row = next(config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units)
+        """The job stands still, as others take turns with it; `status` says so, and the record of a
+        stage.
+        """
+        row = next(
+            config.row for config in self.tiny.configs() if f"train-{config.id}" in job.units
+        )
         evaluations = self.tiny.count(row, "evaluation")
         # it trains next: what stands still between two pieces of training is off the clock anyway
         wait_until(
@@ -319,10 +399,16 @@ class Chaos:
 
     def ended(self) -> set[str]:
         """The rows whose jobs are taken for dead."""
-        return {row for row, state in self.tiny.states().items() if state.state in ("failed", "interrupted")}
+        return {
+            row
+            for row, state in self.tiny.states().items()
+            if state.state in ("failed", "interrupted")
+        }
 
     def stop_preparation(self) -> None:
-        """The job that prepares is told in the middle of a text that its time is over; Slurm queues it again."""
+        """The job that prepares is told in the middle of a text that its time is over; Slurm queues
+        it again.
+        """
         domains = self.tiny.runs / "data" / "domains"
         wait_until(lambda: [*domains.glob(".*/*.bin")] and self.made())
         [job] = [id for unit, id in self.tiny.ids("prepare").items() if unit != "prepare-tasks"]
@@ -334,7 +420,9 @@ class Chaos:
     def made(self) -> dict[Path, int]:
         """The texts that are tokenised, and when each of them was."""
         paths = (self.tiny.runs / "data" / "domains").glob("*/info.json")
-        return {path: path.stat().st_mtime_ns for path in paths if not path.parent.name.startswith(".")}
+        return {
+            path: path.stat().st_mtime_ns for path in paths if not path.parent.name.startswith(".")
+        }
 
     # What must be so at the end
 
@@ -344,16 +432,22 @@ class Chaos:
         for row in self.rows:
             assert self.tiny.count(row, "done") == 1
             assert [line["kind"] for line in self.tiny.run_lines(row)].count("done") == 1
-        assert self.made_before.items() <= self.made().items(), "a text that was there was made anew"
+        assert self.made_before.items() <= self.made().items(), (
+            "a text that was there was made anew"
+        )
         for other in self.sharing:
             assert {state.state for state in other.states().values()} == {"done"}, other.states()
         assert not self.tiny.plan().waves and not self.others, (self.tiny.plan().waves, self.others)
         assert list(self.tiny.folder.rglob("representational_similarity.png")), "no report"
         for kind, account in (("prepare", "urgent"), ("train", "tiny")):
             arrays = ",".join({id.partition("_")[0] for id in self.tiny.ids(kind).values()})
-            assert {*commands.ask("sacct", "-nXP", "--format=Account", f"--jobs={arrays}").split()} == {account}, kind
+            assert {
+                *commands.ask("sacct", "-nXP", "--format=Account", f"--jobs={arrays}").split()
+            } == {account}, kind
         for row, resumed in self.stood_still.items():
-            if self.tiny.count(row, "resumed") == resumed:  # else a kill may have taken the note with it
+            if (
+                self.tiny.count(row, "resumed") == resumed
+            ):  # else a kill may have taken the note with it
                 assert self.tiny.stage(row)[-1]["cores"]["stood_still"] > SILENCE - 1, row
         self.verify_waste()  # first: the undisturbed runs take steps too
         self.verify_results()
@@ -365,7 +459,9 @@ class Chaos:
             expected = self.tiny.undisturbed(self.rows[first]).weights(self.rows[first])
             for row in self.rows[first::period]:
                 weights = self.tiny.weights(row)
-                assert all(torch.equal(tensor, weights[name]) for name, tensor in expected.items()), row
+                assert all(
+                    torch.equal(tensor, weights[name]) for name, tensor in expected.items()
+                ), row
 
     def verify_waste(self) -> None:
         executed = restarts = 0
@@ -373,20 +469,25 @@ class Chaos:
             lines = [line["kind"] for line in self.tiny.stage(row)]
             began = lines.count("stage") + lines.count("resumed")
             phases = len(self.tiny.stage(row)[0]["phases"])
-            executed += self.steps(row).stat().st_size - began - (phases - 1)  # without the steps that warm up
+            executed += (
+                self.steps(row).stat().st_size - began - (phases - 1)
+            )  # without the steps that warm up
             restarts += began - 1
         runs = len(self.rows)
         wasted, allowed = executed - runs * STEPS, restarts * (INTERVAL / STEP + 1)
         share = max(0.0, wasted - allowed) / (runs * STEPS)
         print(
-            f"{runs} runs, {restarts} restarts ({dict(self.happened)}), {wasted} of {runs * STEPS} steps done again, "
+            f"{runs} runs, {restarts} restarts ({dict(self.happened)}), {wasted} of {runs * STEPS} "
+            "steps done again, "
             f"{allowed:.0f} by the checkpoint interval; beyond it {share:.1%}"
         )
         assert share <= 0.02 and restarts, "too much was done again, or nothing was disturbed"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=36)
     parser.add_argument("--runs-per-job", type=int, default=1)
     parser.add_argument("--largest-array", type=int, default=10)
@@ -394,7 +495,10 @@ def main() -> None:
     given = parser.parse_args()
     print(f"chaos number {given.seed}")
     limits = f"MaxArraySize={given.largest_array}\nAccountingStorageEnforce=limits"
-    with tempfile.TemporaryDirectory() as name, SlurmCluster(Path(name) / "cluster", cpus=4, more=limits) as cluster:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        SlurmCluster(Path(name) / "cluster", cpus=4, more=limits) as cluster,
+    ):
         folder, user = Path(name), pwd.getpwuid(os.getuid()).pw_name
         for words in (
             ("account", "tiny"),

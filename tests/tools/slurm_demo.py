@@ -1,6 +1,8 @@
-"""A short demo suite through a throw-away Slurm cluster, with a preemption on the way: `make slurm-demo`, minutes.
+"""A short demo suite through a throw-away Slurm cluster, with a preemption on the way: `make
+slurm-demo`, minutes.
 
-All runs are one job, which trains two at a time. What is said is what one reads: the rest is in the logs.
+All runs are one job, which trains two at a time. What is said is what one reads: the rest is in the
+logs.
 """
 
 from __future__ import annotations
@@ -36,8 +38,20 @@ SHORT = {
 def run_all(command: str, *more: str) -> list[str]:
     """What a command says. What is given to this script goes to each, e.g. --set budget.amount=3."""
     settings = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
-    arguments = [sys.executable, "run_all.py", command, "demo", *more, "--runs", str(RUNS), *settings, *sys.argv[1:]]
-    said = subprocess.run(arguments, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True).stdout
+    arguments = [
+        sys.executable,
+        "run_all.py",
+        command,
+        "demo",
+        *more,
+        "--runs",
+        str(RUNS),
+        *settings,
+        *sys.argv[1:],
+    ]
+    said = subprocess.run(
+        arguments, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True
+    ).stdout
     return [line for line in said.splitlines() if not line.startswith("next: ")]
 
 
@@ -71,9 +85,16 @@ def main() -> None:
         say(*run_all("status"))
         trains = job()
         assert trains
-        subprocess.run(["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"], check=True, capture_output=True)
+        subprocess.run(
+            ["sbatch", "--exclusive", "--wrap=true", "--output=/dev/null"],
+            check=True,
+            capture_output=True,
+        )
         wait_until(lambda: queue()[trains.id].state == "waiting")
-        say(f"an urgent job took the node: job {trains.id} has saved, and waits in the queue", *run_all("status"))
+        say(
+            f"an urgent job took the node: job {trains.id} has saved, and waits in the queue",
+            *run_all("status"),
+        )
         while queue():
             size = recorded()
             wait_until(lambda size=size: not queue() or recorded() > size, patience=600)  # type: ignore[misc]

@@ -1,4 +1,6 @@
-"""Tokens a second of transformers.Trainer, as its own users run it, on a model and text of this project."""
+"""Tokens a second of transformers.Trainer, as its own users run it, on a model and text of this
+project.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
     def __init__(self, tokens: NDArray[Any], length: int, first: int) -> None:
         self.length, self.first = length, first
-        self.tokens = torch.from_numpy(tokens[: len(tokens) // length * length].astype("int64")).view(-1, length)
+        self.tokens = torch.from_numpy(
+            tokens[: len(tokens) // length * length].astype("int64")
+        ).view(-1, length)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -59,7 +63,8 @@ class Watch(TrainerCallback):
 def measure_trainer_speed(
     folder: Path, tokens: NDArray[Any], config: RunConfig, device: torch.device, seconds: float
 ) -> float:
-    """Trains a new model like the one in `folder`, on a device, for some seconds; its weights are discarded.
+    """Trains a new model like the one in `folder`, on a device, for some seconds; its weights are
+    discarded.
 
     Where memory does not hold a batch, half as many rows a forward pass, twice as often.
     """
@@ -92,7 +97,9 @@ def measure_trainer_speed(
                 model=model,
                 args=arguments,
                 train_dataset=Rows(tokens, length, tokenizer.bos_token_id or 0),
-                data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=masked, mlm_probability=0.15),
+                data_collator=DataCollatorForLanguageModeling(
+                    tokenizer, mlm=masked, mlm_probability=0.15
+                ),
                 callbacks=[watch],
             )
             try:

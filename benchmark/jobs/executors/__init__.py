@@ -1,4 +1,5 @@
-"""Where units of work are done, one executor a file or folder here; its name is what `--executor` takes.
+"""Where units of work are done, one executor a file or folder here; its name is what `--executor`
+takes.
 
 To add one, add a file with `EXECUTOR = Executor(...)`. No torch here.
 """
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 class Job:
     """Units that an executor does later, or has begun; of what has ended, only what was not done.
 
-    An `interrupted` job was ended by the cluster or by a user; one that is `unknown` is under way as far as anybody
-    knows. `detail` says why it waits or how it ended.
+    An `interrupted` job was ended by the cluster or by a user; one that is `unknown` is under way
+    as far as anybody knows. `detail` says why it waits or how it ended.
     """
 
     id: str
@@ -45,20 +46,26 @@ class Job:
 
 @dataclass(frozen=True)
 class Executor:
-    """Does the waves of a plan, or sees to it that they are done; two calls at once do no unit twice at a time.
+    """Does the waves of a plan, or sees to it that they are done; two calls at once do no unit
+    twice at a time.
 
-    `list_jobs` tells those of a suite, the last of each unit. It is asked where the folder `find_notes` is there.
+    `list_jobs` tells those of a suite, the last of each unit. It is asked where the folder
+    `find_notes` is there.
     """
 
     describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
     execute: Callable[[Plan], int]  # returns an exit status
     count_gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
     list_jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
-    cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []  # ends all; returns their ids
+    cancel: Callable[[Suite, Store], list[str]] = (
+        lambda suite, store: []
+    )  # ends all; returns their ids
     # of a small model, before one is trained; 0: not known
     guess_flops_per_second: Callable[[], float] = lambda: 0.0
     # what `doctor` prints: lines that begin with `ok`, or with `wrong` and name a cure
-    examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[str]] = lambda suite, runs, folder: ()
+    examine: Callable[[Suite, Sequence[RunConfig], Path], Iterable[str]] = (
+        lambda suite, runs, folder: ()
+    )
 
 
 def list_names() -> list[str]:
@@ -80,12 +87,15 @@ def find_notes(suite: Suite, store: Store) -> Path:
 
 
 def list_used(suite: Suite, store: Store) -> list[Executor]:
-    """The executors that have noted jobs of a suite: whoever asks for states does not know where its jobs are."""
+    """The executors that have noted jobs of a suite: whoever asks for states does not know where
+    its jobs are.
+    """
     return [find(folder.name) for folder in sorted(find_notes(suite, store).glob("*"))]
 
 
 def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
-    """Print what executors find in their places: is this machine, or the cluster behind it, fit for a suite?
+    """Print what executors find in their places: is this machine, or the cluster behind it, fit for
+    a suite?
 
     Returns an exit status: 1 where something is wrong. Nothing of it stays.
     """

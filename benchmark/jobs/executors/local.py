@@ -26,7 +26,15 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.jobs.executors import Executor
-from benchmark.jobs.pool import Slot, StopSignals, do_unit, list_physical_cores, make_slots, share_machine, work_through
+from benchmark.jobs.pool import (
+    Slot,
+    StopSignals,
+    do_unit,
+    list_physical_cores,
+    make_slots,
+    share_machine,
+    work_through,
+)
 from benchmark.jobs.status import FAILED, UNKNOWN, describe_sweep
 from benchmark.jobs.waves import Plan, count_by_kind
 from benchmark.jobs.work import TRAINS, Unit, Worker
@@ -38,29 +46,41 @@ from benchmark.training.progress import WATCHED, read_heartbeat
 
 Show = Callable[[Sequence[Unit]], None]  # is told which are under way
 SIDE = 1024  # rows of a matrix
-GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel*")  # torch knows, but takes seconds to ask
+GPUS = (
+    "/dev/nvidia[0-9]*",
+    "/dev/kfd",
+    "/dev/dri/renderD*",
+    "/dev/accel*",
+)  # torch knows, but takes seconds to ask
 PAUSE = 2.0  # seconds between two looks at what is under way
 
 
 def describe(plan: Plan) -> list[str]:
-    rest = count_by_kind(unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units)
+    rest = count_by_kind(
+        unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units
+    )
     return [f"  {rest}"] if rest else []
 
 
 def execute(plan: Plan) -> int:
-    """Go through the waves, and render. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
+    """Go through the waves, and render. Raises KeyboardInterrupt when asked to stop, after a
+    checkpoint.
 
-    Several processes, of `--processes` or torchrun, train together, and the first alone does all else.
+    Several processes, of `--processes` or torchrun, train together, and the first alone does all
+    else.
     """
     from benchmark.models.devices import find_accelerators
     from benchmark.training.processes import Stopped, join, read_launch
 
     (rank, together), wanted = read_launch(), [state.config for state in plan.wanted]
     leads = rank == 0
-    count = count_processes(plan.processes) if plan.processes and wanted and together == 1 else together
+    count = (
+        count_processes(plan.processes) if plan.processes and wanted and together == 1 else together
+    )
     if count > 1 and plan.parallel not in (None, 1):
         raise ConfigError(
-            f"--parallel {plan.parallel}: {count} processes train one run at a time: leave one of both out"
+            f"--parallel {plan.parallel}: {count} processes train one run at a time: leave one of "
+            "both out"
         )
     if count > together:
         return launch(count, plan.program)
@@ -79,15 +99,22 @@ def execute(plan: Plan) -> int:
             with join() as world:
                 worker = Worker(world, asked_to_stop)
                 for wave in waves:
-                    units = world.agree(list(wave.units))  # records may have changed since another process read them
+                    units = world.agree(
+                        list(wave.units)
+                    )  # records may have changed since another process read them
                     if wave.kind == "prepare":  # a wrong text is wrong for all its runs
                         for unit in units:
                             show([unit])
                             world.let_first(partial(unit, worker))
-                    elif wave.kind == "train" or (wave.kind in TRAINS and slots):  # in turns the first trains for all
+                    elif wave.kind == "train" or (
+                        wave.kind in TRAINS and slots
+                    ):  # in turns the first trains for all
                         failed += do_units(units, slots, worker, show)
             for wave in waves if leads else ():
-                if wave.kind not in ("prepare", *TRAINS):  # small steps, which two threads do not make faster
+                if wave.kind not in (
+                    "prepare",
+                    *TRAINS,
+                ):  # small steps, which two threads do not make faster
                     cores = list_physical_cores()
                     count = 1 if find_accelerators()[1] else min(len(cores), len(wave.units))
                     single = make_slots(count, cores, 0) if count > 1 else []
@@ -101,30 +128,40 @@ def execute(plan: Plan) -> int:
 
 
 def count_processes(asked: int | Literal["all"]) -> int:
-    """The processes that `--processes` asks for. Raises ConfigError for all GPUs of a machine that has none."""
+    """The processes that `--processes` asks for. Raises ConfigError for all GPUs of a machine that
+    has none.
+    """
     from benchmark.models.devices import find_accelerators
 
     if asked != "all":
         return asked
     if gpus := find_accelerators()[1]:
         return gpus
-    raise ConfigError("--processes all: a process for each GPU, and torch finds none here: give a number")
+    raise ConfigError(
+        "--processes all: a process for each GPU, and torch finds none here: give a number"
+    )
 
 
 def launch(count: int, program: Sequence[str]) -> int:
     """Run a command line of Python in so many processes, as torchrun does.
 
-    Returns 0, or the exit status of the first that failed, upon which torch ends the others. Raises KeyboardInterrupt
-    when asked to stop.
+    Returns 0, or the exit status of the first that failed, upon which torch ends the others. Raises
+    KeyboardInterrupt when asked to stop.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes speak for themselves
+    logging.getLogger("torch.distributed.elastic").setLevel(
+        logging.CRITICAL
+    )  # the processes speak for themselves
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(list_physical_cores()) // count)))
     try:
-        run(parse_args(["--standalone", "--local-addr=localhost", f"--nproc-per-node={count}", *program]))
+        run(
+            parse_args(
+                ["--standalone", "--local-addr=localhost", f"--nproc-per-node={count}", *program]
+            )
+        )
     except ChildFailedError as error:
         status = error.get_first_failure()[1].exitcode
         return status if status > 0 else 128 - status
@@ -133,8 +170,11 @@ def launch(count: int, program: Sequence[str]) -> int:
     return 0
 
 
-def do_units(units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show: Show) -> list[Unit]:
-    """Do units side by side in slots, or else one after the other here, with all processes of this world.
+def do_units(
+    units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show: Show
+) -> list[Unit]:
+    """Do units side by side in slots, or else one after the other here, with all processes of this
+    world.
 
     Returns those that failed. Raises Stopped, or KeyboardInterrupt, when asked to stop.
     """
@@ -162,7 +202,8 @@ def _describe_start(plan: Plan) -> str:
     if not plan.wanted:
         return f"{plan.suite.name}: nothing to train in {plan.runs}: {describe_sweep(plan.states)}"
     return (
-        f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and checkpoints go to "
+        f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and "
+        "checkpoints go to "
         f"{plan.runs}; Ctrl-C stops after a checkpoint, and the same command goes on"
     )
 
@@ -171,8 +212,10 @@ def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
     """Say what failed. Returns an exit status."""
     if failed or plan.left_out:
         print(
-            f"{len(failed)} failed, for the reasons that their lines above say, and {len(plan.left_out)} runs before; "
-            f"tracebacks of runs are in {plan.runs}/suites/{plan.suite.name}; mend that, and the same command with "
+            f"{len(failed)} failed, for the reasons that their lines above say, and "
+            f"{len(plan.left_out)} runs before; "
+            f"tracebacks of runs are in {plan.runs}/suites/{plan.suite.name}; mend that, and the "
+            "same command with "
             "--retry-failed goes on",
             file=sys.stderr,
         )
@@ -189,10 +232,16 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
     kind, number = find_accelerators()
     count = f"{number} {kind}" if number else "no accelerator, so the CPU computes"
     cores = len(list_physical_cores())
-    yield (f"ok     Python {platform.python_version()}, torch {torch.__version__}, {count}, physical cores: {cores}")
+    yield (
+        f"ok     Python {platform.python_version()}, torch {torch.__version__}, {count}, physical "
+        f"cores: {cores}"
+    )
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as folder, Lease(Path(folder) / "lock"):
+        with (
+            tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as folder,
+            Lease(Path(folder) / "lock"),
+        ):
             free = shutil.disk_usage(runs).free
     except OSError as error:
         yield f"wrong  {runs}: {error}: each run must write there: name another --runs, or have its owner allow it"
@@ -202,7 +251,9 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 @contextlib.contextmanager
 def show_work(name: str) -> Iterator[Show]:
-    """Show the units under way, which the function in the block is told: on a terminal in a live table."""
+    """Show the units under way, which the function in the block is told: on a terminal in a live
+    table.
+    """
     console = Console(stderr=True)
     if not (name and console.is_terminal):
         yield lambda units: None
@@ -217,9 +268,16 @@ def show_work(name: str) -> Iterator[Show]:
         under_way = shown
 
     def render() -> Group:
-        head, table = Text(f"{name}: {ended} units of work done"), Table(box=None, show_header=False)
+        head, table = (
+            Text(f"{name}: {ended} units of work done"),
+            Table(box=None, show_header=False),
+        )
         for unit in under_way.values():
-            beat = read_heartbeat(unit.store.heartbeat_file(unit.config)) if unit.kind in TRAINS else None
+            beat = (
+                read_heartbeat(unit.store.heartbeat_file(unit.config))
+                if unit.kind in TRAINS
+                else None
+            )
             table.add_row(Text(unit.name), Text(str(beat or unit.kind)))
         return Group(head, table)
 
@@ -235,7 +293,9 @@ def show_work(name: str) -> Iterator[Show]:
 
 
 def guess_flops_per_second() -> float:
-    """Guess what small models reach on this machine's CPU, by a matrix product; 0 where there may be a GPU."""
+    """Guess what small models reach on this machine's CPU, by a matrix product; 0 where there may
+    be a GPU.
+    """
     if any(glob.glob(place) for place in GPUS):
         return 0.0
     factor = np.ones((SIDE, SIDE), np.float32)

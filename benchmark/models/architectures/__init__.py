@@ -1,14 +1,15 @@
 """The record of an architecture, and the architectures, one a file.
 
-The file's name is the architecture's name, and its `ARCHITECTURE` the record. No other file asks for an architecture or
-a model type by name: it asks the record. A file in another folder counts too, once that folder is appended to
-`benchmark.settings.names.ARCHITECTURE_FOLDERS`.
+The file's name is the architecture's name, and its `ARCHITECTURE` the record. No other file asks
+for an architecture or a model type by name: it asks the record. A file in another folder counts
+too, once that folder is appended to `benchmark.settings.names.ARCHITECTURE_FOLDERS`.
 
-A `Network` is one view of the weights of every architecture, so that whoever works on them does it once. Its matrices
-are (out, in), as in nn.Linear, whatever the architecture stores: GPT-2's Conv1D is transposed, and a matrix that
-several maps share counts as several.
+A `Network` is one view of the weights of every architecture, so that whoever works on them does it
+once. Its matrices are (out, in), as in nn.Linear, whatever the architecture stores: GPT-2's Conv1D
+is transposed, and a matrix that several maps share counts as several.
 
-Shapes: B rows, T columns of a row as the network sees it, D hidden size, F feed-forward size, V vocabulary, C classes.
+Shapes: B rows, T columns of a row as the network sees it, D hidden size, F feed-forward size, V
+vocabulary, C classes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from transformers.pytorch_utils import Conv1D
 
 from benchmark.data.tokenizer import BOS, EOS, PAD
 from benchmark.settings.base import ConfigError
-from benchmark.settings.names import ARCHITECTURE_FOLDERS, check_architecture, list_architecture_names
+from benchmark.settings.names import (
+    ARCHITECTURE_FOLDERS,
+    check_architecture,
+    list_architecture_names,
+)
 
 __path__ = ARCHITECTURE_FOLDERS
 
@@ -53,12 +58,16 @@ class FeedForward(Generic[T]):
     norm: T
     up: T  # (F, D)
     down: T  # (D, F)
-    gate: T | None = None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
+    gate: T | None = (
+        None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
+    )
 
 
 @dataclass(kw_only=True)
 class Layer(Generic[T]):
-    """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums."""
+    """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer
+    their sums.
+    """
 
     attention: Attention[T]
     ffn: FeedForward[T]
@@ -66,7 +75,9 @@ class Layer(Generic[T]):
 
 @dataclass(kw_only=True)
 class Network(Generic[T]):
-    """A language model with an LM head, from input to output. What an architecture does not have is None."""
+    """A language model with an LM head, from input to output. What an architecture does not have is
+    None.
+    """
 
     tables: list[T]  # (rows, D): embeddings of tokens, positions and, in BERT, types
     embedding_norm: T | None = None
@@ -82,7 +93,12 @@ def map_parts(whole: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(whole, list):
         return [map_parts(part, function) for part in whole]
     if isinstance(whole, Attention | FeedForward | Layer | Network):
-        return type(whole)(**{field.name: map_parts(getattr(whole, field.name), function) for field in fields(whole)})
+        return type(whole)(
+            **{
+                field.name: map_parts(getattr(whole, field.name), function)
+                for field in fields(whole)
+            }
+        )
     return None if whole is None else function(whole)
 
 
@@ -95,7 +111,8 @@ def list_parts(whole: Any) -> list[Any]:
 
 @dataclass
 class Affine:
-    """Weight (out, in) and bias (out) of a linear map, (D) and (D) of a norm, (rows, D) and (rows) of a table.
+    """Weight (out, in) and bias (out) of a linear map, (D) and (D) of a norm, (rows, D) and (rows)
+    of a table.
 
     The bias is zero where there is none.
     """
@@ -108,7 +125,8 @@ class Affine:
 class Place:
     """Where an Affine stands in a network.
 
-    `rows`: the indices of its rows in a matrix that several maps share; None where the matrix is its own.
+    `rows`: the indices of its rows in a matrix that several maps share; None where the matrix is
+    its own.
     """
 
     module: nn.Module
@@ -151,7 +169,9 @@ def get_matrix(module: Any) -> Tensor:
 
 def split(module: Any, parts: int) -> list[Place]:
     """The maps of a matrix that holds `parts` of them one below the other, of the same size each."""
-    return [Place(module, indices) for indices in torch.arange(len(get_matrix(module))).chunk(parts)]
+    return [
+        Place(module, indices) for indices in torch.arange(len(get_matrix(module))).chunk(parts)
+    ]
 
 
 @dataclass(frozen=True)
@@ -180,7 +200,9 @@ class Shape:
 
 
 class Unrolled(NamedTuple):
-    """A network's forward pass in steps: finish(layers[-1](... layers[0](hidden))) are the last hidden states."""
+    """A network's forward pass in steps: finish(layers[-1](... layers[0](hidden))) are the last
+    hidden states.
+    """
 
     hidden: Tensor  # (B, T, D): the embeddings
     layers: Sequence[Callable[[Tensor], Tensor]]
@@ -194,7 +216,8 @@ class Architecture:
         families: transformers' classes of language models; new ones are of the first.
         masked: whether it predicts masked tokens, else each token from those before it.
         post_norm: whether the residual stream itself is normalised.
-        rms_norm: whether its norms divide by the root mean square and nothing else, else they are LayerNorms.
+        rms_norm: whether its norms divide by the root mean square and nothing else, else they are
+            LayerNorms.
         widths: the keys of the configuration that grow with the hidden size.
         epsilon: the key of its norms' epsilon.
         stack: where in its base model the list of layers is.
@@ -215,16 +238,22 @@ class Architecture:
         raise NotImplementedError
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-        """The forward pass on tokens (B, T); where the mask (B, T), if any, is False there is padding, at the right."""
+        """The forward pass on tokens (B, T); where the mask (B, T), if any, is False there is
+        padding, at the right.
+        """
         raise NotImplementedError
 
-    def see(self, network: Any, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The positions of tokens (B, T), shape (1, T) or (B, T), and the attention mask, shape (B, 1, T, T), or None.
+    def see(
+        self, network: Any, tokens: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The positions of tokens (B, T), shape (1, T) or (B, T), and the attention mask, shape (B,
+        1, T, T), or None.
 
-        The attention mask is True where a token (third axis) attends to another (last axis). It is None where fast
-        kernels do without: where every token attends to all, in a decoder to all before it. A decoder needs none for
-        padding, which is at the right. Both come from `separate_documents` where the configuration of the network has
-        `document_mask` and tokens come without a mask.
+        The attention mask is True where a token (third axis) attends to another (last axis). It is
+        None where fast kernels do without: where every token attends to all, in a decoder to all
+        before it. A decoder needs none for padding, which is at the right. Both come from
+        `separate_documents` where the configuration of the network has `document_mask` and tokens
+        come without a mask.
         """
         if mask is None and getattr(network.config, "document_mask", None):
             end, text = network.config.document_mask
@@ -240,10 +269,15 @@ class Architecture:
 
     def find_places(self, network: Any) -> Network[Place]:
         """Where the weights of a network are."""
-        return map_parts(self.find_modules(network), lambda part: part if isinstance(part, Place) else Place(part))
+        return map_parts(
+            self.find_modules(network),
+            lambda part: part if isinstance(part, Place) else Place(part),
+        )
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
-        """The states (..., D) that a network's decoder multiplies, from its last hidden states (..., D)."""
+        """The states (..., D) that a network's decoder multiplies, from its last hidden states
+        (..., D).
+        """
         return hidden
 
     def find_activation(self, network: Any) -> Callable[[Tensor], Tensor]:
@@ -251,8 +285,9 @@ class Architecture:
         return F.gelu
 
     def make_classifier(self, config: Any) -> nn.Module:
-        """transformers' classification head: to logits (B, C) from hidden states (B, T, D), or from those of the last
-        token (B, D) where the model is causal."""
+        """transformers' classification head: to logits (B, C) from hidden states (B, T, D), or from
+        those of the last token (B, D) where the model is causal.
+        """
         return nn.Linear(config.hidden_size, config.num_labels, bias=False)
 
     def count_positions(self, config: Any) -> int:
@@ -268,9 +303,10 @@ class Architecture:
     def build(self, shape: Shape) -> PreTrainedModel:
         """A freshly initialised network; its weights are a function of torch's seed.
 
-        transformers draws weights with a standard deviation of 0.02, made for 768 units. A scaled network's have
-        1/sqrt(inputs), which lets states be of the same size at any width (LeCun et al. 1998); those that write to the
-        residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
+        transformers draws weights with a standard deviation of 0.02, made for 768 units. A scaled
+        network's have 1/sqrt(inputs), which lets states be of the same size at any width (LeCun et
+        al. 1998); those that write to the residual stream 1/sqrt(2 layers) of that (GPT-2, Radford
+        et al. 2019, section 2.3).
         """
         family: Any = self.families[0]
         config: Any = self.make_configuration(shape)
@@ -290,10 +326,12 @@ class Architecture:
 
 
 def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """Positions (B, T) that begin anew with each document of rows (B, T), and what each column sees, (B, 1, T, T).
+    """Positions (B, T) that begin anew with each document of rows (B, T), and what each column
+    sees, (B, 1, T, T).
 
-    All documents see `<s>` and the prompt after it, an id of `text` or more, which see each other alone. A document's
-    `end` is its last token, but for a decoder the first of the next: what follows it is predicted from there.
+    All documents see `<s>` and the prompt after it, an id of `text` or more, which see each other
+    alone. A document's `end` is its last token, but for a decoder the first of the next: what
+    follows it is predicted from there.
     """
     columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
     first = (columns == 0) | (tokens >= text)
@@ -308,11 +346,12 @@ def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tup
 
 
 def find_initial_std(config: Any, inputs: int, writes: bool = False) -> float:
-    """The standard deviation that the weights of a matrix with so many `inputs` have in a new network.
+    """The standard deviation that the weights of a matrix with so many `inputs` have in a new
+    network.
 
-    It is `initializer_range`, of a published network too, unless the network is scaled (`Architecture.build`).
-    `writes`: whether the matrix writes to the residual stream. Some of transformers' models begin such matrices with
-    less, which counts here in scaled networks alone.
+    It is `initializer_range`, of a published network too, unless the network is scaled
+    (`Architecture.build`). `writes`: whether the matrix writes to the residual stream. Some of
+    transformers' models begin such matrices with less, which counts here in scaled networks alone.
     """
     if not getattr(config, "scaled", False):
         return float(config.initializer_range)
@@ -325,12 +364,15 @@ _loaded: dict[str, Architecture] = {}
 def load(name: str) -> Architecture:
     """The record in NAME.py. Raises ValueError with the choices where there is no such file."""
     if name not in _loaded:
-        _loaded[name] = importlib.import_module(f"{__name__}.{check_architecture(name)}").ARCHITECTURE
+        _loaded[name] = importlib.import_module(
+            f"{__name__}.{check_architecture(name)}"
+        ).ARCHITECTURE
     return _loaded[name]
 
 
 def find(model_type: str) -> Architecture:
-    """The record of a network whose configuration has this `model_type`. Raises ConfigError where there is none.
+    """The record of a network whose configuration has this `model_type`. Raises ConfigError where
+    there is none.
 
     Files that are imported already are asked first: importing one takes a while.
     """
@@ -340,4 +382,6 @@ def find(model_type: str) -> Architecture:
         if model_type in record.model_types:
             return record
         model_types.extend(record.model_types)
-    raise ConfigError(f"unknown architecture {model_type!r}; known are {', '.join(sorted(model_types))}")
+    raise ConfigError(
+        f"unknown architecture {model_type!r}; known are {', '.join(sorted(model_types))}"
+    )

@@ -1,4 +1,6 @@
-"""BERT: the RoBERTa-style encoder that reproduces the paper's parameter counts (tab:arch; Liu et al. 2019)."""
+"""BERT: the RoBERTa-style encoder that reproduces the paper's parameter counts (tab:arch; Liu et
+al. 2019).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from transformers import PreTrainedConfig, PreTrainedModel, RobertaConfig, Rober
 from transformers.models.roberta.modeling_roberta import RobertaClassificationHead
 
 from benchmark.data.tokenizer import PAD
-from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
+from benchmark.models.architectures import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Shape,
+    Unrolled,
+)
 
 
 class Bert(Architecture):
@@ -50,10 +60,15 @@ class Bert(Architecture):
         head = network.lm_head
         return head.layer_norm(F.gelu(head.dense(hidden)))
 
-    def find_network_modules(self, network: Any, head: Any, head_norm: Any, decoder: Any) -> Network[Any]:
+    def find_network_modules(
+        self, network: Any, head: Any, head_norm: Any, decoder: Any
+    ) -> Network[Any]:
         """The modules of a network; those of the LM head differ between kinds of BERT."""
         body = network.base_model
-        tables = [getattr(body.embeddings, f"{kind}_embeddings") for kind in ("word", "position", "token_type")]
+        tables = [
+            getattr(body.embeddings, f"{kind}_embeddings")
+            for kind in ("word", "position", "token_type")
+        ]
         layers = [self.find_layer_modules(layer) for layer in body.encoder.layer]
         return Network(
             tables=tables,
@@ -74,7 +89,9 @@ class Bert(Architecture):
                 value=layer.attention.self.value,
                 output=layer.attention.output.dense,
             ),
-            ffn=FeedForward(norm=layer.output.LayerNorm, up=layer.intermediate.dense, down=layer.output.dense),
+            ffn=FeedForward(
+                norm=layer.output.LayerNorm, up=layer.intermediate.dense, down=layer.output.dense
+            ),
         )
 
     def make_classifier(self, config: Any) -> nn.Module:

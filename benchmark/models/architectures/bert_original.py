@@ -1,4 +1,6 @@
-"""BERT as first published (Devlin et al. 2019): segments, positions from 0, a pooled first token for classification."""
+"""BERT as first published (Devlin et al. 2019): segments, positions from 0, a pooled first token
+for classification.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from benchmark.models.architectures.bert import Bert
 
 
 class PooledHead(nn.Module):
-    """The pooler and the classifier of transformers' BertForSequenceClassification: (B, T, D) to (B, C)."""
+    """The pooler and the classifier of transformers' BertForSequenceClassification: (B, T, D) to
+    (B, C).
+    """
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -37,7 +41,9 @@ class OriginalBert(Bert):
 
     def find_modules(self, network: Any) -> Network[Any]:
         head = network.cls.predictions
-        return self.find_network_modules(network, head.transform.dense, head.transform.LayerNorm, head.decoder)
+        return self.find_network_modules(
+            network, head.transform.dense, head.transform.LayerNorm, head.decoder
+        )
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
         return network.cls.predictions.transform(hidden)

@@ -1,4 +1,6 @@
-"""Pre-LN BERT: as BERT, but the inputs of attention and feed-forward layers are normalised (Xiong et al. 2020)."""
+"""Pre-LN BERT: as BERT, but the inputs of attention and feed-forward layers are normalised (Xiong
+et al. 2020).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class PreNormBert(Bert):
     post_norm = False
 
     def make_configuration(self, shape: Shape) -> RobertaPreLayerNormConfig:
-        return RobertaPreLayerNormConfig(**self.make_keys(shape), type_vocab_size=1, layer_norm_eps=1e-5)
+        return RobertaPreLayerNormConfig(
+            **self.make_keys(shape), type_vocab_size=1, layer_norm_eps=1e-5
+        )
 
     def find_layer_modules(self, layer: Any) -> Layer[Any]:
         return Layer(
@@ -26,7 +30,11 @@ class PreNormBert(Bert):
                 value=layer.attention.self.value,
                 output=layer.attention.output.dense,
             ),
-            ffn=FeedForward(norm=layer.intermediate.LayerNorm, up=layer.intermediate.dense, down=layer.output.dense),
+            ffn=FeedForward(
+                norm=layer.intermediate.LayerNorm,
+                up=layer.intermediate.dense,
+                down=layer.output.dense,
+            ),
         )
 
 

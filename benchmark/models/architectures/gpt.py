@@ -1,4 +1,6 @@
-"""GPT: GPT-2's decoder (Radford et al. 2019), with learned positions, which the paper's parameter counts leave out."""
+"""GPT: GPT-2's decoder (Radford et al. 2019), with learned positions, which the paper's parameter
+counts leave out.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from typing import Any
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, split
+from benchmark.models.architectures import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Shape,
+    Unrolled,
+    split,
+)
 
 
 class Gpt(Architecture):
@@ -28,8 +39,9 @@ class Gpt(Architecture):
         )
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-        # Not GPT2Model.forward: it looks for packed sequences in the position ids, which costs a synchronisation a
-        # step and, under torch.compile, attention without the fast causal kernels.
+        # Not GPT2Model.forward: it looks for packed sequences in the position ids, which costs a
+        # synchronisation a step and, under torch.compile, attention without the fast causal
+        # kernels.
         body = network.transformer
         positions, seen = self.see(network, tokens, mask)
         layers = [partial(layer, attention_mask=seen) for layer in body.h]
@@ -42,7 +54,9 @@ class Gpt(Architecture):
             query, key, value = split(block.attn.c_attn, 3)
             layers.append(
                 Layer(
-                    attention=Attention(norm=block.ln_1, query=query, key=key, value=value, output=block.attn.c_proj),
+                    attention=Attention(
+                        norm=block.ln_1, query=query, key=key, value=value, output=block.attn.c_proj
+                    ),
                     ffn=FeedForward(norm=block.ln_2, up=block.mlp.c_fc, down=block.mlp.c_proj),
                 )
             )

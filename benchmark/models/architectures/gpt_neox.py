@@ -1,4 +1,6 @@
-"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia: rotary positions, attention beside the feed-forward."""
+"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia: rotary positions, attention beside the
+feed-forward.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import torch
 from torch import Tensor
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Place, Shape, Unrolled
+from benchmark.models.architectures import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Place,
+    Shape,
+    Unrolled,
+)
 
 
 class GptNeoX(Architecture):
@@ -30,23 +41,34 @@ class GptNeoX(Architecture):
         hidden = body.emb_dropout(body.embed_in(tokens))
         positions, seen = self.see(network, tokens, mask)
         rotations = body.rotary_emb(hidden, positions)
-        layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
+        layers = [
+            partial(layer, position_embeddings=rotations, attention_mask=seen)
+            for layer in body.layers
+        ]
         return Unrolled(hidden, layers, body.final_layer_norm)
 
     def find_modules(self, network: Any) -> Network[Any]:
         body, heads = network.gpt_neox, network.config.num_attention_heads
         layers = []
         for layer in body.layers:
-            fused = layer.attention.query_key_value  # query, key and value of a head, then those of the next
+            fused = (
+                layer.attention.query_key_value
+            )  # query, key and value of a head, then those of the next
             rows = torch.arange(len(fused.weight)).view(heads, 3, -1)
             query, key, value = (Place(fused, rows[:, part].flatten()) for part in range(3))
             layers.append(
                 Layer(
                     attention=Attention(
-                        norm=layer.input_layernorm, query=query, key=key, value=value, output=layer.attention.dense
+                        norm=layer.input_layernorm,
+                        query=query,
+                        key=key,
+                        value=value,
+                        output=layer.attention.dense,
                     ),
                     ffn=FeedForward(
-                        norm=layer.post_attention_layernorm, up=layer.mlp.dense_h_to_4h, down=layer.mlp.dense_4h_to_h
+                        norm=layer.post_attention_layernorm,
+                        up=layer.mlp.dense_h_to_4h,
+                        down=layer.mlp.dense_4h_to_h,
                     ),
                 )
             )

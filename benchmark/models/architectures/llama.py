@@ -1,7 +1,9 @@
-"""Llama (Touvron et al. 2023, arXiv 2302.13971), and three that add windows, biases or norms of queries and keys.
+"""Llama (Touvron et al. 2023, arXiv 2302.13971), and three that add windows, biases or norms of
+queries and keys.
 
-Those are Mistral, Qwen2 and Qwen3. New networks have as many key heads as query heads and a feed-forward layer of four
-times the hidden size, as Llama 3.2's; a published checkpoint keeps what its configuration says.
+Those are Mistral, Qwen2 and Qwen3. New networks have as many key heads as query heads and a
+feed-forward layer of four times the hidden size, as Llama 3.2's; a published checkpoint keeps what
+its configuration says.
 """
 
 from __future__ import annotations
@@ -10,9 +12,23 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
 
-from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
+from benchmark.models.architectures import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Shape,
+    Unrolled,
+)
 
 
 class Llama(Architecture):
@@ -35,7 +51,10 @@ class Llama(Architecture):
         hidden = body.embed_tokens(tokens)
         positions, seen = self.see(network, tokens, mask)
         rotations = body.rotary_emb(hidden, positions)
-        layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
+        layers = [
+            partial(layer, position_embeddings=rotations, attention_mask=seen)
+            for layer in body.layers
+        ]
         return Unrolled(hidden, layers, body.norm)
 
     def find_modules(self, network: Any) -> Network[Any]:
@@ -60,12 +79,15 @@ class Llama(Architecture):
             )
             for layer in body.layers
         ]
-        return Network(tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
+        return Network(
+            tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head
+        )
 
     def count_positions(self, config: Any) -> int:
         """Up to the window of attention, where there is one: no mask cuts it out here."""
         return min(
-            config.max_position_embeddings, getattr(config, "sliding_window", None) or config.max_position_embeddings
+            config.max_position_embeddings,
+            getattr(config, "sliding_window", None) or config.max_position_embeddings,
         )
 
 

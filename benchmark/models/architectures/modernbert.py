@@ -1,7 +1,8 @@
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, gated feed-forward layers, local attention.
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, gated feed-forward layers,
+local attention.
 
-Two of three layers attend to their neighbourhood only; norms and most linear maps have no bias; the first layer reads
-the embeddings, which are normalised already.
+Two of three layers attend to their neighbourhood only; norms and most linear maps have no bias; the
+first layer reads the embeddings, which are normalised already.
 """
 
 from __future__ import annotations
@@ -15,11 +16,22 @@ from transformers import ModernBertConfig, ModernBertForMaskedLM
 from transformers.models.modernbert.modeling_modernbert import ModernBertPredictionHead
 
 from benchmark.data.tokenizer import BOS, EOS
-from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled, split
+from benchmark.models.architectures import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Shape,
+    Unrolled,
+    split,
+)
 
 
 class FirstTokenHead(nn.Module):
-    """The head and the classifier of transformers' ModernBertForSequenceClassification: (B, T, D) to (B, C)."""
+    """The head and the classifier of transformers' ModernBertForSequenceClassification: (B, T, D)
+    to (B, C).
+    """
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -52,13 +64,22 @@ class ModernBert(Architecture):
         body, config = network.model, network.config
         hidden = body.embeddings(tokens)
         positions, whole = self.see(network, tokens, mask)
-        near = (positions.unsqueeze(2) - positions.unsqueeze(1)).abs().unsqueeze(1) <= config.sliding_window
-        attended = {"full_attention": whole, "sliding_attention": near if whole is None else near & whole}
-        rotations = {kind: body.rotary_emb(hidden, positions, kind) for kind in set(config.layer_types)}
+        near = (positions.unsqueeze(2) - positions.unsqueeze(1)).abs().unsqueeze(
+            1
+        ) <= config.sliding_window
+        attended = {
+            "full_attention": whole,
+            "sliding_attention": near if whole is None else near & whole,
+        }
+        rotations = {
+            kind: body.rotary_emb(hidden, positions, kind) for kind in set(config.layer_types)
+        }
         layers = []
         for layer in body.layers:
             kind = layer.attention_type
-            layers.append(partial(layer, position_embeddings=rotations[kind], attention_mask=attended[kind]))
+            layers.append(
+                partial(layer, position_embeddings=rotations[kind], attention_mask=attended[kind])
+            )
         return Unrolled(hidden, layers, body.final_norm)
 
     def find_modules(self, network: Any) -> Network[Any]:

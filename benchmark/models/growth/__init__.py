@@ -1,4 +1,6 @@
-"""Growing a language model in width and depth: the paper's way (`fpi`), or keeping its function (`exact`)."""
+"""Growing a language model in width and depth: the paper's way (`fpi`), or keeping its function
+(`exact`).
+"""
 
 from __future__ import annotations
 
@@ -40,26 +42,31 @@ def grow(
 ) -> tuple[PreTrainedModel, GrowthRecord]:
     """A larger copy of a language model of a known architecture; the given one stays as it is.
 
-    Heads keep their size, the FFN its multiple of the hidden size, dropout, dtype, device and the rest of the
-    configuration stay as they are. torch's global random state is neither used nor changed.
+    Heads keep their size, the FFN its multiple of the hidden size, dropout, dtype, device and the
+    rest of the configuration stay as they are. torch's global random state is neither used nor
+    changed.
 
     Args:
         layers, hidden_size: the new size.
-        mode: "exact" keeps the function wherever the architecture allows and comes close elsewhere; "fpi" is the
-            paper's width expansion and plain copies of layers, "aki" likewise with new units from the layer above.
-        noise: standard deviation of the noise on split units (fpi only), as a share of what each matrix has in a new
-            network of the old size (`architectures.find_initial_std`).
-        copy: which layers to copy: "new" those never copied before, always the "first" or the "last", or "stack"
-            the whole stack on itself.
-        copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its last growth).
-        calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to other than whole
-            multiples of its width fits the LM head's extra units.
+        mode: "exact" keeps the function wherever the architecture allows and comes close elsewhere;
+            "fpi" is the paper's width expansion and plain copies of layers, "aki" likewise with new
+            units from the layer above.
+        noise: standard deviation of the noise on split units (fpi only), as a share of what each
+            matrix has in a new network of the old size (`architectures.find_initial_std`).
+        copy: which layers to copy: "new" those never copied before, always the "first" or the
+            "last", or "stack" the whole stack on itself.
+        copied: layers of `network` that were copied before (`copied` in the GrowthRecord of its
+            last growth).
+        calibration: (B, T) token ids, masked as in training, on which exact growth of a BERT to
+            other than whole multiples of its width fits the LM head's extra units.
 
     Raises ConfigError for a network or a size that cannot be grown (to), saying which can.
     """
     _check_size(network, layers, hidden_size)
     generator = torch.Generator().manual_seed(seed)
-    sources, is_copy, copied_now = plan_layers(network.config.num_hidden_layers, layers, copy, copied, generator)
+    sources, is_copy, copied_now = plan_layers(
+        network.config.num_hidden_layers, layers, copy, copied, generator
+    )
     width = _make_width(network, hidden_size, generator, mode, noise, calibration)
     grown = build_larger(network, sources, hidden_size, read_epsilon(network) * width.variance)
     old, new = find_places(network), find_places(grown)
@@ -92,12 +99,20 @@ def _make_width(
         return Aki(*sizes)
     if find_architecture(network).rms_norm:
         return Padding(*sizes, tied=network.config.tie_word_embeddings)
-    return Exact(*sizes, find_architecture(network).post_norm, _make_fit(network, hidden_size, calibration))
+    return Exact(
+        *sizes, find_architecture(network).post_norm, _make_fit(network, hidden_size, calibration)
+    )
 
 
 def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
-    """The function that fits the LM head's extra units to the states of token ids (B, T); None where it gets none."""
-    if rows is None or find_places(network).head is None or hidden_size % network.config.hidden_size == 0:
+    """The function that fits the LM head's extra units to the states of token ids (B, T); None
+    where it gets none.
+    """
+    if (
+        rows is None
+        or find_places(network).head is None
+        or hidden_size % network.config.hidden_size == 0
+    ):
         return None
     some = rows[: -(-_CALIBRATION_STATES // rows.shape[1])].to(network.device)
     with evaluating(network):
@@ -111,14 +126,16 @@ def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None
     old = f"L{config.num_hidden_layers}_D{config.hidden_size}"
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
         raise ConfigError(
-            f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and width"
+            f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and "
+            "width"
             "; give sizes that are no smaller"
         )
     if hidden_size % (step := find_width_step(config)):
         below = hidden_size - hidden_size % step
         what = f"in groups of {ratio}" if (ratio := read_heads(config).ratio) > 1 else "whole"
         raise ConfigError(
-            f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must be a multiple of "
+            f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must "
+            "be a multiple of "
             f"{step}, such as {below} or {below + step}"
         )
 
@@ -129,10 +146,14 @@ def find_architecture(network: PreTrainedModel) -> Architecture:
 
 
 def find_places(network: PreTrainedModel) -> Network[Place]:
-    """Where the weights of a network are. Raises ConfigError where it has parts that no known language model has."""
+    """Where the weights of a network are. Raises ConfigError where it has parts that no known
+    language model has.
+    """
     architecture = find_architecture(network)
     places = architecture.find_places(network)
-    known = {id(parameter) for place in list_parts(places) for parameter in place.module.parameters()}
+    known = {
+        id(parameter) for place in list_parts(places) for parameter in place.module.parameters()
+    }
     other = [
         name
         for name, parameter in network.named_parameters()
@@ -140,13 +161,16 @@ def find_places(network: PreTrainedModel) -> Network[Place]:
     ]
     if other:
         raise ConfigError(
-            f"cannot grow this {type(network).__name__}: it has more than a plain one ({other[0]}): take another "
+            f"cannot grow this {type(network).__name__}: it has more than a plain one "
+            f"({other[0]}): take another "
             "method's"
         )
     return places
 
 
-def place_layers(layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]) -> Iterator[tuple[Place, Affine]]:
+def place_layers(
+    layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]
+) -> Iterator[tuple[Place, Affine]]:
     """The weights of layers, one after the other, and where they belong."""
     for layer, into in zip(layers, new, strict=True):
         norm = into.attention.norm
@@ -168,12 +192,17 @@ def read_heads(config: Any) -> Heads:
 
 
 def find_width_step(config: Any) -> int:
-    """The number that divides the hidden size of a larger network: heads, or groups of them, are copied whole."""
+    """The number that divides the hidden size of a larger network: heads, or groups of them, are
+    copied whole.
+    """
     return config.hidden_size // math.gcd(config.hidden_size, read_heads(config).groups)
 
 
-def build_larger(network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float) -> PreTrainedModel:
-    """A network of the new size like the old one, its weights still to be written; `eps` is that of all norms.
+def build_larger(
+    network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float
+) -> PreTrainedModel:
+    """A network of the new size like the old one, its weights still to be written; `eps` is that of
+    all norms.
 
     `sources`: of each new layer the old one whose kind it has.
     """
@@ -188,7 +217,9 @@ def build_larger(network: PreTrainedModel, sources: Sequence[int], hidden_size: 
         config.layer_types = [config.layer_types[source] for source in sources]
     setattr(config, architecture.epsilon, eps)
     family: Any = type(network)
-    with torch.device("meta"):  # its initial weights would be overwritten: drawing them takes as long as the growth
+    with torch.device(
+        "meta"
+    ):  # its initial weights would be overwritten: drawing them takes as long as the growth
         larger = family(config)
     larger.to(network.dtype).to_empty(device=network.device).train(network.training)
     larger.tie_weights()

@@ -1,25 +1,28 @@
 """Growth that keeps the function: LayerNorm average expansion for width, identity layers for depth.
 
-Width (LEMON, Wang et al. 2023, arXiv 2310.07999): S hidden units become T = k S + R. The residual stream holds its
-old units k times and then R times their mean. That keeps a LayerNorm's mean, and multiplies its variance by the known
-factor eta^2 = k S / T. Copies share the outgoing weights of their original unequally, each share drawn on its
-own, so that the copies' gradients differ in direction.
+Width (LEMON, Wang et al. 2023, arXiv 2310.07999): S hidden units become T = k S + R. The residual
+stream holds its old units k times and then R times their mean. That keeps a LayerNorm's mean, and
+multiplies its variance by the known factor eta^2 = k S / T. Copies share the outgoing weights of
+their original unequally, each share drawn on its own, so that the copies' gradients differ in
+direction.
 
 Depth: a new layer is a copy that adds nothing to the residual stream yet.
 
-A pre-LN network keeps its function at every size. In a post-LN network the residual stream is itself the output of a
-LayerNorm: the mean of its units then varies slightly from token to token, whereas the R extra units can only hold a
-constant. BERT's LM head has a GELU right before a LayerNorm, so that its extra units cannot hold the mean either:
-they are fitted to keep that LayerNorm's mean and variance.
+A pre-LN network keeps its function at every size. In a post-LN network the residual stream is
+itself the output of a LayerNorm: the mean of its units then varies slightly from token to token,
+whereas the R extra units can only hold a constant. BERT's LM head has a GELU right before a
+LayerNorm, so that its extra units cannot hold the mean either: they are fitted to keep that
+LayerNorm's mean and variance.
 
-A network with RMSNorm (Llama) keeps its function at every size, by padding. RMSNorm divides S residual units by the
-root of their mean square. T - S further units that are zero make that mean S / T of what it was, so a gain of
-sqrt(S / T) and an epsilon of S / T undo them. Nothing writes into the new units, and new heads and feed-forward units,
-copies of old ones, write nothing. But the weights that read
-the new units are not zero, nor are the outputs of new heads and feed-forward units. So the first gradient reaches the
-writing side of everything new, and the second one the rest. A norm
-over the units of a head (Qwen3) shares the epsilon: it is exact as well, since it ignores the scale of what it
-normalises. Queries and keys that are sqrt(S / T) times as large let it see the epsilon that it saw before.
+A network with RMSNorm (Llama) keeps its function at every size, by padding. RMSNorm divides S
+residual units by the root of their mean square. T - S further units that are zero make that mean S
+/ T of what it was, so a gain of sqrt(S / T) and an epsilon of S / T undo them. Nothing writes into
+the new units, and new heads and feed-forward units, copies of old ones, write nothing. But the
+weights that read the new units are not zero, nor are the outputs of new heads and feed-forward
+units. So the first gradient reaches the writing side of everything new, and the second one the
+rest. A norm over the units of a head (Qwen3) shares the epsilon: it is exact as well, since it
+ignores the scale of what it normalises. Queries and keys that are sqrt(S / T) times as large let it
+see the epsilon that it saw before.
 """
 
 from __future__ import annotations
@@ -54,21 +57,27 @@ class Exact(Width):
         self.hidden = torch.arange(self.old).repeat(self.copies)
         self.eta = (self.copies * self.old / self.new) ** 0.5
         self.variance = self.eta**2
-        # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is odd)
-        self.signs = torch.tensor([1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2), dtype=torch.float64)
+        # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is
+        # odd)
+        self.signs = torch.tensor(
+            [1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2), dtype=torch.float64
+        )
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
-        """Extra units hold the mean and, under an embedding LayerNorm, the mean of what comes out of it.
+        """Extra units hold the mean and, under an embedding LayerNorm, the mean of what comes out
+        of it.
 
-        That mean is a linear function of the row up to the division by the standard deviation: the mean of
-        gain * (x - mean of x). Added with changing signs it leaves the LayerNorm's mean alone, and its variance up to
-        the square of this small number.
+        That mean is a linear function of the row up to the division by the standard deviation: the
+        mean of gain * (x - mean of x). Added with changing signs it leaves the LayerNorm's mean
+        alone, and its variance up to the square of this small number.
         """
         rows = table.weight
         mean = rows.mean(1, keepdim=True)
         extra = mean.expand(-1, self.extra)
         if norm is not None:
-            extra = extra + self.signs * (rows @ (norm.weight - norm.weight.mean()) / self.old).unsqueeze(1)
+            extra = extra + self.signs * (
+                rows @ (norm.weight - norm.weight.mean()) / self.old
+            ).unsqueeze(1)
         return Affine(torch.cat([take_columns(rows, self.hidden), extra], 1), table.bias)
 
     def widen_embedding_norm(self, norm: Affine) -> Affine:
@@ -78,10 +87,12 @@ class Exact(Width):
         return wide
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """The bias makes the output of new units zero, or in post-LN the mean of the old units' biases.
+        """The bias makes the output of new units zero, or in post-LN the mean of the old units'
+        biases.
 
-        In post-LN outputs stay in the residual stream, whose mean new units must not move. The input of new units is
-        the mean, so any gain leaves the function as it was; a gain of zero would give them no gradient.
+        In post-LN outputs stay in the residual stream, whose mean new units must not move. The
+        input of new units is the mean, so any gain leaves the function as it was; a gain of zero
+        would give them no gradient.
         """
         mean = norm.bias.mean() if self.post_norm else torch.zeros_like(norm.bias[0])
         gain = torch.cat([norm.weight[self.hidden], norm.weight.mean().expand(self.extra)])
@@ -97,9 +108,14 @@ class Exact(Width):
 
     def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
         weight, bias = linear.weight.index_select(0, outputs), linear.bias[outputs]
-        shared = take_columns(weight, self.hidden) * self.draw_shares(len(weight), self.hidden, self.old)
+        shared = take_columns(weight, self.hidden) * self.draw_shares(
+            len(weight), self.hidden, self.old
+        )
         # extra units all come in with the same value: any weights that sum to zero ignore it
-        extra = torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype) * weight.std()
+        extra = (
+            torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype)
+            * weight.std()
+        )
         if self.extra:
             extra -= extra.mean(1, keepdim=True)
         return Affine(torch.cat([shared, extra], 1), bias)
@@ -122,34 +138,54 @@ class Exact(Width):
         return self.widen_reading(units, outputs), last
 
     def draw_shares(self, rows: int, index: Tensor, old: int) -> Tensor:
-        """Positive shares (rows, len(index)); those of the copies of one old unit sum to 1 in each row."""
-        drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64).add_(0.5)
+        """Positive shares (rows, len(index)); those of the copies of one old unit sum to 1 in each
+        row.
+        """
+        drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64).add_(
+            0.5
+        )
         sums = torch.zeros(rows, old, dtype=torch.float64).index_add_(1, index, drawn)
         return drawn.div_(take_columns(sums, index))
 
     def _widen_residual(self, rows: Tensor) -> Tensor:
         """The weights that write S residual units, for T: k copies, then R times the mean."""
         return torch.cat(
-            [rows.index_select(0, self.hidden), rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:])]
+            [
+                rows.index_select(0, self.hidden),
+                rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:]),
+            ]
         )
 
 
 def fit_head(
-    states: Tensor, activation: Callable[[Tensor], Tensor], eps: float, head: Affine, extra: Affine, copies: int
+    states: Tensor,
+    activation: Callable[[Tensor], Tensor],
+    eps: float,
+    head: Affine,
+    extra: Affine,
+    copies: int,
 ) -> tuple[Affine, float]:
-    """Extra units of BERT's LM head that keep its LayerNorm, starting from `extra`, and the scale of its gain.
+    """Extra units of BERT's LM head that keep its LayerNorm, starting from `extra`, and the scale
+    of its gain.
 
-    Least squares between the old and the new normalised units over hidden states (n, S) that enter the head, by L-BFGS
-    in float64. With m, v the mean and variance of the S units and m', v' those of all T, it is the mean over states of
-    (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
+    Least squares between the old and the new normalised units over hidden states (n, S) that enter
+    the head, by L-BFGS in float64. With m, v the mean and variance of the S units and m', v' those
+    of all T, it is the mean over states of (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v +
+    scale^2 (m' - m)^2 / (v' + eps').
     """
     units = activation(F.linear(states, head.weight, head.bias))
     old, new = head.weight.shape[0], copies * head.weight.shape[0] + extra.weight.shape[0]
     eta = (copies * old / new) ** 0.5
     mean, variance, square = units.mean(1), units.var(1, correction=0), units.square().mean(1)
     target = (variance + eps).rsqrt()
-    weight, bias, scale = extra.weight.clone(), extra.bias.clone(), torch.ones((), dtype=states.dtype)
-    parts = (weight, bias, scale) if head.bias.any() else (weight, scale)  # no bias where the head has none
+    weight, bias, scale = (
+        extra.weight.clone(),
+        extra.bias.clone(),
+        torch.ones((), dtype=states.dtype),
+    )
+    parts = (
+        (weight, bias, scale) if head.bias.any() else (weight, scale)
+    )  # no bias where the head has none
     free = [tensor.requires_grad_() for tensor in parts]
     optimizer = torch.optim.LBFGS(free, max_iter=50, history_size=20, line_search_fn="strong_wolfe")
 
@@ -168,15 +204,19 @@ def fit_head(
     return Affine(weight.detach(), bias.detach()), scale.item() / eta
 
 
-def silence_copies(layers: Iterable[Layer[Affine]], copies: Sequence[bool], post_norm: bool) -> Iterator[Layer[Affine]]:
+def silence_copies(
+    layers: Iterable[Layer[Affine]], copies: Sequence[bool], post_norm: bool
+) -> Iterator[Layer[Affine]]:
     """The layers, the copies among them made to add nothing to the residual stream.
 
-    A post-LN layer that adds nothing still normalises twice. A LayerNorm maps a vector that is normalised already to
-    itself, up to its epsilon. So the layer before stops at the normalised vector, the copy's first LayerNorm has no
-    gain and bias, and its second one has those of the layer before. What reads a LayerNorm that lost its gain and bias
-    takes them into its weights.
+    A post-LN layer that adds nothing still normalises twice. A LayerNorm maps a vector that is
+    normalised already to itself, up to its epsilon. So the layer before stops at the normalised
+    vector, the copy's first LayerNorm has no gain and bias, and its second one has those of the
+    layer before. What reads a LayerNorm that lost its gain and bias takes them into its weights.
     """
-    before: Affine | None = None  # the last LayerNorm of the layer before, as if no copy came after it
+    before: Affine | None = (
+        None  # the last LayerNorm of the layer before, as if no copy came after it
+    )
     for layer, is_copy, copy_follows in zip(layers, copies, [*copies[1:], False], strict=True):
         attention, ffn = layer.attention, layer.ffn
         if is_copy:
@@ -208,8 +248,8 @@ class Padding(Width):
     """Padding with silent units, for RMSNorm.
 
     Attributes:
-        tied: whether the decoder is the embedding. If not, it reads the new units, so that their gradient does not
-            have to come from the layers.
+        tied: whether the decoder is the embedding. If not, it reads the new units, so that their
+            gradient does not have to come from the layers.
     """
 
     tied: bool
@@ -232,10 +272,16 @@ class Padding(Width):
         return Affine(_pad(table.weight, table.weight.shape[0], self.new), table.bias)
 
     def widen_decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
-        return self.widen_table(decoder, norm) if self.tied else Affine(self._extend(decoder.weight), decoder.bias)
+        return (
+            self.widen_table(decoder, norm)
+            if self.tied
+            else Affine(self._extend(decoder.weight), decoder.bias)
+        )
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """The gain of the new units does not matter yet; but a gain of zero would stop their gradient."""
+        """The gain of the new units does not matter yet; but a gain of zero would stop their
+        gradient.
+        """
         gain = torch.cat([norm.weight, norm.weight.mean().expand(self.extra)])
         return Affine(self.eta * gain, _pad(norm.bias, self.new))
 

@@ -1,5 +1,5 @@
-"""Growth in width: from which old unit and layer each new one comes, what all ways have in common, and two of them, the
-paper's (FPI) and AKI.
+"""Growth in width: from which old unit and layer each new one comes, what all ways have in common,
+and two of them, the paper's (FPI) and AKI.
 
 Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old ones.
 """
@@ -30,8 +30,9 @@ Copy = Literal["new", "first", "last", "stack"]
 def draw_expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
     """Index map (new,) of a width expansion: identity on the old units, then random ones.
 
-    A unit is drawn again only when all have been drawn: copy counts that differ by at most one shift the mean and
-    variance of a LayerNorm less than the independent draws of the paper's equation for m(i).
+    A unit is drawn again only when all have been drawn: copy counts that differ by at most one
+    shift the mean and variance of a LayerNorm less than the independent draws of the paper's
+    equation for m(i).
     """
     rounds = -(-(new - old) // old)
     drawn = [torch.randperm(old, generator=generator) for _ in range(rounds)]
@@ -39,7 +40,9 @@ def draw_expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
 
 
 def take_columns(matrix: Tensor, index: Tensor) -> Tensor:
-    """`matrix[:, index]` of a matrix on the CPU, which numpy takes in a quarter of the time that torch needs."""
+    """`matrix[:, index]` of a matrix on the CPU, which numpy takes in a quarter of the time that
+    torch needs.
+    """
     return torch.from_numpy(matrix.numpy().take(index.numpy(), axis=1, mode="clip"))
 
 
@@ -56,17 +59,21 @@ def map_units(index: Tensor, size: int) -> Tensor:
 def plan_layers(
     old: int, new: int, copy: Copy, copied: Sequence[int], generator: torch.Generator
 ) -> tuple[list[int], list[bool], list[int]]:
-    """Insert new - old copies, each directly after its source: `layer_sources`, `layer_is_copy`, `copied` as recorded.
+    """Insert new - old copies, each directly after its source: `layer_sources`, `layer_is_copy`,
+    `copied` as recorded.
 
-    copy "new" draws sources that were never copied before, without replacement; once every layer has been copied, the
-    history starts over. "first" and "last" always copy the first or the last layer (the paper's fig:same_layer).
-    "stack" puts the whole stack on top of itself instead (Du et al. 2024, G_stack), as often as needed; where `new` is
-    no multiple of `old`, the uppermost copy ends early.
+    copy "new" draws sources that were never copied before, without replacement; once every layer
+    has been copied, the history starts over. "first" and "last" always copy the first or the last
+    layer (the paper's fig:same_layer). "stack" puts the whole stack on top of itself instead (Du et
+    al. 2024, G_stack), as often as needed; where `new` is no multiple of `old`, the uppermost copy
+    ends early.
     """
     if copy == "stack":
         return [layer % old for layer in range(new)], [layer >= old for layer in range(new)], []
     history = set(copied)
-    copies: list[list[bool]] = [[] for _ in range(old)]  # of each old layer: does this copy count as copied?
+    copies: list[list[bool]] = [
+        [] for _ in range(old)
+    ]  # of each old layer: does this copy count as copied?
     for _ in range(new - old):
         candidates = [layer for layer in range(old) if layer not in history]
         if not candidates:
@@ -85,12 +92,18 @@ def plan_layers(
         for number, counts_as_copied in enumerate([source in history, *made])
     ]
     sources, is_copy, counts = (list(column) for column in zip(*layers, strict=True))
-    return sources, is_copy, [layer for layer, counts_as_copied in enumerate(counts) if counts_as_copied]
+    return (
+        sources,
+        is_copy,
+        [layer for layer, counts_as_copied in enumerate(counts) if counts_as_copied],
+    )
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of attention have `size` units each; `groups` are for keys, each shared by `ratio` heads of queries."""
+    """The heads of attention have `size` units each; `groups` are for keys, each shared by `ratio`
+    heads of queries.
+    """
 
     size: int
     groups: int
@@ -99,12 +112,13 @@ class Heads:
 
 @dataclass(eq=False)
 class Width:
-    """Widens the weights of a network, one by one. Subclasses say what happens where a map meets the residual stream.
+    """Widens the weights of a network, one by one. Subclasses say what happens where a map meets
+    the residual stream.
 
     Attributes:
         old, new: S and T.
-        heads: of the old network. They are copied whole, with one map for query, key, value and output of a layer,
-            and each group with all of its query heads.
+        heads: of the old network. They are copied whole, with one map for query, key, value and
+            output of a layer, and each group with all of its query heads.
         variance: what it multiplies the variance that norms see by.
         head_sources: the old head of each new head, for each layer so far.
     """
@@ -116,7 +130,9 @@ class Width:
     variance: float = field(default=1.0, init=False)
     head_sources: list[list[int]] = field(default_factory=list, init=False)
 
-    def widen_layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
+    def widen_layers(
+        self, layers: Sequence[Layer[Place]], sources: Sequence[int]
+    ) -> Iterator[Layer[Affine]]:
         """The wide layers, made when they are asked for: not all are in memory at once."""
         for source in sources:
             wide, heads = self.widen_layer(layers[source])
@@ -127,7 +143,9 @@ class Width:
         """The wide layer, and the old head of each of its heads."""
         attention, ffn = layer.attention, layer.ffn
         inner, size = ffn.up.shape[0], self.heads.size
-        groups = draw_expansion(self.heads.groups, self.heads.groups * self.new // self.old, self.generator)
+        groups = draw_expansion(
+            self.heads.groups, self.heads.groups * self.new // self.old, self.generator
+        )
         heads = map_units(groups, self.heads.ratio)
         query, key = map_units(heads, size), map_units(groups, size)
         units = draw_expansion(inner, inner * self.new // self.old, self.generator)
@@ -151,7 +169,9 @@ class Width:
         )
         return wide, heads.tolist()
 
-    def widen_ends(self, old: Network[Place], new: Network[Place]) -> Iterator[tuple[Place, Affine]]:
+    def widen_ends(
+        self, old: Network[Place], new: Network[Place]
+    ) -> Iterator[tuple[Place, Affine]]:
         """Tensors before and after the layers, and where in `new` they belong."""
         if old.head is None or old.head_norm is None:
             if old.final_norm and new.final_norm:
@@ -185,7 +205,9 @@ class Width:
         return self.widen_norm(norm)
 
     def widen_last_norm(self, norm: Affine) -> Affine:
-        """The norm before the decoder. The decoder holds copies, so the division for it happens here."""
+        """The norm before the decoder. The decoder holds copies, so the division for it happens
+        here.
+        """
         raise NotImplementedError
 
     def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
@@ -203,16 +225,18 @@ class Width:
 
 @dataclass(eq=False)
 class Fpi(Width):
-    """Function-preserving initialisation (the paper's "Width Expansion"; Chen et al. 2022, bert2BERT).
+    """Function-preserving initialisation (the paper's "Width Expansion"; Chen et al. 2022,
+    bert2BERT).
 
-    A unit that is there C times keeps its incoming weights in each copy and has 1/C of its outgoing weights in each:
-    linear maps and activations keep their function. A LayerNorm keeps it only where all units have equally many
-    copies, for a unit with more copies weighs more in its mean and variance. One map of hidden units serves the whole
-    network.
+    A unit that is there C times keeps its incoming weights in each copy and has 1/C of its outgoing
+    weights in each: linear maps and activations keep their function. A LayerNorm keeps it only
+    where all units have equally many copies, for a unit with more copies weighs more in its mean
+    and variance. One map of hidden units serves the whole network.
 
     Attributes:
-        noise: standard deviation of the noise on the outgoing weights of units with copies (the paper's delta, which
-            is zero where C = 1), as a share of what the old matrix has in a new network.
+        noise: standard deviation of the noise on the outgoing weights of units with copies (the
+            paper's delta, which is zero where C = 1), as a share of what the old matrix has in a
+            new network.
         config: of the old network, which tells that.
     """
 
@@ -224,8 +248,12 @@ class Fpi(Width):
         self.noise_generator = torch.Generator().manual_seed(seed)  # so the maps are as without
         self.hidden = draw_expansion(self.old, self.new, self.generator)
 
-    def widen_linear(self, linear: Affine, inputs: Tensor, outputs: Tensor, writes: bool = False) -> Affine:
-        """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] = b[outputs[o]]."""
+    def widen_linear(
+        self, linear: Affine, inputs: Tensor, outputs: Tensor, writes: bool = False
+    ) -> Affine:
+        """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] =
+        b[outputs[o]].
+        """
         copies = count_copies(inputs)
         weight = take_columns(linear.weight.index_select(0, outputs), inputs) / copies
         if self.noise:
@@ -255,13 +283,17 @@ class Fpi(Width):
 
 
 class Aki(Fpi):
-    """FPI, but what a layer puts out to new units (heads, feed-forward and hidden ones) is as in the layer above.
+    """FPI, but what a layer puts out to new units (heads, feed-forward and hidden ones) is as in
+    the layer above.
 
-    That breaks the symmetry between a unit and its copy, at the price of the function, which is close only because
-    neighbouring layers do similar things. Both layers are widened with the same maps; the top layer has FPI.
+    That breaks the symmetry between a unit and its copy, at the price of the function, which is
+    close only because neighbouring layers do similar things. Both layers are widened with the same
+    maps; the top layer has FPI.
     """
 
-    def widen_layers(self, layers: Sequence[Layer[Place]], sources: Sequence[int]) -> Iterator[Layer[Affine]]:
+    def widen_layers(
+        self, layers: Sequence[Layer[Place]], sources: Sequence[int]
+    ) -> Iterator[Layer[Affine]]:
         self._above = {id(layer): above for layer, above in pairwise(layers)}
         return super().widen_layers(layers, sources)
 

@@ -1,16 +1,19 @@
-"""Experts: feed-forward networks side by side. A router chooses two for each token; each domain adds one.
+"""Experts: feed-forward networks side by side. A router chooses two for each token; each domain
+adds one.
 
-Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv 2305.12281, on GLaM's
-mixture (Du et al. 2022, arXiv 2112.06905). Every other layer has experts, and of E of them a token x goes to the two
-with the highest logits w_e x,
+Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv
+2305.12281, on GLaM's mixture (Du et al. 2022, arXiv 2112.06905). Every other layer has experts, and
+of E of them a token x goes to the two with the highest logits w_e x,
 
     y = sum over these two of g_e FFN_e(x),    g = the softmax of their two logits.
 
-The first expert is the network's own feed-forward network, and a new one is a copy of the newest, in its weights and in
-its logits, so that two experts compute at first what the one did. (With three this ends: where a token's two best are
-now an expert and its copy, it loses what the other expert gave.)
+The first expert is the network's own feed-forward network, and a new one is a copy of the newest,
+in its weights and in its logits, so that two experts compute at first what the one did. (With three
+this ends: where a token's two best are now an expert and its copy, it loses what the other expert
+gave.)
 
-Shapes: B rows, T columns of a row, D hidden size, F what goes into the activation, E experts, N = B T tokens.
+Shapes: B rows, T columns of a row, D hidden size, F what goes into the activation, E experts, N = B
+T tokens.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ CHOSEN = 2  # of the experts, for each token
 
 @dataclass
 class Routes:
-    """The experts that compute each token of (B, T, D). Copies of tokens stand in the order of their experts."""
+    """The experts that compute each token of (B, T, D). Copies of tokens stand in the order of
+    their experts.
+    """
 
     shape: torch.Size
     tokens: Tensor  # (N k,): the token of each copy
@@ -52,17 +57,20 @@ class Routes:
 
 
 class ExpertModel(ExtendedModel):
-    """A language model with experts. All of it learns but the older ones and their rows of the router.
+    """A language model with experts. All of it learns but the older ones and their rows of the
+    router.
 
-    The network stays as transformers made it: only the calls of its feed-forward maps are led to the experts, as one
-    activation stands between these maps, which computes each number by itself.
+    The network stays as transformers made it: only the calls of its feed-forward maps are led to
+    the experts, as one activation stands between these maps, which computes each number by itself.
     """
 
     def __init__(self, model: LanguageModel, experts: int = 1) -> None:
         super().__init__(model, experts=1)
         layers = model.architecture.find_places(model.network).layers
         self._maps = [_list_maps(layer.ffn) for layer in reversed(layers[::-1][::EVERY])]
-        self.experts = nn.ModuleList()  # but the first: of each layer with experts its maps, the one down last
+        self.experts = (
+            nn.ModuleList()
+        )  # but the first: of each layer with experts its maps, the one down last
         width = model.hidden_size
         like = next(model.parameters())
         self.routers = nn.ModuleList(
@@ -81,7 +89,9 @@ class ExpertModel(ExtendedModel):
         """An expert for the next domain in each layer that has some."""
         self.made_with["experts"] += 1
         newest: Any = self.experts[-1] if self.experts else self._maps
-        self.experts.append(nn.ModuleList(nn.ModuleList(map(_copy_linear, maps)) for maps in newest))
+        self.experts.append(
+            nn.ModuleList(nn.ModuleList(map(_copy_linear, maps)) for maps in newest)
+        )
         self.requires_grad_(True)
         for maps in [*self._maps, *(maps for older in self.experts[:-1] for maps in older)]:  # type: ignore[attr-defined]
             for module in maps:
@@ -102,18 +112,27 @@ class ExpertModel(ExtendedModel):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _map_down(self, number: int, place: int, x: Tensor) -> Tensor:
-        """The experts' outputs for the tokens (B, T, D), from what stands between up and down, (N k, F)."""
+        """The experts' outputs for the tokens (B, T, D), from what stands between up and down, (N
+        k, F).
+        """
         routes = self._routes.pop(number)
         return routes.to_tokens(self._apply_experts(number, place, x.split(routes.counts)))
 
     def _apply_experts(self, number: int, place: int, parts: Sequence[Tensor]) -> Tensor:
-        """The outputs of one of the maps of each expert for its tokens; one without a token has a gradient, too, of 0.
+        """The outputs of one of the maps of each expert for its tokens; one without a token has a
+        gradient, too, of 0.
 
-        Gradients of frozen experts are computed and dropped: a step costs the same whatever the router chooses.
+        Gradients of frozen experts are computed and dropped: a step costs the same whatever the
+        router chooses.
         """
         later: Any = self.experts
         maps = [self._maps[number][place], *(expert[number][place] for expert in later)]
-        return torch.cat([_apply_linear(module, part, self.training) for module, part in zip(maps, parts, strict=True)])
+        return torch.cat(
+            [
+                _apply_linear(module, part, self.training)
+                for module, part in zip(maps, parts, strict=True)
+            ]
+        )
 
     def _route(self, number: int, x: Tensor) -> Routes:
         rows: Any = self.routers[number]
@@ -152,7 +171,12 @@ def _copy_linear(module: Any) -> nn.Linear:
     weight = get_matrix(module)
     outputs, inputs = weight.shape
     new = nn.utils.skip_init(
-        nn.Linear, inputs, outputs, module.bias is not None, device=weight.device, dtype=weight.dtype
+        nn.Linear,
+        inputs,
+        outputs,
+        module.bias is not None,
+        device=weight.device,
+        dtype=weight.dtype,
     )
     with torch.no_grad():
         new.weight.copy_(weight)

@@ -1,7 +1,9 @@
-"""Models with modules beside the network: adapters, experts, a side network, whatever a method's author writes.
+"""Models with modules beside the network: adapters, experts, a side network, whatever a method's
+author writes.
 
-A subclass makes them beside the network, and puts them into its computation: by hooks on its layers, or by a `hidden`
-of its own. They are in checkpoints, and are saved and loaded with the model.
+A subclass makes them beside the network, and puts them into its computation: by hooks on its
+layers, or by a `hidden` of its own. They are in checkpoints, and are saved and loaded with the
+model.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ FILE = transformer.KIND_FILES["extended"]  # in the folder of a saved model
 class ExtendedModel(LanguageModel):
     """A language model over the network of another, which a subclass gives modules.
 
-    `load` makes a saved one again as `SubClass(model, **made_with)`, then loads its tensors. So `made_with` holds
-    numbers and strings alone.
+    `load` makes a saved one again as `SubClass(model, **made_with)`, then loads its tensors. So
+    `made_with` holds numbers and strings alone.
     """
 
     def __init__(self, model: LanguageModel, **made_with: Any) -> None:
@@ -38,7 +40,9 @@ class ExtendedModel(LanguageModel):
     def list_own_tensors(self) -> dict[str, Tensor]:
         """Tensors outside the network, by name."""
         return {
-            name: value.contiguous() for name, value in self.state_dict().items() if not name.startswith("network.")
+            name: value.contiguous()
+            for name, value in self.state_dict().items()
+            if not name.startswith("network.")
         }
 
     def to_plain(self) -> PreTrainedModel:
@@ -47,7 +51,8 @@ class ExtendedModel(LanguageModel):
         It may take the model's tensors: do not use the model afterwards.
         """
         raise ConfigError(
-            f"no network of transformers computes what {type(self).__name__} does, so it can be neither exported nor "
+            f"no network of transformers computes what {type(self).__name__} does, so it can be "
+            "neither exported nor "
             "fine-tuned: define its `to_plain` where one does"
         )
 
@@ -59,7 +64,8 @@ class ExtendedModel(LanguageModel):
         super()._write(folder, tokenizer)
         kind = type(self)
         about = {"class": f"{kind.__module__}:{kind.__qualname__}", "made_with": self.made_with}
-        # one key: safetensors writes several in an order of chance, and the same model would be other bytes
+        # one key: safetensors writes several in an order of chance, and the same model would be
+        # other bytes
         save_file(self.list_own_tensors(), folder / FILE, metadata={"model": json.dumps(about)})
 
 
@@ -77,7 +83,8 @@ def load(folder: Path | str) -> ExtendedModel:
         assert issubclass(kind, ExtendedModel)
     except (ImportError, AttributeError, TypeError, AssertionError):
         raise ConfigError(
-            f"{folder}: its model is a {name} of {module}, and there is none: put the method's file where it was"
+            f"{folder}: its model is a {name} of {module}, and there is none: put the method's "
+            "file where it was"
         ) from None
     model: ExtendedModel = kind(transformer.load(folder), **about["made_with"])
     if other := own.keys() ^ model.list_own_tensors().keys():

@@ -1,9 +1,11 @@
-"""Low-rank adapters on a frozen language model, one set a domain (Hu et al. 2021, "LoRA", arXiv 2106.09685).
+"""Low-rank adapters on a frozen language model, one set a domain (Hu et al. 2021, "LoRA", arXiv
+2106.09685).
 
-y = W x + B A x at every linear map of the transformer layers, A (r, inputs) and B (outputs, r), B zero at first. (The
-paper adapts those of queries and values only. That is too little here: with queries, keys and values alone the demo's
-stream ends at an average perplexity of 113 instead of 90, rank 8, mean of two seeds at 800 steps a stage.)
-The first domain is the model itself; each later one has its own A and B over it.
+y = W x + B A x at every linear map of the transformer layers, A (r, inputs) and B (outputs, r), B
+zero at first. (The paper adapts those of queries and values only. That is too little here: with
+queries, keys and values alone the demo's stream ends at an average perplexity of 113 instead of 90,
+rank 8, mean of two seeds at 800 steps a stage.) The first domain is the model itself; each later
+one has its own A and B over it.
 
 Shapes: B rows, T columns of a row, K predicted positions a row, D hidden size, V_text vocabulary.
 """
@@ -38,7 +40,9 @@ class Adapter(nn.Module):
 
     def forward(self, module: nn.Linear | Conv1D, inputs: Tensor) -> Tensor:
         """The outputs of `module` with W + B A in place of W, for inputs (..., inputs)."""
-        return AdaptedLinear.apply(inputs, get_matrix(module), module.bias, self.down.weight, self.up.weight)  # type: ignore[no-untyped-call]
+        return AdaptedLinear.apply(
+            inputs, get_matrix(module), module.bias, self.down.weight, self.up.weight
+        )  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def merge(self, module: nn.Linear | Conv1D) -> None:
@@ -49,13 +53,16 @@ class Adapter(nn.Module):
 class AdaptedLinear(torch.autograd.Function):
     """The map y = x (W + B A)^T + b for x (rows, columns, inputs), with gradients of x, A and B.
 
-    The sum costs nothing beside a batch of rows, while x A^T B^T beside x W^T takes three more passes over the
-    activations; and autograd would form the gradient of W on the way to those of A and B, the product that adapters
-    are there to save. Under autocast the sum is in full precision, so that small changes are rounded only once.
+    The sum costs nothing beside a batch of rows, while x A^T B^T beside x W^T takes three more
+    passes over the activations; and autograd would form the gradient of W on the way to those of A
+    and B, the product that adapters are there to save. Under autocast the sum is in full precision,
+    so that small changes are rounded only once.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor
+    ) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             merged = torch.addmm(weight, up, down)
         y = F.linear(x, merged, bias)
@@ -71,10 +78,12 @@ class AdaptedLinear(torch.autograd.Function):
 
 
 class LoraModel(ExtendedModel):
-    """A frozen language model with a set of adapters for each domain but the first; the newest set learns.
+    """A frozen language model with a set of adapters for each domain but the first; the newest set
+    learns.
 
-    A row is read with the adapters of its own domain; a domain that has none yet is read with the newest. The network
-    stays as transformers made it: only the calls of its linear maps are led through the adapters.
+    A row is read with the adapters of its own domain; a domain that has none yet is read with the
+    newest. The network stays as transformers made it: only the calls of its linear maps are led
+    through the adapters.
     """
 
     def __init__(self, model: LanguageModel, ranks: Sequence[int] = ()) -> None:
@@ -105,7 +114,9 @@ class LoraModel(ExtendedModel):
 
         return compute_by_domain(self, domains, len(self.adapters), encode, tokens, domains)
 
-    def _apply_linear(self, index: int, module: Any, plain: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    def _apply_linear(
+        self, index: int, module: Any, plain: Callable[[Tensor], Tensor], inputs: Tensor
+    ) -> Tensor:
         if not self._active:
             return plain(inputs)
         adapters: Any = self.adapters[self._active - 1]
@@ -121,10 +132,17 @@ class LoraModel(ExtendedModel):
 
     def make_encoder(self, domain: str) -> LanguageModel:
         known = self.vocabulary.domains
-        return LanguageModel(self.to_plain(known.index(domain) if domain in known else -1), self.vocabulary)
+        return LanguageModel(
+            self.to_plain(known.index(domain) if domain in known else -1), self.vocabulary
+        )
 
 
 def list_linear_maps(model: LanguageModel) -> list[Any]:
     """The linear maps of the transformer layers, in order."""
     layers = model.architecture.layers(model.network)
-    return [module for layer in layers for module in layer.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    return [
+        module
+        for layer in layers
+        for module in layer.modules()
+        if isinstance(module, (nn.Linear, Conv1D))
+    ]

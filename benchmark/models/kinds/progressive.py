@@ -1,12 +1,12 @@
 """Progressive networks: a column for each domain; learned ones are frozen and feed the newer ones.
 
-Rusu et al. 2016, "Progressive neural networks" (arXiv 1606.04671), as the code released with ELLE puts it on
-transformers: a column is a whole language model with its own embeddings and head, and
-x_i^k = h_i^k + sum_{j<k} U_i^{kj} h_i^j goes into layer i of column k, where h_i^j is what layer i - 1 of column j put
-out (level 0: its embeddings; level L: what its final norm and its head get).
+Rusu et al. 2016, "Progressive neural networks" (arXiv 1606.04671), as the code released with ELLE
+puts it on transformers: a column is a whole language model with its own embeddings and head, and
+x_i^k = h_i^k + sum_{j<k} U_i^{kj} h_i^j goes into layer i of column k, where h_i^j is what layer i
+- 1 of column j put out (level 0: its embeddings; level L: what its final norm and its head get).
 
-Shapes: B rows, T columns of a row (tokens, not networks), K predicted positions a row, D hidden size, L layers,
-V_text vocabulary.
+Shapes: B rows, T columns of a row (tokens, not networks), K predicted positions a row, D hidden
+size, L layers, V_text vocabulary.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from torch import Tensor, nn
 from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel
 
-FILE = transformer.KIND_FILES["progressive"]  # in the folder of a saved model, beside the folder of each column
+FILE = transformer.KIND_FILES[
+    "progressive"
+]  # in the folder of a saved model, beside the folder of each column
 _LATERALS = "laterals.safetensors"
 
 Kind = Literal["linear", "adapter"]
@@ -40,7 +42,9 @@ class LinearLateral(nn.Module):
         self.maps = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(columns))
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
+        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each
+        earlier column.
+        """
         received = [linear(hidden) for linear, hidden in zip(self.maps, earlier, strict=True)]
         return sum(received[1:], start=received[0])
 
@@ -58,22 +62,30 @@ class AdapterLateral(nn.Module):
         self.up = nn.Linear(inputs, outputs)
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each earlier column."""
+        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each
+        earlier column.
+        """
         scaled = [scale * hidden for scale, hidden in zip(self.scales, earlier, strict=True)]
         return self.up(F.gelu(self.down(torch.cat(scaled, dim=-1))))
 
 
-LATERALS: dict[str, Callable[[int, int, int], nn.Module]] = {"linear": LinearLateral, "adapter": AdapterLateral}
+LATERALS: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "linear": LinearLateral,
+    "adapter": AdapterLateral,
+}
 
 
 class ProgressiveModel(LanguageModel):
-    """One column a domain. `network` is the newest, which learns; `earlier` are frozen and run without dropout.
+    """One column a domain. `network` is the newest, which learns; `earlier` are frozen and run
+    without dropout.
 
-    A row is predicted by the column of its own domain, so later learning cannot change it; a domain that has
-    no column yet is read on the newest.
+    A row is predicted by the column of its own domain, so later learning cannot change it; a domain
+    that has no column yet is read on the newest.
     """
 
-    def __init__(self, columns: Sequence[LanguageModel], laterals: Iterable[nn.Module], kind: Kind) -> None:
+    def __init__(
+        self, columns: Sequence[LanguageModel], laterals: Iterable[nn.Module], kind: Kind
+    ) -> None:
         """`laterals`: for each column but the first, one module a level, L + 1 of them."""
         newest = columns[-1]
         super().__init__(newest.network, newest.vocabulary)
@@ -85,11 +97,15 @@ class ProgressiveModel(LanguageModel):
         self.train(newest.training)
 
     @classmethod
-    def add_column(cls, model: LanguageModel, fresh: LanguageModel, kind: Kind = "linear") -> ProgressiveModel:
-        """`fresh` as a new column over those of `model`, with new laterals drawn from torch's generator.
+    def add_column(
+        cls, model: LanguageModel, fresh: LanguageModel, kind: Kind = "linear"
+    ) -> ProgressiveModel:
+        """`fresh` as a new column over those of `model`, with new laterals drawn from torch's
+        generator.
 
-        Column and laterals start at random, as in the paper by Rusu et al. and in the released code: a column is a new
-        network, and what it knows of earlier domains is what it hears from their columns.
+        Column and laterals start at random, as in the paper by Rusu et al. and in the released
+        code: a column is a new network, and what it knows of earlier domains is what it hears from
+        their columns.
         """
         columns = model.columns if isinstance(model, ProgressiveModel) else [model]
         laterals = list(model.laterals) if isinstance(model, ProgressiveModel) else []
@@ -97,10 +113,13 @@ class ProgressiveModel(LanguageModel):
         new = make_laterals(kind, len(columns), fresh.hidden_size, fresh.layers)
         for module in new.modules():
             if isinstance(module, nn.Linear):
-                # 0.02 is transformers' own for BERT and GPT, and that of the released code's columns
+                # 0.02 is transformers' own for BERT and GPT, and that of the released code's
+                # columns
                 nn.init.normal_(module.weight, std=fresh.network.config.initializer_range)
                 nn.init.zeros_(module.bias)
-        return cls([*columns, fresh.to(device).train(model.training)], [*laterals, new.to(device)], kind)
+        return cls(
+            [*columns, fresh.to(device).train(model.training)], [*laterals, new.to(device)], kind
+        )
 
     @property
     def columns(self) -> list[LanguageModel]:
@@ -122,14 +141,19 @@ class ProgressiveModel(LanguageModel):
         return compute_by_domain(self, domains, len(self.earlier), predict, tokens, positions)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """Last hidden states (B, T, D), each row's of its own domain's column; in training mode the newest's."""
+        """Last hidden states (B, T, D), each row's of its own domain's column; in training mode the
+        newest's.
+        """
         encode = lambda column, rows: self.encode(rows, column=column)  # noqa: E731
         return compute_by_domain(self, domains, len(self.earlier), encode, tokens)
 
-    def encode(self, tokens: Tensor, mask: Tensor | None = None, column: int | None = None) -> Tensor:
+    def encode(
+        self, tokens: Tensor, mask: Tensor | None = None, column: int | None = None
+    ) -> Tensor:
         """See LanguageModel; of a column, by default the newest.
 
-        Earlier columns run once; where they are frozen autograd keeps nothing of them but what the laterals read.
+        Earlier columns run once; where they are frozen autograd keeps nothing of them but what the
+        laterals read.
         """
         column = len(self.earlier) if column is None else column
         heard: list[list[Tensor]] = []
@@ -150,7 +174,9 @@ class ProgressiveModel(LanguageModel):
             levels.append(layer(self._receive(column, level, levels[-1], heard)))
         return levels, finish
 
-    def _receive(self, column: int, level: int, hidden: Tensor, heard: list[list[Tensor]]) -> Tensor:
+    def _receive(
+        self, column: int, level: int, hidden: Tensor, heard: list[list[Tensor]]
+    ) -> Tensor:
         if column == 0:
             return hidden
         laterals: Any = self.laterals[column - 1]
@@ -162,15 +188,17 @@ class ProgressiveModel(LanguageModel):
     def make_encoder(self, domain: str) -> ProgressiveModel:
         """The column of `domain` with all that it hears, the newest for a domain that has none.
 
-        All of it learns: the authors found that better than tuning the newest column alone (a comment in the paper's
-        source).
+        All of it learns: the authors found that better than tuning the newest column alone (a
+        comment in the paper's source).
         """
         known, columns = self.vocabulary.domains, self.columns
         count = known.index(domain) + 1 if domain in known else len(columns)
         return ProgressiveModel(columns[:count], self.laterals[: count - 1], self.kind)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """A Hugging Face folder for each column; what they share (config, tokenizer) lies here, too."""
+        """A Hugging Face folder for each column; what they share (config, tokenizer) lies here,
+        too.
+        """
         for index, column in enumerate(self.columns):
             (folder / f"column_{index}").mkdir()
             column._write(folder / f"column_{index}", tokenizer)
@@ -183,17 +211,20 @@ class ProgressiveModel(LanguageModel):
 
 def make_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.ModuleList:
     """Laterals from `columns` earlier columns, one module a level."""
-    return nn.ModuleList(LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1))
+    return nn.ModuleList(
+        LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1)
+    )
 
 
 def compute_by_domain(
     model: nn.Module, domains: Tensor, newest: int, compute: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
-    """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows, put back in order.
+    """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows, put back
+    in order.
 
-    Domains after `newest` are read as that one. In training mode all rows are, as it alone learns: looking up the
-    domains would make the step wait for the device, and break the compiled graph. Rows that are all of one domain, as
-    in validation, are computed as they are.
+    Domains after `newest` are read as that one. In training mode all rows are, as it alone learns:
+    looking up the domains would make the step wait for the device, and break the compiled graph.
+    Rows that are all of one domain, as in validation, are computed as they are.
     """
     if model.training:
         return compute(newest, *inputs)
@@ -202,7 +233,10 @@ def compute_by_domain(
     if len(present) == 1:
         return compute(present[0], *inputs)
     rows = [(which == w).nonzero().squeeze(1) for w in present]
-    parts = [compute(w, *(values[mine] for values in inputs)) for w, mine in zip(present, rows, strict=True)]
+    parts = [
+        compute(w, *(values[mine] for values in inputs))
+        for w, mine in zip(present, rows, strict=True)
+    ]
     return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
@@ -213,6 +247,8 @@ def load(folder: Path | str) -> ProgressiveModel:
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     models = [transformer.load(folder / f"column_{index}") for index in range(content["columns"])]
     hidden_size, layers = models[0].hidden_size, models[0].layers
-    laterals = nn.ModuleList(make_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, len(models)))
+    laterals = nn.ModuleList(
+        make_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, len(models))
+    )
     laterals.load_state_dict(load_file(folder / _LATERALS))
     return ProgressiveModel(models, laterals, content["lateral"])

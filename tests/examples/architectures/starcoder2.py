@@ -1,4 +1,6 @@
-"""An architecture that the project does not have: StarCoder2, with rotary positions, LayerNorms and biases."""
+"""An architecture that the project does not have: StarCoder2, with rotary positions, LayerNorms and
+biases.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from typing import Any
 from torch import Tensor
 from transformers import Starcoder2Config, Starcoder2ForCausalLM
 
-from benchmark.models.architectures import Architecture, Attention, FeedForward, Layer, Network, Shape, Unrolled
+from benchmark.models.architectures import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Layer,
+    Network,
+    Shape,
+    Unrolled,
+)
 
 
 class Starcoder2(Architecture):
@@ -33,7 +43,10 @@ class Starcoder2(Architecture):
         hidden = body.embed_tokens(tokens)
         positions, seen = self.see(network, tokens, mask)
         rotations = body.rotary_emb(hidden, positions)
-        layers = [partial(layer, position_embeddings=rotations, attention_mask=seen) for layer in body.layers]
+        layers = [
+            partial(layer, position_embeddings=rotations, attention_mask=seen)
+            for layer in body.layers
+        ]
         return Unrolled(hidden, layers, body.norm)
 
     def find_modules(self, network: Any) -> Network[Any]:
@@ -47,11 +60,15 @@ class Starcoder2(Architecture):
                     value=layer.self_attn.v_proj,
                     output=layer.self_attn.o_proj,
                 ),
-                ffn=FeedForward(norm=layer.post_attention_layernorm, up=layer.mlp.c_fc, down=layer.mlp.c_proj),
+                ffn=FeedForward(
+                    norm=layer.post_attention_layernorm, up=layer.mlp.c_fc, down=layer.mlp.c_proj
+                ),
             )
             for layer in body.layers
         ]
-        return Network(tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head)
+        return Network(
+            tables=[body.embed_tokens], layers=layers, final_norm=body.norm, decoder=network.lm_head
+        )
 
 
 ARCHITECTURE = Starcoder2()

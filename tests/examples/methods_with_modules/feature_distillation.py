@@ -1,4 +1,6 @@
-"""Last hidden states held near those of the previous model, through a learned map (FitNets, Romero et al. 2015)."""
+"""Last hidden states held near those of the previous model, through a learned map (FitNets, Romero
+et al. 2015).
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,6 @@
-"""Text that the previous model writes, beside the new domain's (LAMOL, Sun et al. 2020, arXiv 1909.03329)."""
+"""Text that the previous model writes, beside the new domain's (LAMOL, Sun et al. 2020, arXiv
+1909.03329).
+"""
 
 from dataclasses import dataclass
 
@@ -19,7 +21,10 @@ class GenerativeReplay(LifelongMethod):
     def phases(self, stage):
         if stage.first:
             return [Phase("adapt")]
-        new, own = Source("new", 1 - self.replay, 1 - self.replay), Source("own", self.replay, self.replay)
+        new, own = (
+            Source("new", 1 - self.replay, 1 - self.replay),
+            Source("own", self.replay, self.replay),
+        )
         return [Phase("adapt", sources=(new, own))]
 
     def make_rows(self, shape, generator):

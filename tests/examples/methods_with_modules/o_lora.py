@@ -1,4 +1,6 @@
-"""O-LoRA: adapters a domain, orthogonal to those before, which stay and add up (Wang et al. 2023, arXiv 2310.14152)."""
+"""O-LoRA: adapters a domain, orthogonal to those before, which stay and add up (Wang et al. 2023,
+arXiv 2310.14152).
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -53,5 +55,7 @@ class OLora(LifelongMethod):
     def loss(self, learner, batch):
         *earlier, new = getattr(learner.model, "adapters", [None])
         pairs = [pair for adapters in earlier for pair in zip(adapters, new, strict=True)]
-        overlap = sum((old.down.weight @ adapter.down.weight.T).abs().sum() for old, adapter in pairs)
+        overlap = sum(
+            (old.down.weight @ adapter.down.weight.T).abs().sum() for old, adapter in pairs
+        )
         return learner.language_model_loss(batch) + self.strength * overlap

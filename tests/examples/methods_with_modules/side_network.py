@@ -1,4 +1,6 @@
-"""A thin network beside the frozen one, fed by its layers (ladder side-tuning, Sung et al. 2022, arXiv 2206.06522)."""
+"""A thin network beside the frozen one, fed by its layers (ladder side-tuning, Sung et al. 2022,
+arXiv 2206.06522).
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +13,9 @@ from benchmark.training.method import AtLeastOne, LifelongMethod
 class WithSide(ExtendedModel):
     def __init__(self, model, width):
         super().__init__(model, width=width)
-        self.down = nn.ModuleList(nn.Linear(model.hidden_size, width) for _ in range(model.layers + 1))
+        self.down = nn.ModuleList(
+            nn.Linear(model.hidden_size, width) for _ in range(model.layers + 1)
+        )
         self.up = nn.Linear(width, model.hidden_size)
         nn.init.zeros_(self.up.weight)
 

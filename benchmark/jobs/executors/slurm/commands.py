@@ -15,14 +15,27 @@ from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
 PATIENCE = 120.0  # seconds for an answer
-# A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change Slurm's answers.
+# A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change
+# Slurm's answers.
 OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI")
 FILTERS = ("SQUEUE_", "SCONTROL_", "SCANCEL_")
-WHERE = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}  # how Slurm is reached, which is no job's own
-WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states of jobs in the queue
+WHERE = {
+    "SLURM_CONF",
+    "SLURM_CONF_SERVER",
+    "SLURM_JWT",
+}  # how Slurm is reached, which is no job's own
+WAITING = (
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+)  # states of jobs in the queue
 STILL = ("SUSPENDED", "STOPPED")  # likewise
 OF_SUBMITIT = "submitit "  # how its own lines in a job's log begin
-COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
+COLUMNS = (
+    "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
+)
 ELSEWHERE = "run this on a machine of the cluster, or use --executor local"
 
 
@@ -45,16 +58,26 @@ class Queued:
 
 
 def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
-    """The jobs of users by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is no answer."""
-    answer = ask("squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}")
+    """The jobs of users by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is
+    no answer.
+    """
+    answer = ask(
+        "squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}"
+    )
     jobs = {}
     for line in answer.splitlines():
         id, state, reason, node, restarts, _ = line.split("|")
-        if state in WAITING:  # Slurm sets a time before which a job that is queued again does not begin
-            again = "Slurm starts it again soon" if restarts != "0" and reason == "BeginTime" else ""
+        if (
+            state in WAITING
+        ):  # Slurm sets a time before which a job that is queued again does not begin
+            again = (
+                "Slurm starts it again soon" if restarts != "0" and reason == "BeginTime" else ""
+            )
             jobs[id] = Queued("waiting", again or reason.replace("None", ""), node, int(restarts))
         else:
-            jobs[id] = Queued("running", state.lower() if state in STILL else "", node, int(restarts))
+            jobs[id] = Queued(
+                "running", state.lower() if state in STILL else "", node, int(restarts)
+            )
     return jobs
 
 
@@ -65,23 +88,37 @@ def cancel(jobs: Iterable[str]) -> None:
 
 
 def ask(*command: str, patience: float = PATIENCE) -> str:
-    """The output of a command. Raises SlurmError where it fails, or says nothing for so many seconds."""
+    """The output of a command. Raises SlurmError where it fails, or says nothing for so many
+    seconds.
+    """
     try:
         with outside_of_jobs():
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience, check=False)
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=patience,
+                check=False,
+            )
     except FileNotFoundError:
         raise SlurmError(f"no {command[0]} here: {ELSEWHERE}") from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"Slurm does not answer within {patience:g} s: {' '.join(command)}; try again later") from None
+        raise SlurmError(
+            f"Slurm does not answer within {patience:g} s: {' '.join(command)}; try again later"
+        ) from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()
-        raise SlurmError(f"`{' '.join(command)}` failed: {said}; repair what Slurm names, and try again")
+        raise SlurmError(
+            f"`{' '.join(command)}` failed: {said}; repair what Slurm names, and try again"
+        )
     return done.stdout.decode(errors="replace")
 
 
 @contextlib.contextmanager
 def outside_of_jobs() -> Iterator[None]:
-    """Without what belongs to a job that this process may itself run in, and what changes Slurm's answers."""
+    """Without what belongs to a job that this process may itself run in, and what changes Slurm's
+    answers.
+    """
     before = dict(os.environ)
     for key in before:
         if key.startswith((*OUTER, *FILTERS)) and key not in WHERE:
@@ -92,11 +129,20 @@ def outside_of_jobs() -> Iterator[None]:
         os.environ.update(before)
 
 
-# What submitit keeps to itself, or how it calls its files: a release may move it, and a test says so
+# What submitit keeps to itself, or how it calls its files: a release may move it, and a test says
+# so
 
 
-def submit(logs: Path, python: str, parameters: dict[str, Any], do: Callable[[Any], None], tasks: Sequence[Any]) -> str:
-    """Submit an array that does each of the tasks, or a job for the only one. Returns its id. Raises Refusal."""
+def submit(
+    logs: Path,
+    python: str,
+    parameters: dict[str, Any],
+    do: Callable[[Any], None],
+    tasks: Sequence[Any],
+) -> str:
+    """Submit an array that does each of the tasks, or a job for the only one. Returns its id.
+    Raises Refusal.
+    """
     import submitit
     from submitit.core.utils import FailedJobError
 
@@ -114,7 +160,9 @@ def submit(logs: Path, python: str, parameters: dict[str, Any], do: Callable[[An
 
 
 def write_script(folder: Path, parameters: dict[str, Any], command: str) -> Path:
-    """A batch script as submitit writes those of jobs; what its first process says goes to `find_log`."""
+    """A batch script as submitit writes those of jobs; what its first process says goes to
+    `find_log`.
+    """
     from submitit.slurm.slurm import _make_sbatch_string
 
     path = folder / "job.sh"
@@ -133,7 +181,8 @@ def has_succeeded(log: Path) -> bool:
 
 
 def read_log(log: Path) -> tuple[int, list[str]]:
-    """The number of times that the job of this log was started again, and the lines of its last start.
+    """The number of times that the job of this log was started again, and the lines of its last
+    start.
 
     Of a start that said nothing the lines before belong to it, too: they may tell what ended it.
     """

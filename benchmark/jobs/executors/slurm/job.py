@@ -1,8 +1,9 @@
 """A job of Slurm from the inside: what submitit runs in each of its processes.
 
-submitit's own `checkpoint` would be called in a handler of the signal, by the first process alone; here all processes
-stop after the same step, and a job is queued again however long the controller is silent. A job whose stages another
-job trains would hold its GPU and wait: it queues itself behind that one.
+submitit's own `checkpoint` would be called in a handler of the signal, by the first process alone;
+here all processes stop after the same step, and a job is queued again however long the controller
+is silent. A job whose stages another job trains would hold its GPU and wait: it queues itself
+behind that one.
 """
 
 from __future__ import annotations
@@ -34,9 +35,19 @@ from benchmark.jobs.work import Unit, Worker
 from benchmark.locks import JOB
 from benchmark.models.devices import find_accelerators
 from benchmark.settings.slurm import find_section
-from benchmark.training.processes import NODE, Sources, Stopped, Taken, World, find_machine_name, join
+from benchmark.training.processes import (
+    NODE,
+    Sources,
+    Stopped,
+    Taken,
+    World,
+    find_machine_name,
+    join,
+)
 
-TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")  # comes before a time limit, and before preemption
+TIME_OVER = getattr(
+    signal, f"SIG{JobEnvironment.USR_SIG}"
+)  # comes before a time limit, and before preemption
 IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
@@ -48,10 +59,11 @@ class Behind(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """One job, or one task of an array: units that its processes do together, or `side_by_side` of them at a time.
+    """One job, or one task of an array: units that its processes do together, or `side_by_side` of
+    them at a time.
 
-    When its time is over, or another job takes its node, it saves and queues itself again; where another job trains
-    what it needs next it queues itself behind that.
+    When its time is over, or another job takes its node, it saves and queues itself again; where
+    another job trains what it needs next it queues itself behind that.
     """
 
     units: tuple[Unit, ...]
@@ -65,15 +77,23 @@ class Task:
         set_up_to_compute()
         self.sources.check()
         job = JobEnvironment()
-        with contextlib.suppress(FileNotFoundError):  # not on this node: what is missing there is named later
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # not on this node: what is missing there is named later
             os.chdir(self.folder)
         os.environ |= {NODE: os.environ.get("SLURMD_NODENAME", ""), JOB: job.job_id}
         place = TorchDistributedEnvironment()
-        # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count from 0.
+        # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count
+        # from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
-        if cores := os.environ.get("SLURM_CPUS_ON_NODE"):  # the job's, where torch may count those of the whole machine
-            torch.set_num_threads(max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size)))
-        # how many starts in a row have added nothing; written when it first begins, and whenever its time is over
+        if cores := os.environ.get(
+            "SLURM_CPUS_ON_NODE"
+        ):  # the job's, where torch may count those of the whole machine
+            torch.set_num_threads(
+                max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size))
+            )
+        # how many starts in a row have added nothing; written when it first begins, and whenever
+        # its time is over
         note = job.paths.folder / f"{job.job_id}_in_vain.json"
         if place.rank == 0 and not note.exists():
             write_json(note, 0)
@@ -82,7 +102,8 @@ class Task:
             with signals:
                 if self.gpus and not find_accelerators()[1]:
                     raise UserError(
-                        f"the job asked for GPUs, but torch finds none on {find_machine_name()}: check driver and torch"
+                        f"the job asked for GPUs, but torch finds none on {find_machine_name()}: "
+                        "check driver and torch"
                     )
                 with join() as world:
                     self._work(Worker(world, signals, waits=False))
@@ -112,17 +133,21 @@ class Task:
     def _make_slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.
 
-        They are pinned unless the site lets a job's processes run on all cores: then another job may pin to the same.
-        A whole node has none.
+        They are pinned unless the site lets a job's processes run on all cores: then another job
+        may pin to the same. A whole node has none.
         """
         count, cores, (_, gpus) = self.side_by_side, list_physical_cores(), find_accelerators()
         slots, given = make_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
         if given and sum(map(len, cores)) > given and self.exclusive is not True:
-            slots = [dataclasses.replace(slot, cores=(), threads=max(1, given // count)) for slot in slots]
+            slots = [
+                dataclasses.replace(slot, cores=(), threads=max(1, given // count))
+                for slot in slots
+            ]
         return slots
 
     def _leave(self, signals: StopSignals, job: str, note: Path) -> None:
-        """Queue the job again where its time is over or another takes its node; where it was cancelled it ends.
+        """Queue the job again where its time is over or another takes its node; where it was
+        cancelled it ends.
 
         Raises UserError where its time was over twice, and nothing was added.
         """
@@ -130,10 +155,15 @@ class Task:
             if signals.came[:1] != [TIME_OVER]:
                 print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
                 sys.exit(128 + signal.SIGTERM)
-            in_vain = 0 if any(unit.has_kept_since(note) for unit in self.units) else json.loads(note.read_text()) + 1
+            in_vain = (
+                0
+                if any(unit.has_kept_since(note) for unit in self.units)
+                else json.loads(note.read_text()) + 1
+            )
             if in_vain == IN_VAIN:
                 raise UserError(
-                    f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: raise "
+                    f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: "
+                    "raise "
                     f"slurm.{find_section(self.units[0].kind)}.time"
                 )
             write_json(note, in_vain)
@@ -156,7 +186,8 @@ def _is_preempted(job: str) -> bool:
 
 
 def _queue_again(job: str, others: Sequence[str] = ()) -> None:
-    """Queue a job again, behind others if there are some, and ask until its time limit while Slurm is silent.
+    """Queue a job again, behind others if there are some, and ask until its time limit while Slurm
+    is silent.
 
     Raises SlurmError at a refusal.
     """
@@ -171,5 +202,12 @@ def _queue_again(job: str, others: Sequence[str] = ()) -> None:
         time.sleep(PAUSE)
     with contextlib.suppress(SlurmError):  # else it looks again as soon as it starts
         if others:
-            commands.ask("scontrol", "update", f"JobId={job}", f"Dependency=afterany:{':'.join(others)}")
-    print("saved, and queued again", *(f"behind job {other}" for other in others), file=sys.stderr, flush=True)
+            commands.ask(
+                "scontrol", "update", f"JobId={job}", f"Dependency=afterany:{':'.join(others)}"
+            )
+    print(
+        "saved, and queued again",
+        *(f"behind job {other}" for other in others),
+        file=sys.stderr,
+        flush=True,
+    )
