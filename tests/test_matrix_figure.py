@@ -101,7 +101,7 @@ def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch
         marked = np.sort(line.get_markevery())
         assert len(marked) == 12 and marked[-1] == len(line.get_xdata()) - 1
     table = synthetic.load("main_pretraining").build(study)
-    head = to_markdown(table).splitlines()[2]
+    head = next(line for line in to_markdown(table).splitlines() if line.startswith("|"))
     assert head.count("|") == 2 + 6 * 2
     assert all(f"Domain {i} " in head for i in range(9, 60, 10)) and "Domain 10" not in head
     assert head.count("Domain") == to_text(table).count("Domain") == 6 * 2

@@ -17,6 +17,7 @@ import torch
 import methods
 from analysis.study import Study
 from benchmark.instruments.conformance import (
+    DROPOUT,
     TinyRuns,
     make_tiny_config,
     resumes_identically_from_a_kill_in_each_phase,
@@ -183,6 +184,6 @@ def test_variants_resume_identically(name: str, tmp_path) -> None:
     method, options = VARIANTS[name]
     tiny = TinyRuns(method, functools.partial(with_options, options), tmp_path)
     resumes_identically_from_a_kill_in_each_phase(tiny)
-    run = tiny.make_run(tiny.make_config(), "killed")
+    run = tiny.make_run(tiny.make_config(dropout=DROPOUT), "killed")
     state = torch.load(run.store.stage_folder(run.keys[-1]) / "method.pt", weights_only=True)
     assert len(state["before" if name == "adaptive replay" else "importance"]) > 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 
 from benchmark.jobs import pool
 from benchmark.jobs.work import Unit, Worker
+from tests.support.memory_maps import count_maps
 from tests.support.programs import ROOT, start_in
 from tests.support.suite_folder import SuiteFolder, write_texts
 
@@ -23,28 +23,11 @@ class NoteMemory(Unit):
         (self.runs / "note").write_text(text)
 
 
-class Mallinfo(ctypes.Structure):
-    """What glibc's mallinfo2(3) returns."""
-
-    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
-
-
-def count_maps() -> int:
-    """How many blocks glibc maps outside of its heap for 64 MiB."""
-    libc = ctypes.CDLL(None)
-    libc.mallinfo2.restype = Mallinfo
-    libc.malloc.restype = ctypes.c_void_p
-    before = libc.mallinfo2().hblks
-    libc.malloc(ctypes.c_size_t(2**26))
-    return libc.mallinfo2().hblks - before
-
-
 IMPORT = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import benchmark, run_all, benchmark.jobs.pool, benchmark.training.run, methods, paper_tables
-from tests.test_set_up import count_maps
+from tests.support.memory_maps import count_maps
 print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))
 run_all.main(["check", "no_such_method"])
 print(count_maps(), os.environ.get("GOMP_SPINCOUNT"))

@@ -45,7 +45,10 @@ def read_path(text: str) -> Path:
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+    names = tuple(text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} has an empty name: give A,B")
+    return names
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
