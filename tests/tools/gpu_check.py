@@ -166,16 +166,13 @@ def prepare_text(place: Place) -> Figures:
 
 
 def compare_methods_with_the_cpu(place: Place) -> Figures:
-    """Two stages of each method: by how much its weights differ from the CPU's, in float64 where
-    the device has it.
-    """
-    torch.set_default_dtype(torch.float32 if place.device.type == "mps" else torch.float64)
-    tolerance = SINGLE if place.device.type == "mps" else DOUBLE
+    """Train two stages of each method: by how much weights differ from the CPU's, in float64."""
+    torch.set_default_dtype(torch.float64)
     worst: dict[str, float | str] = {}
     names = COSTS if place.stand_in else methods.list_names()
     for name in names:
         if time.monotonic() > place.ends - 10:
-            return judge_weights(worst, tolerance, sorted({*names} - worst.keys()))
+            return judge_weights(worst, DOUBLE, sorted({*names} - worst.keys()))
         try:
             worlds = (World(0, 1, CPU), place.world)
             both = [
@@ -185,7 +182,7 @@ def compare_methods_with_the_cpu(place: Place) -> Figures:
             worst[name] = find_difference(*both)
         except Exception as error:  # of one method
             worst[name] = f"{type(error).__name__}: {error}"[:300]
-    return judge_weights(worst, tolerance)
+    return judge_weights(worst, DOUBLE)
 
 
 def judge_weights(
