@@ -1,5 +1,6 @@
-"""The paper's claims, as data. `analysis.verdicts` holds it against the runs at hand and the
-paper's own numbers.
+"""The paper's claims, as data.
+
+`analysis.verdicts` holds it against the runs at hand and the paper's own numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class Claim:
 
     `table`: where the paper's numbers are. `metric`: a key of `analysis.metrics.METRICS`. `stages`:
     after the "last", or after "each" from the second on. `columns`: on the "average" of the tasks
-    or on "each". `by`: better by more than this much; negative: at most this much worse. `within`:
-    instead, the same up to this much.
+    or on "each". `by`: better by more than this much, or where negative, at most this much worse.
+    `within`: instead of `by`, the same up to this much.
     """
 
     topic: str
@@ -35,61 +36,62 @@ class Claim:
     within: float | None = None
 
 
-_main = partial(Claim, "Pre-training")
+_pretraining = partial(Claim, "Pre-training")
 _tasks = partial(Claim, "Downstream", metric="score", table="main_downstream")
 _part = partial(Claim, "Parts of ELLE", table="ablation_pretraining")
 _score_part = partial(Claim, "Parts of ELLE", metric="score", table="ablation_downstream")
-_alike = partial(Claim, "Similarity of a stream's models", metric="ARS")
+_similarity = partial(Claim, "Similarity of a stream's models", metric="ARS")
 
-_COMPARED = (
-    "Naive",
-    "MAS",
-    "ER",
-    "Logit-KD",
-    "ELLE",
-)  # whose ARS the paper draws; it prints no number of it
-_BOTH = ("WE + DE + FRW",)
+# whose ARS the paper draws; it prints no number of it
+_DRAWN_ROWS = ("Naive", "MAS", "ER", "Logit-KD", "ELLE")
+_GROWTH = ("WE + DE + FRW",)
 _NOISE = ("WE + DE + FRW + δN",)
 _FULL = ("WE + DE + FRW + δN + PT",)
 
 CLAIMS = (
-    _main("ELLE has the lowest AP after every domain.", ("ELLE",), stages="each"),
-    _main("ELLE's AP is below ER's after every domain.", ("ELLE",), ("ER",), stages="each"),
-    _main(
+    _pretraining("ELLE has the lowest AP after every domain.", ("ELLE",), stages="each"),
+    _pretraining("ELLE's AP is below ER's after every domain.", ("ELLE",), ("ER",), stages="each"),
+    _pretraining(
         "ELLE forgets less than ER: lower AP⁺ after every domain.",
         ("ELLE",),
         ("ER",),
         metric="AP⁺",
         stages="each",
     ),
-    _main("ELLE learns fastest: the least area under the AP curve.", ("ELLE",), metric="area"),
-    _main("EWC and MAS end within 5% of Naive's AP.", ("EWC", "MAS"), ("Naive",), within=0.05),
-    _main(
+    _pretraining(
+        "ELLE learns fastest: the least area under the AP curve.", ("ELLE",), metric="area"
+    ),
+    _pretraining(
+        "EWC and MAS end within 5% of Naive's AP.", ("EWC", "MAS"), ("Naive",), within=0.05
+    ),
+    _pretraining(
         "ER and Logit-KD have a lower AP than Naive after every domain.",
         ("ER", "Logit-KD"),
         ("Naive",),
         stages="each",
     ),
-    _main(
+    _pretraining(
         "ER and Logit-KD forget less than Naive.",
         ("ER", "Logit-KD"),
         ("Naive",),
         metric="AP⁺",
         stages="each",
     ),
-    _main("Logit-KD forgets less than ER.", ("Logit-KD",), ("ER",), metric="AP⁺", stages="each"),
-    _main(
+    _pretraining(
+        "Logit-KD forgets less than ER.", ("Logit-KD",), ("ER",), metric="AP⁺", stages="each"
+    ),
+    _pretraining(
         "Logit-KD ends with a higher AP than ER: its teacher costs time.", ("ER",), ("Logit-KD",)
     ),
-    _main("A-GEM ends with a higher AP than Naive.", ("Naive",), ("A-GEM",)),
-    _main(
+    _pretraining("A-GEM ends with a higher AP than Naive.", ("Naive",), ("A-GEM",)),
+    _pretraining(
         "More than 99.9% of A-GEM's gradients agree with the memory's.",
         ("A-GEM",),
         (ZERO,),
         metric="positive",
         by=99.9,
     ),
-    _main(
+    _pretraining(
         "PNN never forgets: its AP⁺ is 0.",
         ("PNN",),
         (ZERO,),
@@ -97,7 +99,7 @@ CLAIMS = (
         stages="each",
         within=0.005,
     ),
-    _main(
+    _pretraining(
         "PNN has a lower AP than every method that does not grow.",
         ("PNN",),
         PAPER[:6],
@@ -122,13 +124,15 @@ CLAIMS = (
     ),
     _part("Growing in width beats not growing.", ("WE + FRW",), ("ER",), stages="each"),
     _part("Growing in depth beats not growing.", ("DE + FRW",), ("ER",), stages="each"),
-    _part("Growing in both beats growing in one.", _BOTH, ("WE + FRW", "DE + FRW"), stages="each"),
-    _part("FRW lowers AP.", _BOTH, ("WE + DE",)),
-    _part("FRW lowers AP⁺.", _BOTH, ("WE + DE",), metric="AP⁺"),
-    _part("Noise on split neurons lowers AP.", _NOISE, _BOTH),
+    _part(
+        "Growing in both beats growing in one.", _GROWTH, ("WE + FRW", "DE + FRW"), stages="each"
+    ),
+    _part("FRW lowers AP.", _GROWTH, ("WE + DE",)),
+    _part("FRW lowers AP⁺.", _GROWTH, ("WE + DE",), metric="AP⁺"),
+    _part("Noise on split neurons lowers AP.", _NOISE, _GROWTH),
     _part("Domain prompts lower AP.", _FULL, _NOISE),
     _part("Domain prompts lower AP⁺.", _FULL, _NOISE, metric="AP⁺"),
-    _score_part("Growing in both improves the average score.", _BOTH, ("ER",)),
+    _score_part("Growing in both improves the average score.", _GROWTH, ("ER",)),
     _score_part("Domain prompts improve the average score.", _FULL, _NOISE),
     _part(
         "Growing by 2 layers and heads beats 0, 4 and 6.",
@@ -138,7 +142,7 @@ CLAIMS = (
     ),
     _part(
         "Copying new layers beats copying the first or the last.",
-        _BOTH,
+        _GROWTH,
         ("WE + DE first + FRW", "WE + DE last + FRW"),
         metric="area",
     ),
@@ -151,10 +155,10 @@ CLAIMS = (
     _tasks(
         "A wrong prompt beats none.", ("wrong prompt",), ("no prompt",), table="prompt_finetuning"
     ),
-    _alike("Logit-KD has the highest ARS.", ("Logit-KD",), ("Naive", "MAS", "ER", "ELLE")),
-    _alike("ELLE has the second highest ARS.", ("ELLE",), ("Naive", "MAS", "ER")),
-    _alike("ARS decreases with the number of domains.", _COMPARED, (ZERO,), metric="fall"),
-    _alike(
+    _similarity("Logit-KD has the highest ARS.", ("Logit-KD",), ("Naive", "MAS", "ER", "ELLE")),
+    _similarity("ELLE has the second highest ARS.", ("ELLE",), ("Naive", "MAS", "ER")),
+    _similarity("ARS decreases with the number of domains.", _DRAWN_ROWS, (ZERO,), metric="fall"),
+    _similarity(
         "ELLE's heads attend as their ancestors do, more than as other heads do.",
         ("ELLE",),
         (ZERO,),

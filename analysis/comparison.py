@@ -1,5 +1,6 @@
-"""Two folders of records side by side: what rows came to, and what of settings, text, code and
-hardware differs.
+"""Two folders of records side by side.
+
+It says what rows came to, and what of settings, text, code and hardware differs.
 """
 
 from __future__ import annotations
@@ -25,9 +26,19 @@ from benchmark.records import Provenance
 from benchmark.store import RunRecords, leave_out_older_texts
 
 COLUMNS = (
-    *("after", "seeds", "AP of A", "AP of B", "B against A", "95% interval"),
-    *("AP⁺ of A", "AP⁺ of B", "B less A", "95% interval of that"),
+    "after",
+    "seeds",
+    "AP of A",
+    "AP of B",
+    "B against A",
+    "95% interval",
+    "AP⁺ of A",
+    "AP⁺ of B",
+    "B less A",
+    "95% interval of that",
 )
+NOTHING = "nothing that the other lacks"
+Runs = Sequence[RunRecords]
 
 
 class ComparisonError(UserError):
@@ -36,42 +47,37 @@ class ComparisonError(UserError):
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two: what the user called it, and its runs by suite."""
+    """One side of a comparison: the user's name for it, and its runs by suite."""
 
-    called: str
-    suites: Mapping[str, Sequence[RunRecords]]
+    name: str
+    suites: Mapping[str, Runs]
 
 
 def compare(a: Side, b: Side, settings: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """A table of each suite that both have, and then what differs; two sides of one suite each are
-    always compared.
+    """A table of each suite that both sides have, and then what differs.
 
-    `settings`: only runs with these, by dotted key. Raises ComparisonError where there is nothing
-    to compare, or a row was run with several.
+    Two sides of one suite each are always compared. `settings`: only runs with these, by dotted
+    key. Raises ComparisonError where there is nothing to compare, or a row was run with several.
     """
     pairs = [(name, name) for name in a.suites if name in b.suites]
     if not pairs and len(a.suites) == len(b.suites) == 1:
-        pairs = [(next(iter(a.suites)), next(iter(b.suites)))]
+        [suite_a] = a.suites
+        [suite_b] = b.suites
+        pairs = [(suite_a, suite_b)]
     if not pairs:
-        have = (f"{side.called} has {', '.join(side.suites) or 'no runs'}" for side in (a, b))
+        inventory = [f"{side.name} has {', '.join(side.suites) or 'no runs'}" for side in (a, b)]
         raise ComparisonError(
-            f"no suite is in both: {'; '.join(have)}; compare two folders of the same suite"
+            f"no suite is in both: {'; '.join(inventory)}; compare two folders of the same suite"
         )
-    yield f"A is {a.called}, B is {b.called}.\n"
-    for left, right in pairs:
-        ours, theirs = (
-            select_one_trial(a, left, settings or {}),
-            select_one_trial(b, right, settings or {}),
-        )
-        yield to_text(build_comparison(left, ours, theirs))
-        changes = [f"- {line}" for line in list_differences(ours, theirs)]
-        yield (
-            "\n".join(
-                ["What differs:", *changes] if changes else ["Settings, code and hardware agree."]
-            )
-            + "\n"
-        )
-        yield describe_furthest_row(left, ours, theirs)
+    yield f"A is {a.name}, B is {b.name}.\n"
+    for suite_a, suite_b in pairs:
+        runs_a = select_one_trial(a, suite_a, settings or {})
+        runs_b = select_one_trial(b, suite_b, settings or {})
+        yield to_text(build_comparison(suite_a, runs_a, runs_b))
+        changes = [f"- {line}" for line in list_differences(runs_a, runs_b)]
+        lines = ["What differs:", *changes] if changes else ["Settings, code and hardware agree."]
+        yield "\n".join(lines) + "\n"
+        yield describe_furthest_row(suite_a, runs_a, runs_b)
 
 
 # settings in which runs of one row may differ: those of a seed and of a machine
@@ -83,44 +89,49 @@ NO_TRIAL = {
     "tuned",
     "tokenizer.folder",
     "training.checkpoint_seconds",
+    "budget.reference",
+    "model.start",
+    "start.folder",
 }
-NO_TRIAL |= {"budget.reference", "model.start", "start.folder"}
 
 
 def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> list[RunRecords]:
-    """The runs of a suite with these settings, left out where a newer one of the row has another
-    text.
+    """The runs of a suite with these settings.
 
-    Raises ComparisonError for none, or for several settings of a row.
+    A run is left out where a newer one of the row has another text. Raises ComparisonError for no
+    run, or for several settings of a row.
     """
     runs = [run for run in side.suites[suite] if _is_asked_for(run, settings)]
     if not runs:
-        asked = ", ".join(f"{key}={value}" for key, value in settings.items())
+        pairs = [f"{key}={value}" for key, value in settings.items()]
+        request = ", ".join(pairs)
         raise ComparisonError(
-            f"{side.called}: no run of {suite} has {asked}; give --set what some were run with"
+            f"{side.name}: no run of {suite} has {request}; give --set what some were run with"
         )
-    first: dict[str, dict[str, Any]] = {}
+    trials: dict[str, dict[str, Any]] = {}
     for run in runs:
-        own = {
-            key: value
-            for key, value in _list_settings(run).items()
-            if not {key, key.split(".")[0]} & NO_TRIAL
-        }
-        other = first.setdefault(run.row, own)
-        if key := next((key for key in {**other, **own} if other.get(key) != own.get(key)), None):
-            values = [_show(settings.get(key)) for settings in (other, own)]
-            shown = next(value for value in values if value != "none")
+        trial = _list_trial_settings(run)
+        first_trial = trials.setdefault(run.row, trial)
+        keys = {**first_trial, **trial}
+        changed = [key for key in keys if first_trial.get(key) != trial.get(key)]
+        if changed:
+            key = changed[0]
+            first_value = _show(first_trial.get(key))
+            value = _show(trial.get(key))
+            example = value if first_value == "none" else first_value
             raise ComparisonError(
-                f"{side.called}: row {run.row!r} of {suite} was run with {key} = "
-                f"{' and with '.join(values)}: choose "
-                f"one with --set {shlex.quote(f'{key}={shown}')}"
+                f"{side.name}: row {run.row!r} of {suite} was run with {key} = "
+                f"{first_value} and with {value}: choose "
+                f"one with --set {shlex.quote(f'{key}={example}')}"
             )
     runs = leave_out_older_texts(runs)
-    counted = Counter((run.row, run.seed) for run in runs if not run.why)
-    if twice := next((key for key, count in counted.items() if count > 1), None):
+    counts = Counter((run.row, run.seed) for run in runs if not run.why)
+    repeated = [place for place, count in counts.items() if count > 1]
+    if repeated:
+        row, seed = repeated[0]
         raise ComparisonError(
-            f"{side.called}: row {twice[0]!r} of {suite} was run on several streams with seed "
-            f"{twice[1]}: their order, "
+            f"{side.name}: row {row!r} of {suite} was run on several streams with seed "
+            f"{seed}: their order, "
             "weights or other settings of domains differ; keep the records of each in a folder of "
             "its own (--runs)"
         )
@@ -128,121 +139,142 @@ def select_one_trial(side: Side, suite: str, settings: Mapping[str, Any]) -> lis
 
 
 def _is_asked_for(run: RunRecords, settings: Mapping[str, Any]) -> bool:
-    """Whether a run has these settings; options of other methods do not count."""
-    own = _list_settings(run)
-    others = {
-        key
-        for key in settings
-        if key.startswith("options.") and key.split(".")[1] != run.line.method
-    }
-    return all(own.get(key) == value for key, value in settings.items() if key not in others)
+    """Whether a run has these settings. Options of other methods do not count."""
+    run_settings = _list_settings(run)
+    for key, value in settings.items():
+        is_option = key.startswith("options.")
+        if is_option and key.split(".")[1] != run.line.method:
+            continue
+        if run_settings.get(key) != value:
+            return False
+    return True
 
 
-def build_comparison(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Table:
-    """AP and AP⁺ of each row after the last domain that both have finished, and what they differ
-    by.
+def build_comparison(name: str, a: Runs, b: Runs) -> Table:
+    """AP and AP⁺ of each row after the last domain that both have finished, and their changes.
 
-    AP differs by a ratio, shown in percent; its interval is that of the logarithm. AP⁺ may be 0 or
+    AP differs by a ratio, shown in percent. Its interval is that of the logarithm. AP⁺ may be 0 or
     below, and differs by perplexities. Intervals are Student's over the seeds that both have.
     """
-    ends, apart, titles = (
-        _pair_ends(a, b),
-        _find_rows_on_other_texts(a, b),
-        Study(name, a).stage_titles,
-    )
+    ends = _pair_ends(a, b)
+    incomparable = _find_rows_on_other_texts(a, b)
+    titles = Study(name, a).stage_titles
     rows = list(dict.fromkeys(run.row for run in (*a, *b)))
-    lines = tuple(
-        TableRow(row, _make_cells(ends[ends["row"] == row], titles, row in apart)) for row in rows
+    lines = []
+    for row in rows:
+        ends_of_row = ends[ends["row"] == row]
+        cells = _make_cells(ends_of_row, titles, row in incomparable)
+        lines.append(TableRow(row, cells))
+    return Table(
+        name="comparison",
+        label="",
+        caption=f"Suite {name}",
+        stub="Row",
+        columns=tuple(map(Column, COLUMNS)),
+        blocks=(Block("", tuple(lines)),),
+        notes=tuple(_list_notes(a, b, rows, incomparable)),
     )
-    notes = []
-    for other, runs in (("B", a), ("A", b)):
-        if missing := [row for row in rows if row not in {run.row for run in runs}]:
-            notes.append(f"{', '.join(missing)}: only in {other}.")
-    notes.append(
+
+
+def _list_notes(
+    a: Runs,
+    b: Runs,
+    rows: Sequence[str],
+    incomparable: Sequence[str],
+) -> Iterator[str]:
+    """The notes below a comparison of these rows."""
+    for side, opposite in (("B", a), ("A", b)):
+        present = {run.row for run in opposite}
+        missing = [row for row in rows if row not in present]
+        if missing:
+            yield f"{', '.join(missing)}: only in {side}."
+    yield (
         "B against A: below 0 is a lower AP in B. B less A: below 0 is less forgetting in B, in "
         "perplexity. Mean of "
         "the seeds that both have; one seed has no interval."
     )
-    if apart:
-        notes.append(f"On other texts in A and B, so nothing is compared: {', '.join(apart)}.")
-    notes += [
-        f"{side}: {note}"
-        for side, runs in (("A", a), ("B", b))
-        for note in note_left_out_runs(runs)
-    ]
-    return Table(
-        "comparison",
-        "",
-        f"Suite {name}",
-        "Row",
-        tuple(map(Column, COLUMNS)),
-        (Block("", lines),),
-        tuple(notes),
-    )
+    if incomparable:
+        rows_in_words = ", ".join(incomparable)
+        yield f"On other texts in A and B, so nothing is compared: {rows_in_words}."
+    for side, runs in (("A", a), ("B", b)):
+        for note in note_left_out_runs(runs):
+            yield f"{side}: {note}"
 
 
-def describe_furthest_row(name: str, a: Sequence[RunRecords], b: Sequence[RunRecords]) -> str:
+def describe_furthest_row(name: str, a: Runs, b: Runs) -> str:
     """A sentence on the row whose AP differs most between A and B."""
     ends = _pair_ends(a, b)
-    compared = ends[~ends["row"].isin(_find_rows_on_other_texts(a, b))]
+    incomparable = _find_rows_on_other_texts(a, b)
+    compared = ends[~ends["row"].isin(incomparable)]
     means = compared.groupby("row", sort=False)[["ap of A", "ap of B"]].mean()
     if means.empty:
         return f"{name}: no AP of A and B can be compared"
     ratios = np.log(means["ap of B"] / means["ap of A"]).abs()
-    return f"{name}: AP of A and B is at most {100 * math.expm1(ratios.max()):.1f}% apart ({ratios.idxmax()})"
+    percent = 100 * math.expm1(ratios.max())
+    return f"{name}: AP of A and B is at most {percent:.1f}% apart ({ratios.idxmax()})"
 
 
-def _pair_ends(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> pd.DataFrame:
-    """The measures of both sides of each row and seed after the last stage that both have of the
-    row.
+def _pair_ends(a: Runs, b: Runs) -> pd.DataFrame:
+    """The measures of both sides of each row and seed.
+
+    They are those after the last stage that both sides have of the row.
     """
-    measured = [metric.column for metric in PERPLEXITIES]
-    ends = [Study("", runs).ends[["row", "seed", "stage", *measured]] for runs in (a, b)]
-    both = ends[0].merge(ends[1], on=["row", "seed", "stage"], suffixes=(" of A", " of B"))
-    return both[both["stage"] == both.groupby("row")["stage"].transform("max")].sort_values("seed")
+    place = ["row", "seed", "stage"]
+    columns = [*place, *(metric.column for metric in PERPLEXITIES)]
+    ends_a = Study("", a).ends[columns]
+    ends_b = Study("", b).ends[columns]
+    pairs = ends_a.merge(ends_b, on=place, suffixes=(" of A", " of B"))
+    last = pairs.groupby("row")["stage"].transform("max")
+    return pairs[pairs["stage"] == last].sort_values("seed")
 
 
-def _find_rows_on_other_texts(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> list[str]:
+def _find_rows_on_other_texts(a: Runs, b: Runs) -> list[str]:
     """The rows whose texts are others in B."""
-    ours, theirs = ({run.row: run for run in runs if run.line.texts} for runs in (a, b))
-    return [row for row in ours if row in theirs and find_other_texts(ours[row], theirs[row])]
+    runs_a = {run.row: run for run in a if run.line.texts}
+    runs_b = {run.row: run for run in b if run.line.texts}
+    rows = [row for row in runs_a if row in runs_b]
+    return [row for row in rows if find_other_texts(runs_a[row], runs_b[row])]
 
 
-def _make_cells(ends: pd.DataFrame, titles: Sequence[str], apart: bool) -> tuple[Cell, ...]:
-    """The cells of a row, from the `ends` that both sides have; nothing is compared where texts are
-    `apart`.
+def _make_cells(
+    ends: pd.DataFrame, titles: Sequence[str], is_incomparable: bool
+) -> tuple[Cell, ...]:
+    """The cells of a row, from the `ends` that both sides have.
+
+    `is_incomparable`: the row is on other texts in B, so nothing of it is compared.
     """
     if ends.empty:
         return tuple(Cell(text="--") for _ in COLUMNS)
-    cells = [Cell(text=titles[ends["stage"].iloc[0]]), Cell(text=str(len(ends)))]
+    stage = ends["stage"].iloc[0]
+    seeds = len(ends)
+    few_seeds = int(seeds == 1)
+    cells = [Cell(text=titles[stage]), Cell(text=str(seeds))]
     for metric in PERPLEXITIES:
-        ours, theirs = (
-            ends[[f"{metric.column} of {side}" for side in "AB"]].dropna().to_numpy(float).T
-        )
-        cells += [Cell(tuple(values), few_seeds=int(len(ends) == 1)) for values in (ours, theirs)]
-        if apart or not len(ours):
+        columns = [f"{metric.column} of A", f"{metric.column} of B"]
+        values_a, values_b = ends[columns].dropna().to_numpy(float).T
+        cells.append(Cell(tuple(values_a), few_seeds=few_seeds))
+        cells.append(Cell(tuple(values_b), few_seeds=few_seeds))
+        if is_incomparable or not len(values_a):
             cells += [Cell(), Cell()]
             continue
-        cells += [
-            Cell(text=text) for text in show_mean(metric.measure_change(theirs, ours), metric.show)
-        ]
+        changes = metric.measure_change(values_b, values_a)
+        mean, interval = show_mean(changes, metric.show)
+        cells += [Cell(text=mean), Cell(text=interval)]
     return tuple(cells)
 
 
-def list_differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
+def list_differences(a: Runs, b: Runs) -> Iterator[str]:
     """Settings, text, code, packages and hardware that are not the same, in words."""
     yield from _list_changed_settings(a, b)
-    texts = [
-        {name: text for run in runs for name, text in run.line.texts.items()} for runs in (a, b)
-    ]
-    changed = [name for name in texts[0] if name in texts[1] and texts[0][name] != texts[1][name]]
+    texts_a = _collect_texts(a)
+    texts_b = _collect_texts(b)
+    common = [name for name in texts_a if name in texts_b]
+    changed = [name for name in common if texts_a[name] != texts_b[name]]
     if changed:
         yield f"validation text, or the tokenizer: {', '.join(changed)}"
-    made = [
-        [find_header(stage).provenance for run in runs for stage in run.stages if stage]
-        for runs in (a, b)
-    ]
-    ways: dict[str, Callable[[Provenance], list[str]]] = {
+    provenances_a = _collect_provenances(a)
+    provenances_b = _collect_provenances(b)
+    parts: dict[str, Callable[[Provenance], list[str]]] = {
         "code": lambda provenance: [provenance.code],
         "packages": lambda provenance: [
             f"{name} {version}" for name, version in provenance.packages.items()
@@ -250,51 +282,70 @@ def list_differences(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterat
         "hardware": lambda provenance: [describe_hardware(provenance)],
         "vector instructions": lambda provenance: [provenance.hardware.instructions],
     }
-    for what, of in ways.items():
-        ours, theirs = (
-            list(dict.fromkeys(value for provenance in side for value in of(provenance)))
-            for side in made
-        )
-        if set(ours) != set(theirs):
-            yield f"{what}: {_list_own(ours, theirs)} → {_list_own(theirs, ours)}"
+    for part, list_values in parts.items():
+        values_a = dict.fromkeys(value for origin in provenances_a for value in list_values(origin))
+        values_b = dict.fromkeys(value for origin in provenances_b for value in list_values(origin))
+        if values_a.keys() != values_b.keys():
+            extra_a = "; ".join(value for value in values_a if value not in values_b)
+            extra_b = "; ".join(value for value in values_b if value not in values_a)
+            yield f"{part}: {extra_a or NOTHING} → {extra_b or NOTHING}"
 
 
-def _list_own(values: Sequence[str], others: Sequence[str]) -> str:
-    return (
-        "; ".join(value for value in values if value not in others)
-        or "nothing that the other lacks"
-    )
+def _collect_texts(runs: Runs) -> dict[str, str]:
+    """The hash of each validation text, by domain or probe."""
+    texts: dict[str, str] = {}
+    for run in runs:
+        texts |= run.line.texts
+    return texts
 
 
-def _list_changed_settings(a: Sequence[RunRecords], b: Sequence[RunRecords]) -> Iterator[str]:
+def _collect_provenances(runs: Runs) -> list[Provenance]:
+    """What trained the stages of these runs, stage by stage."""
+    return [find_header(stage).provenance for run in runs for stage in run.stages if stage]
+
+
+def _list_changed_settings(a: Runs, b: Runs) -> Iterator[str]:
     """Each setting that differs between runs of the same row, and in which rows."""
-    first = [{run.row: _list_settings(run) for run in runs} for runs in (a, b)]
-    rows = [row for row in first[0] if row in first[1]]
+    settings_a = {run.row: _list_settings(run) for run in a}
+    settings_b = {run.row: _list_settings(run) for run in b}
+    rows = [row for row in settings_a if row in settings_b]
     changes: dict[str, list[str]] = {}
     for row in rows:
-        ours, theirs = first[0][row], first[1][row]
-        for key in dict.fromkeys((*ours, *theirs)):
-            if ours.get(key) != theirs.get(key):
-                changes.setdefault(
-                    f"{key}: {_show(ours.get(key))} → {_show(theirs.get(key))}", []
-                ).append(row)
-    for change, of in changes.items():
-        yield change + ("" if of == rows else f" ({', '.join(of)})")
+        for key in {**settings_a[row], **settings_b[row]}:
+            value_a = settings_a[row].get(key)
+            value_b = settings_b[row].get(key)
+            if value_a != value_b:
+                change = f"{key}: {_show(value_a)} → {_show(value_b)}"
+                changes.setdefault(change, []).append(row)
+    for change, changed_rows in changes.items():
+        place = "" if changed_rows == rows else f" ({', '.join(changed_rows)})"
+        yield change + place
 
 
 def _list_settings(run: RunRecords) -> dict[str, Any]:
     """A run's settings by dotted key, as --set has them."""
-    return _flatten({"options": {run.line.method: run.line.options}, **run.line.config})
+    line = run.line
+    options = {line.method: line.options}
+    return _flatten({"options": options, **line.config})
 
 
-def _flatten(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def _list_trial_settings(run: RunRecords) -> dict[str, Any]:
+    """A run's settings less those in which runs of one row may differ."""
+    return {
+        key: value
+        for key, value in _list_settings(run).items()
+        if key not in NO_TRIAL and key.split(".")[0] not in NO_TRIAL
+    }
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one mapping, by dotted key."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        flat |= (
-            _flatten(value, f"{before}{key}.")
-            if isinstance(value, dict)
-            else {f"{before}{key}": value}
-        )
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
     return flat
 
 

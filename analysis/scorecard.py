@@ -1,5 +1,6 @@
-"""The scorecard: each of the paper's claims with its verdict on a study's runs, and the order of
-the methods.
+"""The scorecard: each of the paper's claims with its verdict on a study's runs.
+
+Below it stands how far the order of the methods is the paper's.
 """
 
 from __future__ import annotations
@@ -42,155 +43,173 @@ COLUMNS = (
     "Paper",
 )
 Judged = Sequence[tuple[str, Verdict]]  # each with its suite
+Numbers = Mapping[str, Measurements]  # by suite, or by table of the paper
+Load = Callable[[str], Exhibit]  # gives the paper's tables by name
 
 
-def build_scorecard(study: Study, load: Callable[[str], Exhibit]) -> Table:
-    """Verdicts on all claims about rows that the study has, a block a topic (and suite, where there
-    are several).
+def build_scorecard(study: Study, load: Load) -> Table:
+    """Verdicts on all claims about rows that the study has.
 
-    `load` gives the paper's tables by name.
+    A block is a topic, of one suite where there are several. `load` gives the paper's tables by
+    name.
     """
     papers = {part.suite: _convert_papers(part, load) for part in study.parts}
-    ours = {part.suite: collect_measurements(part) for part in study.parts}
-    judged = _judge(ours, papers)
+    numbers = {part.suite: collect_measurements(part) for part in study.parts}
+    judged = _judge(numbers, papers)
+    rules = _describe_rules(numbers, len(judged))
     seeds = max((verdict.seeds for _, verdict in judged), default=0)
     if seeds < count_fewest_seeds(2 * len(judged) or 1):
-        blocks = [
-            Block(
-                "",
-                (
-                    TableRow(
-                        _describe_undecided(len(judged), seeds), tuple(Cell() for _ in COLUMNS)
-                    ),
-                ),
-            )
-        ]
-        below = _describe_rules(ours, len(judged))[1:] if judged else []
+        blocks = [_make_undecided_block(len(judged), seeds)]
+        footnotes = rules[1:] if judged else []
     else:
-        blocks, below = list(_list_blocks(study, ours, judged)), _describe_rules(ours, len(judged))
-    if any(comparison.text_variance for _, verdict in judged for comparison in verdict.comparisons):
-        below.append(
+        blocks = list(_list_blocks(study, numbers, judged))
+        footnotes = rules
+    comparisons = [comparison for _, verdict in judged for comparison in verdict.comparisons]
+    if any(comparison.text_variance for comparison in comparisons):
+        footnotes.append(
             "An interval of AP also holds the error that the choice of validation documents brings."
         )
     for part in study.parts:
-        mine, theirs = ours[part.suite], papers[part.suite]
-        below += _compare_order(mine, theirs["main_pretraining"], "AP", "", "final AP")
-        below += _compare_order(
-            mine, theirs["main_downstream"], "score", AVERAGE, "final average score"
-        )
-        tables = dict.fromkeys(
-            verdict.claim.table for of, verdict in judged if of == part.suite and verdict.printed
-        )
-        below += _note_printed(part, load, tables)
+        footnotes += _compare_orders(numbers[part.suite], papers[part.suite])
+        verdicts = [verdict for suite, verdict in judged if suite == part.suite]
+        tables = dict.fromkeys(verdict.claim.table for verdict in verdicts if verdict.printed)
+        footnotes += _note_printed(part, load, tables)
     if not any(notes.note_tuning(part.runs) for part in study.parts):
-        below.append("Options are the suite's own, not tuned.")
-    if leaks := [note for part in study.parts for note in notes.note_leaks(part)]:
-        clean = {part.suite: collect_measurements(part) for part in study.without_leaks.parts}
-        below += [*leaks, *_note_other_verdicts(judged, _judge(clean, papers, len(judged)))]
-    below += notes.collect_notes(study)
-    columns = tuple(map(Column, COLUMNS))
+        footnotes.append("Options are the suite's own, not tuned.")
+    leaks = [note for part in study.parts for note in notes.note_leaks(part)]
+    if leaks:
+        parts = study.without_leaks.parts
+        clean_numbers = {part.suite: collect_measurements(part) for part in parts}
+        clean = _judge(clean_numbers, papers, len(judged))
+        footnotes += [*leaks, *_note_other_verdicts(judged, clean)]
+    footnotes += notes.collect_notes(study)
     return Table(
-        NAME,
-        "table:scorecard",
-        "The paper's findings on these runs.",
-        "Claim",
-        columns,
-        tuple(blocks),
-        tuple(below),
-        (*notes.warn_of_counting(study), *notes.warn_of_baselines(study)),
+        name=NAME,
+        label="table:scorecard",
+        caption="The paper's findings on these runs.",
+        stub="Claim",
+        columns=tuple(map(Column, COLUMNS)),
+        blocks=tuple(blocks),
+        notes=tuple(footnotes),
+        warnings=(*notes.warn_of_counting(study), *notes.warn_of_baselines(study)),
     )
 
 
-def _judge(
-    ours: Mapping[str, Measurements],
-    papers: Mapping[str, Mapping[str, Measurements]],
-    least: int = 0,
-) -> Judged:
-    """The verdicts on all claims that suites have anything of; corrected for `least` claims, or for
-    all if more.
+def _judge(numbers: Numbers, papers: Mapping[str, Numbers], least: int = 0) -> Judged:
+    """The verdicts on all claims that suites have anything of.
+
+    They are corrected for `least` claims, or for all if there are more.
     """
-    compared = [
-        (suite, (claim, comparisons, compare(claim, papers[suite][claim.table])))
-        for suite in ours
-        for claim in CLAIMS
-        if (comparisons := compare(claim, ours[suite]))
-    ]
-    verdicts = judge([claim for _, claim in compared], max(0, least - len(compared)))
-    return [(suite, verdict) for (suite, _), verdict in zip(compared, verdicts, strict=True)]
+    suites = []
+    compared = []
+    for suite, measured in numbers.items():
+        for claim in CLAIMS:
+            comparisons = compare(claim, measured)
+            if comparisons:
+                printed = compare(claim, papers[suite][claim.table])
+                suites.append(suite)
+                compared.append((claim, comparisons, printed))
+    verdicts = judge(compared, max(0, least - len(compared)))
+    return list(zip(suites, verdicts, strict=True))
 
 
 def _note_other_verdicts(judged: Judged, clean: Judged) -> list[str]:
     """Verdicts that are others without test examples that models have seen."""
-    states = {(suite, now.claim): now.state for suite, now in clean}
-    pairs = [(was, states.get((suite, was.claim), "not decidable")) for suite, was in judged]
-    listed = "; ".join(
-        f"{was.claim.text.rstrip('.')}: {now} instead of {was.state}"
-        for was, now in pairs
-        if now != was.state
-    )
-    return [f"Without leaked test examples: {listed}."] if listed else []
+    states = {(suite, verdict.claim): verdict.state for suite, verdict in clean}
+    changes = []
+    for suite, verdict in judged:
+        claim = verdict.claim
+        state = states.get((suite, claim), "not decidable")
+        if state != verdict.state:
+            changes.append(f"{claim.text.rstrip('.')}: {state} instead of {verdict.state}")
+    return [f"Without leaked test examples: {'; '.join(changes)}."] if changes else []
+
+
+def _make_undecided_block(claims: int, seeds: int) -> Block:
+    """The block in the place of all claims where none can be decided."""
+    cells = tuple(Cell() for _ in COLUMNS)
+    row = TableRow(_describe_undecided(claims, seeds), cells)
+    return Block("", (row,))
 
 
 def _describe_undecided(claims: int, seeds: int) -> str:
     """The sentence in the place of all claims where none can be decided."""
     if not claims:
         return "No run has finished what a claim is about."
-    have = "one seed" if seeds == 1 else f"{seeds} seeds"
-    needed = count_fewest_seeds(2 * claims)
+    present = "one seed" if seeds == 1 else f"{seeds} seeds"
+    fewest = count_fewest_seeds(2 * claims)
     return (
-        f"None of {claims} claims can be decided with {have}; together they need at least {needed}."
+        f"None of {claims} claims can be decided with {present}; together they need at least "
+        f"{fewest}."
     )
 
 
-def _list_blocks(study: Study, ours: Mapping[str, Measurements], judged: Judged) -> Iterator[Block]:
+def _list_blocks(study: Study, numbers: Numbers, judged: Judged) -> Iterator[Block]:
+    """The verdicts of each suite, a block a topic."""
+    topics = dict.fromkeys(claim.topic for claim in CLAIMS)
     for part in study.parts:
         place = f"{describe_growth(part.runs[0])}: " if len(study.parts) > 1 else ""
-        for topic in dict.fromkeys(claim.topic for claim in CLAIMS):
-            chosen = [
-                verdict
-                for of, verdict in judged
-                if of == part.suite and verdict.claim.topic == topic
+        verdicts = [verdict for suite, verdict in judged if suite == part.suite]
+        for topic in topics:
+            rows = [
+                _make_row(verdict, numbers[part.suite])
+                for verdict in verdicts
+                if verdict.claim.topic == topic
             ]
-            if chosen:
-                yield Block(
-                    place + topic, tuple(_make_row(verdict, ours[part.suite]) for verdict in chosen)
-                )
+            if rows:
+                yield Block(place + topic, tuple(rows))
 
 
-def _make_row(verdict: Verdict, ours: Measurements) -> TableRow:
-    comparison, metric = verdict.weakest, METRICS[verdict.claim.metric]
+def _make_row(verdict: Verdict, numbers: Measurements) -> TableRow:
+    """The line of a claim, with a text for each of COLUMNS."""
+    comparison = verdict.weakest
+    changes = comparison.changes
+    metric = METRICS[verdict.claim.metric]
     state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
-    from_ = verdict.decidable_from
-    effect = ("--", "", "")
-    if comparison.changes.size:
-        shown = show_mean(comparison.changes, metric.show, comparison.text_variance)
-        effect = (*shown, str(len(comparison.changes)))
+    effect = "--"
+    interval = ""
+    seeds = ""
+    if changes.size:
+        effect, interval = show_mean(changes, metric.show, comparison.text_variance)
+        seeds = str(len(changes))
+    distance = verdict.decidable_from
+    printed = ""
+    if verdict.printed:
+        weakest = find_weakest(verdict.printed)
+        printed = metric.show(float(weakest.changes.mean()))
     texts = (
         state,
-        _name_comparison(comparison, ours),
-        *effect,
+        _name_comparison(comparison, numbers),
+        effect,
+        interval,
+        seeds,
         "" if verdict.reason else _format_p(verdict.p),
-        "" if math.isnan(from_) else metric.show(from_).replace("+", "±"),
-        metric.show(float(find_weakest(verdict.printed).changes.mean())) if verdict.printed else "",
+        "" if math.isnan(distance) else metric.show(distance).replace("+", "±"),
+        printed,
     )
     return TableRow(verdict.claim.text, tuple(Cell(text=text) for text in texts))
 
 
-def _name_comparison(comparison: Comparison, ours: Measurements) -> str:
+def _name_comparison(comparison: Comparison, numbers: Measurements) -> str:
+    """A comparison in words: its rows, its stage, and its task."""
     against = "" if comparison.other == ZERO else f" against {comparison.other}"
-    task = {"": "", AVERAGE: ", average"}.get(
-        comparison.column, f", {ours.tasks.get(comparison.column)} task"
-    )
-    return f"{comparison.row}{against} after {ours.stages[comparison.stage]}{task}"
+    stage = numbers.stages[comparison.stage]
+    column = comparison.column
+    task = f", {numbers.tasks.get(column)} task" if column else ""
+    if column == AVERAGE:
+        task = ", average"
+    return f"{comparison.row}{against} after {stage}{task}"
 
 
 def _format_p(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _describe_rules(ours: Mapping[str, Measurements], claims: int) -> list[str]:
+def _describe_rules(numbers: Numbers, claims: int) -> list[str]:
     """Notes on how the card decides, and what claims on the best row are about."""
-    titles = dict.fromkeys(title for study in ours.values() for title in study.stages[1:])
+    titles: dict[str, None] = {}
+    for measured in numbers.values():
+        titles |= dict.fromkeys(measured.stages[1:])
     return [
         "Held: every comparison of the claim is significant. Not held: one is significantly the "
         "other way. Both are "
@@ -211,74 +230,90 @@ def _describe_rules(ours: Mapping[str, Measurements], claims: int) -> list[str]:
     ]
 
 
-def _compare_order(
-    ours: Measurements, theirs: Measurements, metric: str, column: str, words: str
-) -> list[str]:
-    """Kendall's tau between our order of the paper's methods and the printed one; nothing for less
-    than three.
-    """
-    ends = [
-        [side.get(Key(metric, make_slug(row), side.last, column)) for side in (ours, theirs)]
-        for row in PAPER
+def _compare_orders(numbers: Measurements, papers: Numbers) -> list[str]:
+    """How far the order of methods is the paper's, by AP and by downstream score."""
+    perplexities = papers["main_pretraining"]
+    scores = papers["main_downstream"]
+    return [
+        *_compare_order(numbers, perplexities, "AP", "", "final AP"),
+        *_compare_order(numbers, scores, "score", AVERAGE, "final average score"),
     ]
-    both = [(mine, printed[0]) for mine, printed in ends if mine and printed]
-    seeds = sorted(set.intersection(*(set(mine) for mine, _ in both))) if len(both) > 2 else []
+
+
+def _compare_order(
+    numbers: Measurements, paper: Measurements, metric: str, column: str, words: str
+) -> list[str]:
+    """Kendall's tau between our order of the paper's methods and the printed one.
+
+    There is nothing for less than three methods.
+    """
+    measured = []
+    printed = []
+    for row in PAPER:
+        slug = make_slug(row)
+        values = numbers.get(Key(metric, slug, numbers.last, column))
+        paper_values = paper.get(Key(metric, slug, paper.last, column))
+        if values and paper_values:
+            measured.append(values)
+            printed.append(paper_values[0])
+    methods = len(measured)
+    if methods < 3:
+        return []
+    seeds = sorted(set.intersection(*(set(values) for values in measured)))
     if not seeds:
         return []
-    printed = [value for _, value in both]
-    taus = [
-        scipy.stats.kendalltau([mine[seed] for mine, _ in both], printed).statistic
-        for seed in seeds
-    ]
+    taus = []
+    for seed in seeds:
+        ranked = [values[seed] for values in measured]
+        taus.append(scipy.stats.kendalltau(ranked, printed).statistic)
     low, high = compute_interval(taus)
-    between = "" if math.isnan(low) else f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
-    text = f"Order of {len(both)} methods by {words}: Kendall's τ with the paper's is {np.mean(taus):.2f}"
-    over = f" (mean over {len(seeds)} seeds{between})" if len(seeds) > 1 else " (one seed)"
-    return [(text + over + ".").replace("-", "−")]
+    interval = "" if math.isnan(low) else f", 95% interval {max(low, -1):.2f} to {min(high, 1):.2f}"
+    tau = f"Kendall's τ with the paper's is {np.mean(taus):.2f}"
+    seeds_in_words = f"mean over {len(seeds)} seeds{interval}" if len(seeds) > 1 else "one seed"
+    text = f"Order of {methods} methods by {words}: {tau} ({seeds_in_words})."
+    return [text.replace("-", "−")]
 
 
-def _convert_papers(part: Study, load: Callable[[str], Exhibit]) -> dict[str, Measurements]:
+def _convert_papers(part: Study, load: Load) -> dict[str, Measurements]:
     """The printed numbers to hold a suite against, by table."""
-    blocks = {
-        table: _find_block(part, load, table)
-        for table in dict.fromkeys(claim.table for claim in CLAIMS)
-    }
-    return {
-        table: convert_printed(exhibit.printed, block) for table, (exhibit, block) in blocks.items()
-    }
+    papers = {}
+    for table in dict.fromkeys(claim.table for claim in CLAIMS):
+        exhibit, block = _find_block(part, load, table)
+        papers[table] = convert_printed(exhibit.printed, block)
+    return papers
 
 
-def _note_printed(part: Study, load: Callable[[str], Exhibit], tables: Iterable[str]) -> list[str]:
-    """Whose numbers stand under "Paper" beside a suite that the paper prints none of, in these
-    tables.
+def _note_printed(part: Study, load: Load, tables: Iterable[str]) -> list[str]:
+    """Whose numbers stand under "Paper" beside a suite that the paper prints none of.
+
+    `tables`: the paper's that the card takes numbers from.
     """
-    blocks = (_find_block(part, load, table) for table in tables)
-    own = part.printed.get(part.suite, part.suite)
-    others = " and ".join(
-        dict.fromkeys(repr(exhibit.blocks[block]) for exhibit, block in blocks if block != own)
-    )
-    return (
-        [f"Paper: where it prints nothing of {part.suite}, its numbers of {others} stand."]
-        if others
-        else []
-    )
+    own_block = part.printed.get(part.suite, part.suite)
+    titles: dict[str, None] = {}
+    for table in tables:
+        exhibit, block = _find_block(part, load, table)
+        if block != own_block:
+            titles[repr(exhibit.blocks[block])] = None
+    if not titles:
+        return []
+    suites = " and ".join(titles)
+    return [f"Paper: where it prints nothing of {part.suite}, its numbers of {suites} stand."]
 
 
-def _find_block(part: Study, load: Callable[[str], Exhibit], table: str) -> tuple[Exhibit, str]:
-    """The table's printed block of a suite, else the first of its architecture: the paper's
-    findings are of these.
+def _find_block(part: Study, load: Load, table: str) -> tuple[Exhibit, str]:
+    """The table's printed block of a suite, else the first of its architecture.
 
-    The paper's suites of other budgets have a table of their own.
+    The paper's findings are of these. Its suites of other budgets have a table of their own.
     """
-    own = part.printed.get(part.suite, part.suite)
-    exhibit = next(
-        (e for e in (load(table), load(table.replace("main", "budgets"))) if own in e.blocks),
-        load(table),
-    )
+    own_block = part.printed.get(part.suite, part.suite)
+    main = load(table)
+    budgets = load(table.replace("main", "budgets"))
+    exhibit = next((exhibit for exhibit in (main, budgets) if own_block in exhibit.blocks), main)
     architecture = part.runs[0].line.config["model"]["architecture"]
-    alike = [
-        own,
-        *(block for block in exhibit.blocks if block.startswith(architecture[:3])),
+    family = architecture[:3]
+    candidates = [
+        own_block,
+        *(block for block in exhibit.blocks if block.startswith(family)),
         *exhibit.blocks,
     ]
-    return exhibit, next(block for block in alike if block in exhibit.blocks)
+    return exhibit, next(block for block in candidates if block in exhibit.blocks)

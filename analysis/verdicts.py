@@ -33,18 +33,18 @@ from analysis.metrics import METRICS, Floats
 from analysis.study import Study, average_by_domain
 from benchmark.records import MetricsLine
 from benchmark.settings.names import make_slug
+from benchmark.store import RunRecords
 
 State = Literal["held", "not held", "not decidable"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A claim's `row` against `other` after one stage (from 0), on one task's domain if it is about
-    scores.
+    """A claim's `row` against `other` after one stage (from 0).
 
-    `changes` (seeds,) is what the row makes of the other's value, and `excess` (bounds, seeds) how
-    far that is on the claim's side of its bounds; a claim of sameness has two bounds. Both are
-    empty where nothing is measured.
+    `column` is a task's domain, of a claim about scores. `changes` (seeds,) is what the row makes
+    of the other's value, and `excess` (bounds, seeds) how far that is on the claim's side of its
+    bounds. A claim of sameness has two bounds. Both are empty where nothing is measured.
     """
 
     row: str
@@ -53,30 +53,32 @@ class Comparison:
     column: str
     changes: Floats
     excess: Floats
-    text_variance: float = (
-        0.0  # of the mean change, by the choice of the validation text's documents
-    )
+    # of the mean change, by the choice of the validation text's documents
+    text_variance: float = 0.0
 
     @cached_property
     def p_values(self) -> tuple[float, float]:
-        """The p-values of "within all bounds" and of "beyond one of them", the latter corrected for
-        their number.
+        """The p-values of "within all bounds" and of "beyond one of them".
+
+        The latter is corrected for the number of bounds.
         """
-        above, below = compute_one_sided_p(self.excess.T)
-        return float(above.max()), min(1.0, len(self.excess) * float(below.min()))
+        p_above, p_below = compute_one_sided_p(self.excess.T)
+        bounds = len(self.excess)
+        return float(p_above.max()), min(1.0, bounds * float(p_below.min()))
 
     @property
     def margin(self) -> Floats:
-        """The distance of each seed from the bound that is nearest on average, on the claim's side,
-        shape (seeds,).
+        """The distance of each seed from the bound that is nearest on average, shape (seeds,).
+
+        It is measured on the claim's side.
         """
-        return self.excess[int(np.argmin(self.excess.mean(axis=1)))]
+        nearest = np.argmin(self.excess.mean(axis=1))
+        return self.excess[int(nearest)]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim with its comparisons, the state of both together, and the corrected p-value of that
-    state.
+    """A claim with its comparisons, their state together, and the corrected p-value of that state.
 
     `tests` is what p was corrected for, `printed` holds the same comparisons in the paper's
     numbers.
@@ -104,130 +106,170 @@ class Verdict:
         """Why it is not decidable, where that is not because the seeds differ too much."""
         if self.state != "not decidable":
             return ""
-        missing = [comparison for comparison in self.comparisons if not comparison.changes.size]
-        present = {
-            make_slug(name) for c in self.comparisons if c.changes.size for name in (c.row, c.other)
-        }
-        absent = dict.fromkeys(
-            name for c in missing for name in (c.row, c.other) if make_slug(name) not in present
-        )
-        if absent:
-            return f"nothing measured of {', '.join(absent)}"
+        missing = []
+        slugs = set()
+        for comparison in self.comparisons:
+            if comparison.changes.size:
+                slugs |= {make_slug(comparison.row), make_slug(comparison.other)}
+            else:
+                missing.append(comparison)
+        names = [name for comparison in missing for name in (comparison.row, comparison.other)]
+        unmeasured = dict.fromkeys(name for name in names if make_slug(name) not in slugs)
+        if unmeasured:
+            return f"nothing measured of {', '.join(unmeasured)}"
         if missing:
             return f"{len(missing)} of {len(self.comparisons)} comparisons not measured yet"
         if any(not np.isfinite(comparison.changes).all() for comparison in self.comparisons):
             return "a run diverged"
-        fewest = min(len(comparison.changes) for comparison in self.comparisons)
-        needed = count_fewest_seeds(self._tests_of_the_weakest)
-        if fewest >= needed:
+        seeds = min(len(comparison.changes) for comparison in self.comparisons)
+        fewest = count_fewest_seeds(self._tests_of_the_weakest)
+        if seeds >= fewest:
             return ""
-        return f"{fewest} of at least {needed} seeds" + (
-            " to refute" if fewest >= count_fewest_seeds(self.tests) else ""
-        )
+        purpose = " to refute" if seeds >= count_fewest_seeds(self.tests) else ""
+        return f"{seeds} of at least {fewest} seeds{purpose}"
 
     @property
     def decidable_from(self) -> float:
-        """The smallest true distance from the bound that these seeds would have decided in four of
-        five cases.
+        """The smallest true distance from the bound that these seeds would mostly have decided.
 
-        Of the weakest comparison alone, on the side of the bound on which it is. NaN where they
-        decided, or could not.
+        They would have done so in four of five cases. It is that of the weakest comparison alone,
+        on the side of the bound on which it is. NaN where they decided, or could not.
         """
         values = self.weakest.margin
         if self.state != "not decidable" or self.reason or len(values) < 2:
             return math.nan
-        return find_detectable_mean(
-            float(np.std(values, ddof=1)), len(values), self._tests_of_the_weakest
-        )
+        sd = float(np.std(values, ddof=1))
+        return find_detectable_mean(sd, len(values), self._tests_of_the_weakest)
 
     @property
     def _tests_of_the_weakest(self) -> int:
-        """The tests that its p is corrected for: one of many may refute a claim by chance, but all
-        must hold it.
+        """The tests that its p is corrected for.
+
+        One of many may refute a claim by chance, but all must hold it.
         """
-        bounds = sum(len(comparison.excess) for comparison in self.comparisons)
-        return self.tests * (bounds if self.weakest.margin.mean() < 0 else 1)
+        if self.weakest.margin.mean() < 0:
+            return self.tests * sum(len(comparison.excess) for comparison in self.comparisons)
+        return self.tests
 
 
 def find_weakest(comparisons: Sequence[Comparison]) -> Comparison:
-    """The measured comparison that is least on the claim's side: the largest p-value, then the
-    smallest mean.
+    """The measured comparison that is least on the claim's side.
+
+    It has the largest p-value, and of those the smallest mean.
     """
     measured = [comparison for comparison in comparisons if comparison.changes.size]
-    return max(
-        measured, key=lambda comparison: (comparison.p_values[0], -float(comparison.margin.mean()))
-    )
+    return max(measured, key=_rank_weakness)
+
+
+def _rank_weakness(comparison: Comparison) -> tuple[float, float]:
+    p_above, _ = comparison.p_values
+    return p_above, -float(comparison.margin.mean())
 
 
 def compare(claim: Claim, values: Measurements) -> tuple[Comparison, ...]:
-    """All comparisons of a claim, each over the seeds that both of its rows have; none where none
-    has any.
+    """All comparisons of a claim, each over the seeds that both of its rows have.
+
+    There are none where no comparison has any seed.
     """
     stages = range(1, len(values.stages)) if claim.stages == "each" else [values.last]
-    tasks = list(values.tasks) if claim.columns == "each" else [AVERAGE]
-    columns = tasks if claim.metric == "score" else [""]
-    than = claim.than or [row for row in PAPER if row not in claim.rows]
-    pairs = product(claim.rows, than, stages, columns)
-    comparisons = tuple(_compare(claim, values, *pair) for pair in pairs)
-    return comparisons if any(comparison.changes.size for comparison in comparisons) else ()
+    columns = [""]
+    if claim.metric == "score":
+        columns = list(values.tasks) if claim.columns == "each" else [AVERAGE]
+    rivals = claim.than or [row for row in PAPER if row not in claim.rows]
+    comparisons = []
+    is_measured = False
+    for row, rival, stage, column in product(claim.rows, rivals, stages, columns):
+        comparison = _compare(claim, values, row, rival, stage, column)
+        comparisons.append(comparison)
+        is_measured |= bool(comparison.changes.size)
+    return tuple(comparisons) if is_measured else ()
 
 
 def _compare(
     claim: Claim, values: Measurements, row: str, other: str, stage: int, column: str
 ) -> Comparison:
-    name, metric = claim.metric, METRICS[claim.metric]
-    ours = values.get(Key(name, make_slug(row), stage, column))
-    theirs = (
-        values.get(Key(name, make_slug(other), stage, column))
-        if other != ZERO
-        else dict.fromkeys(ours, 0.0)
-    )
-    seeds = sorted(set(ours) & set(theirs))
-    with np.errstate(invalid="ignore"):  # two runs that diverged
-        changes = metric.measure_change(
-            *(np.array([side[seed] for seed in seeds], float) for side in (ours, theirs))
-        )
-    if claim.within is not None:
-        excess = np.array(
-            [changes - metric.to_change(-claim.within), metric.to_change(claim.within) - changes]
-        )
+    metric = METRICS[claim.metric]
+    tests = values.get(Key(claim.metric, make_slug(row), stage, column))
+    if other == ZERO:
+        references: Mapping[int, float] = dict.fromkeys(tests, 0.0)
     else:
-        excess = np.array([(-changes if metric.lower else changes) - metric.to_change(claim.by)])
-    text_variance = values.compute_text_variance(row, other, stage) if name == "AP" else 0.0
-    return Comparison(row, other, stage, column, changes, excess, text_variance)
+        references = values.get(Key(claim.metric, make_slug(other), stage, column))
+    seeds = sorted(set(tests) & set(references))
+    test_values = np.array([tests[seed] for seed in seeds], float)
+    reference_values = np.array([references[seed] for seed in seeds], float)
+    with np.errstate(invalid="ignore"):  # two runs that diverged
+        changes = metric.measure_change(test_values, reference_values)
+    if claim.within is not None:
+        above_lower_bound = changes - metric.to_change(-claim.within)
+        below_upper_bound = metric.to_change(claim.within) - changes
+        excess = np.array([above_lower_bound, below_upper_bound])
+    else:
+        gains = -changes if metric.lower else changes
+        excess = np.array([gains - metric.to_change(claim.by)])
+    is_ap = claim.metric == "AP"
+    return Comparison(
+        row=row,
+        other=other,
+        stage=stage,
+        column=column,
+        changes=changes,
+        excess=excess,
+        text_variance=values.compute_text_variance(row, other, stage) if is_ap else 0.0,
+    )
 
 
-def judge(
-    claims: Sequence[tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]], others: int = 0
-) -> list[Verdict]:
-    """The verdicts of a scorecard on all its claims, each with its comparisons in our numbers and
-    in the paper's.
+Compared = tuple[Claim, tuple[Comparison, ...], tuple[Comparison, ...]]
 
-    They are corrected for as many `others`, too: claims of the scorecard that are not among these.
+
+def judge(claims: Sequence[Compared], other_claims: int = 0) -> list[Verdict]:
+    """The verdicts of a scorecard on all its claims.
+
+    Each claim comes with its comparisons in our numbers and in the paper's. The verdicts are
+    corrected for as many `other_claims`, too: claims of the scorecard that are not among these.
     """
     if not claims:
         return []
-    both = np.array(
-        [combine_p_values([c.p_values for c in ours]) for _, ours, _ in claims]
-        + [(1.0, 1.0)] * others
-    )
-    held, not_held = np.split(correct_by_holm(both.T.ravel()), 2)
+    pairs = []
+    for _, comparisons, _ in claims:
+        pairs.append(combine_p_values([comparison.p_values for comparison in comparisons]))
+    p_values = np.array(pairs + [(1.0, 1.0)] * other_claims)
+    corrected = correct_by_holm(p_values.T.ravel())
+    p_of_held, p_of_not_held = np.split(corrected, 2)
     verdicts = []
-    for (claim, ours, theirs), p, q in zip(claims, held, not_held, strict=False):
-        state: State = "held" if p <= ERRORS else "not held" if q <= ERRORS else "not decidable"
-        verdicts.append(Verdict(claim, ours, theirs, state, float(min(p, q)), 2 * len(both)))
+    for place, (claim, comparisons, printed) in enumerate(claims):
+        p = p_of_held[place]
+        q = p_of_not_held[place]
+        state: State = "not decidable"
+        if p <= ERRORS:
+            state = "held"
+        elif q <= ERRORS:
+            state = "not held"
+        verdict = Verdict(
+            claim=claim,
+            comparisons=comparisons,
+            printed=printed,
+            state=state,
+            p=float(min(p, q)),
+            tests=2 * len(p_values),
+        )
+        verdicts.append(verdict)
     return verdicts
 
 
 def combine_p_values(comparisons: Sequence[tuple[float, float]] | Floats) -> tuple[Floats, Floats]:
-    """The p-values of "held" and of "not held" from those of the comparisons, shape (comparisons,
-    2, ...).
+    """The p-values of "held" and of "not held" from those of the comparisons.
+
+    Their shape is (comparisons, 2, ...).
     """
     p = np.asarray(comparisons, float)
-    return p[:, 0].max(axis=0), np.minimum(1.0, len(p) * p[:, 1].min(axis=0))
+    p_of_held = p[:, 0].max(axis=0)
+    p_of_not_held = len(p) * p[:, 1].min(axis=0)
+    return p_of_held, np.minimum(1.0, p_of_not_held)
 
 
 class Key(NamedTuple):
+    """The place of a number among the measurements of a suite."""
+
     metric: str  # AP, AP⁺, area, score, positive, ARS, fall (of ARS), attention
     row: str  # its slug
     stage: int  # from 0
@@ -236,19 +278,17 @@ class Key(NamedTuple):
 
 @dataclass
 class Measurements:
-    """The values of one suite (or of one printed block), by seed. The paper's have the single seed
-    0.
+    """The values of one suite (or of one printed block), by seed.
 
-    `stages` are what the stages are called, `tasks` the titles of the domains' tasks, by the
-    domain's name.
+    The paper's have the single seed 0. `stages` are the names of the stages, `tasks` the titles of
+    the domains' tasks, by the domain's name.
     """
 
     stages: Sequence[str]
     tasks: Mapping[str, str]
     values: dict[Key, dict[int, float]] = field(default_factory=dict)
-    compute_text_variance: Callable[[str, str, int], float] = lambda row, other, stage: (
-        0.0
-    )  # as Study's
+    # as Study's
+    compute_text_variance: Callable[[str, str, int], float] = lambda row, other, stage: 0.0
 
     @property
     def last(self) -> int:
@@ -260,31 +300,26 @@ class Measurements:
     def put(
         self, metric: str, row: str, stage: int, seed: int, value: float, column: str = ""
     ) -> None:
-        self.values.setdefault(Key(metric, make_slug(row), stage, column), {})[seed] = value
+        key = Key(metric, make_slug(row), stage, column)
+        self.values.setdefault(key, {})[seed] = value
 
 
 def collect_measurements(part: Study) -> Measurements:
     """All numbers of a suite's runs, but for perplexities on other texts than most rows have."""
-    numbers, apart = Measurements(part.stage_titles, part.tasks), part.apart
+    numbers = Measurements(part.stage_titles, part.tasks)
     numbers.compute_text_variance = partial(part.compute_text_variance, part.suite)
-    ends = part.ends[~part.ends["row"].isin(apart)]
-    for row, stage, seed, ap, ap_plus in ends[["row", "stage", "seed", "ap", "ap_plus"]].itertuples(
-        index=False
-    ):
+    ends = part.ends[~part.ends["row"].isin(part.apart)]
+    columns = ["row", "stage", "seed", "ap", "ap_plus"]
+    for row, stage, seed, ap, ap_plus in ends[columns].itertuples(index=False):
         numbers.put("AP", row, stage, seed, ap)
         if stage:
             numbers.put("AP⁺", row, stage, seed, ap_plus)
-    curves = part.finished[~part.finished["row"].isin(apart)]
+    curves = part.finished[~part.finished["row"].isin(part.apart)]
     for key, curve in curves.groupby(["row", "seed"], sort=False):
         row, seed = cast(tuple[str, int], key)
         later = curve[curve["stage"] > 0]  # from the second domain on
-        numbers.put(
-            "area",
-            row,
-            numbers.last,
-            seed,
-            metrics.compute_area_under_curve(later["charged"], later["ap"]),
-        )
+        area = metrics.compute_area_under_curve(later["charged"], later["ap"])
+        numbers.put("area", row, numbers.last, seed, area)
     _put_scores(numbers, part)
     _put_products(numbers, part)
     _put_similarities(numbers, part)
@@ -294,30 +329,36 @@ def collect_measurements(part: Study) -> Measurements:
 
 def convert_printed(values: Iterable[PrintedValue], block: str) -> Measurements:
     """The paper's (corrected) numbers of one block of a table of perplexities or scores."""
-    chosen = [(v, v.value) for v in values if v.block == block and v.stage]
-    titles = {v.column: v.column for v, _ in chosen if v.column != AVERAGE}
+    selection = [printed for printed in values if printed.block == block and printed.stage]
+    columns = [printed.column for printed in selection if printed.column != AVERAGE]
+    titles = {column: column for column in columns}
     numbers = Measurements(list(titles), titles)
-    for v, value in chosen:
-        if value is not None:
-            score = v.metric == "F1"
-            row = PROMPT_ROWS.get(v.row, v.row)
-            metric, column = ("score", v.column) if score else (v.metric, "")
-            numbers.put(metric, row, int(v.stage) - 1, 0, value, column)
+    for printed in selection:
+        value = printed.value
+        if value is None:
+            continue
+        row = PROMPT_ROWS.get(printed.row, printed.row)
+        stage = int(printed.stage) - 1
+        if printed.metric == "F1":
+            numbers.put("score", row, stage, 0, value, printed.column)
+        else:
+            numbers.put(printed.metric, row, stage, 0, value)
     return numbers
 
 
 def _put_scores(numbers: Measurements, part: Study) -> None:
-    """Mean over fine-tuning seeds in percent, and the average of all tasks; of each prompt under a
-    row of its own.
+    """Mean over fine-tuning seeds in percent, and the average of all tasks.
 
-    No linear probes: the paper fine-tunes, and its claims are of that.
+    Those of each prompt stand under a row of its own. No linear probes: the paper fine-tunes, and
+    its claims are of that.
     """
     scores = part.scores[part.scores["how"] == "finetune"]
     final = scores[scores["stage"] == numbers.last]
-    with_prompts = final[final["row"].isin(_find_prompted_rows(part))]
-    named = with_prompts.assign(row=with_prompts["prompt"].map(PROMPT_ROWS)).dropna(subset=["row"])
-    for shown in (scores[scores["headline"]], named):
-        means = average_by_domain(shown, ["row", "stage", "seed"]).mul(100)
+    prompted = final[final["row"].isin(_find_prompted_rows(part))]
+    titles = prompted["prompt"].map(PROMPT_ROWS)
+    named = prompted.assign(row=titles).dropna(subset=["row"])
+    for selection in (scores[scores["headline"]], named):
+        means = average_by_domain(selection, ["row", "stage", "seed"]).mul(100)
         means = means.reindex(columns=list(numbers.tasks))
         means[AVERAGE] = means.mean(axis=1, skipna=False)
         for (row, stage, seed), line in zip(means.index, means.to_dict("records"), strict=True):
@@ -332,8 +373,7 @@ def _find_prompted_rows(part: Study) -> set[str]:
 
 
 def _put_failures(numbers: Measurements, part: Study) -> None:
-    """An infinite number for a run that failed, wherever another one has a number from that stage
-    on.
+    """An infinite number for a run that failed, wherever another has a number from that stage on.
 
     It must not be left out: what it was about cannot be decided.
     """
@@ -348,41 +388,52 @@ def _put_failures(numbers: Measurements, part: Study) -> None:
 
 
 def _put_products(numbers: Measurements, part: Study) -> None:
-    """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent, over
-    all stages.
+    """Share of A-GEM's steps whose gradient did not conflict with the memory's, in percent.
+
+    It is that of all stages.
     """
     for run in part.runs:
-        last = {}
-        for index, stage in enumerate(run.stages):
-            for line in stage:
-                if (
-                    isinstance(line, MetricsLine)
-                    and (conflicts := line.values.get("conflicts")) is not None
-                ):
-                    # of a method that counts conflicts, but not the steps that had a memory, all
-                    # steps count
-                    last[index, line.phase] = (line.values.get("steps") or line.step, conflicts)
-        steps = sum(steps for steps, _ in last.values())
+        counts = _count_conflicts(run)
+        steps = sum(steps for steps, _ in counts)
         if steps:
-            share = 100 * (1 - sum(steps * conflicts for steps, conflicts in last.values()) / steps)
-            numbers.put("positive", run.row, numbers.last, run.seed, share)
+            conflicts = sum(steps * share for steps, share in counts)
+            percent = 100 * (1 - conflicts / steps)
+            numbers.put("positive", run.row, numbers.last, run.seed, percent)
+
+
+def _count_conflicts(run: RunRecords) -> list[tuple[float, float]]:
+    """Of each phase its steps, and the share of them whose gradient conflicted."""
+    counts = {}
+    for index, stage in enumerate(run.stages):
+        for line in stage:
+            if not isinstance(line, MetricsLine):
+                continue
+            share = line.values.get("conflicts")
+            if share is not None:
+                # of a method that counts conflicts, but not the steps that had a memory, all
+                # steps count
+                steps = line.values.get("steps") or line.step
+                counts[index, line.phase] = (steps, share)
+    return list(counts.values())
 
 
 def _put_similarities(numbers: Measurements, part: Study) -> None:
-    """ARS; how much it falls a stage, by least squares; how much more a head attends as its
-    ancestor than as others.
+    """ARS, its fall a stage, and the attention of heads as their ancestors.
+
+    The fall is by least squares. The attention is how much more a head attends as its ancestor than
+    as others.
     """
     ars = part.similarities.dropna(subset=["ars"])
     for row, stage, seed, value in ars[["row", "stage", "seed", "ars"]].itertuples(index=False):
         numbers.put("ARS", row, stage, seed, value)
     # of runs that have it after each stage; a line a stage, a column a run
-    whole = ars.astype({"ars": float}).pivot_table("ars", "stage", ["row", "seed"]).dropna(axis=1)
-    if whole.size and len(whole) == numbers.last > 1:
-        slopes = np.polyfit(whole.index, whole, 1)[0]
-        for (row, seed), slope in zip(whole.columns, slopes, strict=True):
+    pivot = ars.astype({"ars": float}).pivot_table("ars", "stage", ["row", "seed"])
+    complete = pivot.dropna(axis=1)
+    if complete.size and len(complete) == numbers.last > 1:
+        slopes = np.polyfit(complete.index, complete, 1)[0]
+        for (row, seed), slope in zip(complete.columns, slopes, strict=True):
             numbers.put("fall", row, numbers.last, seed, -slope)
     heads = part.attentions.dropna(subset=["own", "others"])
-    for row, stage, seed, own, others in heads[
-        ["row", "stage", "seed", "own", "others"]
-    ].itertuples(index=False):
-        numbers.put("attention", row, stage, seed, own - others)
+    columns = ["row", "stage", "seed", "own", "others"]
+    for row, stage, seed, ancestor, rivals in heads[columns].itertuples(index=False):
+        numbers.put("attention", row, stage, seed, ancestor - rivals)

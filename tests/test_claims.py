@@ -354,7 +354,7 @@ def test_claims_that_nothing_is_known_of_without_leaks_count_for_the_others(demo
     """
     claim = next(claim for claim in CLAIMS if claim.text.startswith("ELLE's AP is below"))
     given = (claim, compare(claim, collect_measurements(demo)), ())
-    [alone], [beside] = judge([given]), judge([given], others=5)
+    [alone], [beside] = judge([given]), judge([given], other_claims=5)
     assert beside.p == pytest.approx(6 * alone.p) and (alone.tests, beside.tests) == (2, 12)
 
 
