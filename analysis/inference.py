@@ -1,5 +1,6 @@
-"""Statistical inference from few seeds: intervals of means, one-sided tests, Holm's correction, and
-power.
+"""Statistical inference from few seeds.
+
+It has intervals of means, one-sided tests, Holm's correction, and power.
 
 Everything rests on Student's t from scipy. docs/statistics.md says why, and shows by simulation how
 often it errs.
@@ -27,80 +28,96 @@ SAME_DIFFERENCE = 0.25
 
 
 def compute_interval(values: ArrayLike, shared: float = 0.0) -> tuple[Any, Any]:
-    """The 95% Student t interval, shape (...), of the mean of independent values (n, ...); NaN for
-    fewer than two.
+    """The 95% Student t interval, shape (...), of the mean of independent values (n, ...).
 
-    `shared` is the variance of an error that all values have in common; degrees of freedom are
-    Satterthwaite's then, which alone would make the interval of a few values narrower than it is
-    without that error.
+    NaN for fewer than two. `shared` is the variance of an error that all values have in common.
+    Degrees of freedom are Satterthwaite's then. Alone they would make the interval of a few values
+    narrower than it is without that error.
     """
     sample = np.asarray(values, float)
     if len(sample) < 2:
         return math.nan, math.nan
     freedom = len(sample) - 1.0
+    level = 1 - ERRORS / 2
     with np.errstate(invalid="ignore"):  # an infinite value has no interval
-        own = sample.var(axis=0, ddof=1) / len(sample)
-        half = scipy.special.stdtrit(freedom, 1 - ERRORS / 2) * np.sqrt(own)
+        mean = sample.mean(axis=0)
+        variance = sample.var(axis=0, ddof=1) / len(sample)
+        half = scipy.special.stdtrit(freedom, level) * np.sqrt(variance)
         if shared:
-            more = freedom * (1 + shared / own) ** 2 if own else math.inf
-            half = np.maximum(
-                half, scipy.special.stdtrit(more, 1 - ERRORS / 2) * np.sqrt(own + shared)
-            )
-        return sample.mean(axis=0) - half, sample.mean(axis=0) + half
+            joint_freedom = math.inf
+            if variance:
+                joint_freedom = freedom * (1 + shared / variance) ** 2
+            joint_half = scipy.special.stdtrit(joint_freedom, level) * np.sqrt(variance + shared)
+            half = np.maximum(half, joint_half)
+        return mean - half, mean + half
 
 
 def show_mean(values: Floats, show: Callable[[float], str], shared: float = 0.0) -> tuple[str, str]:
-    """The mean of values and its interval (see `compute_interval`), which is "" where there is
-    none.
+    """The mean of values and its interval, which is "" where there is none.
+
+    The interval is that of `compute_interval`.
     """
+    mean = show(float(values.mean()))
     low, high = compute_interval(values, shared)
-    return show(float(values.mean())), "" if math.isnan(low) else f"{show(low)} to {show(high)}"
+    if math.isnan(low):
+        return mean, ""
+    return mean, f"{show(low)} to {show(high)}"
 
 
 def estimate_document_variance(nats: Floats, tokens: Floats) -> float:
-    """The variance that the choice of documents brings to a text's loss per token, or to the
-    difference of two losses.
+    """The variance that the choice of documents brings to a text's loss per token.
 
-    `nats` and `tokens` (documents,). Variance of a ratio of sums, linearised (Cochran 1977, section
-    6.3); a bootstrap over documents comes to the same. NaN for a single document.
+    It may be the difference of two losses, too. `nats` and `tokens` (documents,). It is the
+    variance of a ratio of sums, linearised (Cochran 1977, section 6.3). A bootstrap over documents
+    comes to the same. NaN for a single document.
     """
-    if len(nats) < 2:
+    documents = len(nats)
+    if documents < 2:
         return math.nan
-    rest = nats - nats.sum() / tokens.sum() * tokens
-    return float(len(nats) / (len(nats) - 1) * (rest @ rest) / tokens.sum() ** 2)
+    total = tokens.sum()
+    residuals = nats - nats.sum() / total * tokens
+    squares = residuals @ residuals
+    return float(documents / (documents - 1) * squares / total**2)
 
 
 def compute_one_sided_p(excess: Floats) -> tuple[Floats, Floats]:
-    """The p-values, shape (...), of "the mean is above 0" and of "the mean is below 0", for
-    `excess` (seeds, ...).
+    """The p-values, shape (...), of "the mean is above 0" and of "the mean is below 0".
 
-    They are Student's, but never below SAME_DIFFERENCE to the power of the seeds: equal differences
-    look certain to Student, though rounded scores or seeds that get stuck make them by chance. Both
-    are 1 for fewer than two seeds, where a value is not finite, and where all values are 0.
+    They are of `excess` (seeds, ...) and Student's, but never below SAME_DIFFERENCE to the power of
+    the seeds. Equal differences look certain to Student, though rounded scores or seeds that get
+    stuck make them by chance. Both are 1 for fewer than two seeds, where a value is not finite, and
+    where all values are 0.
     """
     seeds = len(excess)
     if seeds < 2:
-        return np.ones(excess.shape[1:]), np.ones(excess.shape[1:])
+        shape = excess.shape[1:]
+        return np.ones(shape), np.ones(shape)
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = excess.mean(axis=0) / (excess.std(axis=0, ddof=1) / math.sqrt(seeds))
+        error = excess.std(axis=0, ddof=1) / math.sqrt(seeds)
+        t = excess.mean(axis=0) / error
     return compute_p_above(t, seeds), compute_p_above(-t, seeds)
 
 
 def compute_p_above(t: Floats, seeds: int) -> Floats:
-    """The p-value of "the mean is above 0" for a t statistic of so many seeds, see
-    `compute_one_sided_p`.
+    """The p-value of "the mean is above 0" for a t statistic of so many seeds.
+
+    It is as `compute_one_sided_p` has it.
     """
-    p = np.maximum(scipy.special.stdtr(seeds - 1, -t), SAME_DIFFERENCE**seeds)
+    tail = scipy.special.stdtr(seeds - 1, -t)
+    p = np.maximum(tail, SAME_DIFFERENCE**seeds)
     return np.where(np.isnan(t), 1.0, p)
 
 
 def correct_by_holm(p: Floats) -> Floats:
-    """The p-values of tests, shape (tests, ...), corrected for their number (Holm 1979), whatever
-    their dependence.
+    """The p-values of tests, shape (tests, ...), corrected for their number (Holm 1979).
+
+    It holds whatever the dependence of the tests.
     """
     order = np.argsort(p, axis=0)
-    left = len(p) - np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
-    stepped = np.maximum.accumulate(left * np.take_along_axis(p, order, axis=0), axis=0)
+    ranks = np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
+    factors = len(p) - ranks
+    ordered = np.take_along_axis(p, order, axis=0)
+    stepped = np.maximum.accumulate(factors * ordered, axis=0)
     corrected = np.empty_like(p)
     np.put_along_axis(corrected, order, np.minimum(stepped, 1.0), axis=0)
     return corrected
@@ -108,14 +125,14 @@ def correct_by_holm(p: Floats) -> Floats:
 
 def count_fewest_seeds(tests: int) -> int:
     """The number of seeds below which none of so many tests can come out significant."""
-    return max(2, math.ceil(math.log(ERRORS / tests) / math.log(SAME_DIFFERENCE)))
+    seeds = math.log(ERRORS / tests) / math.log(SAME_DIFFERENCE)
+    return max(2, math.ceil(seeds))
 
 
 def find_detectable_mean(sd: float, seeds: int, tests: int) -> float:
-    """The mean that so many seeds of this standard deviation tell from 0 with probability POWER, in
-    one of `tests`.
+    """The mean that so many seeds of this standard deviation tell from 0 with probability POWER.
 
-    NaN where they cannot at all.
+    It is told in one of `tests`. NaN where the seeds cannot tell any.
     """
     if seeds < count_fewest_seeds(tests):
         return math.nan

@@ -1,7 +1,8 @@
-"""Metrics of a stream of domains, by formula, and the properties of each; AP itself is in
-`benchmark.metrics`.
+"""Metrics of a stream of domains, by formula, and the properties of each.
 
-`perplexity` arrays end in a domain axis of length D, in the order of the stream; `stage` is the
+AP itself is in `benchmark.metrics`.
+
+`perplexity` arrays end in a domain axis of length D, in the order of the stream. `stage` is the
 index (from 0) of the domain being learned, so domains 0..stage have been seen. `finished[..., i]`
 is the perplexity on domain i when its own stage ended. Leading axes broadcast, so one call serves a
 table of evaluations as well as a single one.
@@ -35,12 +36,18 @@ class Metric:
         return np.log(value) - np.log(reference) if self.ratio else value - reference
 
     def to_change(self, amount: float) -> float:
-        """An amount as a claim says it (0.05: 5%, or two points) on the scale of `measure_change`."""
+        """An amount as a claim says it on the scale of `measure_change`.
+
+        A claim says 0.05 for 5%, or 2 for two points.
+        """
         return math.log1p(amount) if self.ratio else amount
 
     def show(self, change: float) -> str:
+        """A change in words, with its sign and its unit."""
         value = 100 * math.expm1(change) if self.ratio else change
-        return f"{round(value, self.digits) + 0.0:+.{self.digits}f}{self.unit}".replace("-", "−")
+        rounded = round(value, self.digits) + 0.0
+        text = f"{rounded:+.{self.digits}f}{self.unit}"
+        return text.replace("-", "−")
 
 
 AP = Metric("AP", "ap", lower=True, ratio=True, unit="%", digits=1, axis="log")
@@ -61,55 +68,70 @@ METRICS = {
 
 
 def average_increase(perplexity: ArrayLike, finished: ArrayLike, stage: ArrayLike) -> Floats:
-    """AP+: mean rise of earlier domains' perplexity since their stage ended; NaN in the first stage
-    (ELLE).
+    """AP+: mean rise of earlier domains' perplexity since their stage ended (ELLE).
 
-    Of log perplexities it is in nats, and one badly forgotten domain does not outweigh all others.
+    It is NaN in the first stage. Of log perplexities it is in nats, and one badly forgotten domain
+    does not outweigh all others.
     """
-    now, stage = np.asarray(perplexity, float), np.asarray(stage)
-    past = np.arange(now.shape[-1]) < stage[..., None]
+    values = np.asarray(perplexity, float)
+    starts = np.asarray(finished, float)
+    current = np.asarray(stage)
+    is_earlier = np.arange(values.shape[-1]) < current[..., None]
     with np.errstate(invalid="ignore"):  # inf - inf, for a domain that diverged and stayed so
-        rise = np.where(past, now - np.asarray(finished, float), 0.0).sum(-1)
-    return np.where(stage > 0, rise / np.maximum(stage, 1), np.nan)
+        rise = np.where(is_earlier, values - starts, 0.0).sum(-1)
+    mean = rise / np.maximum(current, 1)
+    return np.where(current > 0, mean, np.nan)
 
 
 def compute_forward_transfer(matrix: ArrayLike, unigram: ArrayLike) -> float:
-    """Nats by which a domain not learned yet is predicted better than by its own unigram
-    distribution.
+    """Nats by which a domain not learned yet is predicted better than by its unigram distribution.
 
     `matrix[s, i]` (D, D): perplexity on domain i after stage s. Mean over domains 1..D-1 just
     before their stage (GEM's forward transfer with the unigram in the place of an untrained model).
     NaN for a single domain.
     """
     values = np.log(np.asarray(matrix, float))
-    gains = np.log(np.asarray(unigram, float))[1:] - np.diagonal(values, offset=1)
-    return float(gains.mean()) if gains.size else float("nan")
+    references = np.log(np.asarray(unigram, float))
+    gains = references[1:] - np.diagonal(values, offset=1)
+    return float(gains.mean()) if gains.size else math.nan
 
 
 def compute_area_under_curve(charged: ArrayLike, values: ArrayLike) -> float:
-    """Area under a curve over the charged budget, divided by the budget's span: the curve's mean
-    height.
+    """Area under a curve over the charged budget, divided by the budget's span.
+
+    That is the curve's mean height.
     """
-    x, y = np.asarray(charged, float), np.asarray(values, float)
+    x = np.asarray(charged, float)
+    y = np.asarray(values, float)
     if len(x) < 2 or x[-1] == x[0]:
-        return float("nan")
-    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum() / (x[-1] - x[0]))
+        return math.nan
+    heights = (y[1:] + y[:-1]) / 2
+    area = (heights * np.diff(x)).sum()
+    return float(area / (x[-1] - x[0]))
 
 
 def find_budget_to_reach(charged: ArrayLike, values: ArrayLike, target: float) -> float:
-    """Charged amount from which a curve stays at `target` or below, linear between points; NaN if
-    it ends above.
+    """Charged amount from which a curve stays at `target` or below.
+
+    The curve is linear between points. NaN if it ends above the target.
     """
-    x, y = np.asarray(charged, float), np.asarray(values, float)
-    above = np.flatnonzero(~(y <= target))
-    k = above[-1] + 1 if above.size else 0
-    if k == 0 or k == len(y):
-        return float("nan") if k else float(x[0])
-    return float(x[k - 1] + (x[k] - x[k - 1]) * (y[k - 1] - target) / (y[k - 1] - y[k]))
+    x = np.asarray(charged, float)
+    y = np.asarray(values, float)
+    misses = np.flatnonzero(~(y <= target))
+    if not misses.size:
+        return float(x[0])
+    last_miss = misses[-1]
+    if last_miss == len(y) - 1:
+        return math.nan
+    start = x[last_miss]
+    span = x[last_miss + 1] - start
+    fall = y[last_miss] - y[last_miss + 1]
+    return float(start + span * (y[last_miss] - target) / fall)
 
 
 def compute_ars(divergences: ArrayLike) -> float:
-    """ARS_j of a model, from KL(p^i_k || p^j_k) in nats, shape (ancestors i, masked tokens k)
-    (ELLE, appendix).
+    """ARS_j of a model (ELLE, appendix).
+
+    `divergences`: KL(p^i_k || p^j_k) in nats, shape (ancestors i, masked tokens k).
     """
     return -float(np.mean(np.asarray(divergences, float)))

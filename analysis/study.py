@@ -7,7 +7,7 @@ A charged amount counts from the start of the run, in the budget's unit.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +54,7 @@ class Study:
 
     `title`: those of its suites. `paper`: whether the runs are held against the paper. `called`:
     what stands for each suite on a command line. `printed`: the suite of the paper whose numbers
-    stand beside each suite's, "" for none; a suite that is not there has its own. `only_last`:
+    stand beside each suite's, "" for none. A suite that is not there has its own. `only_last`:
     suites that fine-tune only the models after the last stage. `whole`: the study that this is a
     part of.
     """
@@ -70,50 +70,15 @@ class Study:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Every evaluation: ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction,
-        phase.
+        """Every evaluation: its place, its costs and its perplexities.
 
+        The columns are ap, ap_plus, log_ap_plus, charged, seconds, steps, tokens, fraction, phase.
         `order` is its place among those of its stage, `begun` what was spent when that stage began,
         by unit. `learned`: neither before the first step of a stage nor before the end of the first
-        stage; such values set a chart's scale.
+        stage. Such values set a chart's scale.
         """
-        units, lines = list_recorded_units(), []
-        for run in self.runs:
-            names, described = [domain.name for domain in run.domains], _describe_run(run)
-            spent, finished = dict.fromkeys(("charged", *units), 0.0), np.full(len(names), np.nan)
-            for index, stage in enumerate(run.stages):
-                evaluations, done = select_kind(stage, EvaluationLine), find_last(stage, DoneLine)
-                unit = find_header(stage).budget.unit if stage else ""
-                known = [[select_measure(line, name) for name in names] for line in evaluations]
-                perplexity = np.array(known, float).reshape(-1, len(names))
-                measured = (
-                    average_perplexity(perplexity, index),
-                    metrics.average_increase(perplexity, finished, index),
-                    metrics.average_increase(np.log(perplexity), np.log(finished), index),
-                )
-                for order, (line, *values) in enumerate(
-                    zip(evaluations, *measured, perplexity, strict=True)
-                ):
-                    is_end = done is not None and line is evaluations[-1]
-                    amounts = _sum_charges(spent, line.charged, unit).values()
-                    lines.append(
-                        (
-                            *described,
-                            index,
-                            order,
-                            line.phase,
-                            line.fraction,
-                            *amounts,
-                            is_end,
-                            spent,
-                            *values,
-                        )
-                    )
-                if done is None:
-                    break
-                if evaluations:  # a stage may train nothing, and then evaluates nothing
-                    finished[index] = perplexity[-1, index]
-                spent = _sum_charges(spent, done.charged, unit)
+        units = list_recorded_units()
+        lines = [line for run in self.runs for line in _describe_evaluations(run, units)]
         columns = [
             *RUN,
             "stage",
@@ -124,14 +89,15 @@ class Study:
             *units,
             "is_end",
             "begun",
+            *_MEASURED,
+            "perplexity",
         ]
-        table = pd.DataFrame(lines, columns=[*columns, *_MEASURED, "perplexity"])
-        table = table.astype(
-            {"is_end": bool} | dict.fromkeys(_MEASURED, float)
-        )  # an empty column has no type
-        return table.assign(
-            learned=(table["phase"] != "start") & (table["is_end"] | (table["stage"] > 0))
-        )
+        # an empty column has no type
+        types = {"is_end": bool} | dict.fromkeys(_MEASURED, float)
+        table = pd.DataFrame(lines, columns=columns).astype(types)
+        is_after_start = table["phase"] != "start"
+        is_past_first_stage = table["is_end"] | (table["stage"] > 0)
+        return table.assign(learned=is_after_start & is_past_first_stage)
 
     @cached_property
     def ends(self) -> pd.DataFrame:
@@ -140,28 +106,26 @@ class Study:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """Every stage that was started: domain, unit, amount, charged, seconds, hardware, code,
-        packages, size, done.
+        """Every stage that was started: its domain, its budget, its costs and its size.
 
-        `shares` is the sum of its phases' shares of its budget, `cores` the share of its cores that
-        other programs left it, NaN where that is not recorded.
+        The columns are those of _STAGE. `shares` is the sum of its phases' shares of its budget,
+        `cores` the share of its cores that other programs left it, NaN where that is not recorded.
         """
-        started = (
-            (run, index, stage)
+        lines = [
+            _describe_stage(run, index, stage)
             for run in self.runs
             for index, stage in enumerate(run.stages)
             if stage
-        )
-        lines = [_describe_stage(*place) for place in started]
+        ]
         return pd.DataFrame(lines, columns=[*RUN, *_STAGE]).astype({"done": bool})
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Downstream scores: domain, task, task_key, how, prompt, metric, test, as means over
-        `finetuning_seeds` seeds.
+        """Downstream scores, as means over `finetuning_seeds` seeds.
 
-        `headline`: the prompt that tables show, the right one for models that were trained with
-        prompts. Linear probes are here only where a suite fine-tunes nothing, see `probes`.
+        The columns are domain, task, task_key, how, prompt, metric, test. `headline`: the prompt
+        that tables show, the right one for models that were trained with prompts. Linear probes are
+        here only where a suite fine-tunes nothing, see `probes`.
         """
         return self._scores[~self._scores["beside"]].reset_index(drop=True)
 
@@ -172,45 +136,40 @@ class Study:
 
     @cached_property
     def _scores(self) -> pd.DataFrame:
-        lines_of = [
-            (run.suite, line) for run in self.runs for stage in run.scores for line in stage
-        ]
-        tuned = {suite for suite, line in lines_of if line.how == "finetune"}
+        fine_tuned = {
+            run.suite
+            for run in self.runs
+            for stage in run.scores
+            for score in stage
+            if score.how == "finetune"
+        }
         lines = []
         for run in self.runs:
-            described = _describe_run(run)
+            is_fine_tuned = run.suite in fine_tuned
             for stage, scores in enumerate(run.scores):
-                same: dict[tuple[str, ...], dict[int, float]] = {}
-                for score in scores:
-                    same.setdefault(tuple(getattr(score, name) for name in _SCORE), {})[
-                        score.seed
-                    ] = score.test
-                headline = "right" if any(score.prompt == "right" for score in scores) else "none"
-                for key, tests in same.items():
-                    *_, how, prompt, _ = key
-                    beside = how != "finetune" and run.suite in tuned
-                    means = (fmean(tests.values()), len(tests))
-                    lines.append((*described, stage, *key, *means, prompt == headline, beside))
+                place = (*_describe_run(run), stage)
+                lines += [(*place, *score) for score in _average_scores(scores, is_fine_tuned)]
         columns = [*RUN, "stage", *_SCORE, "test", "finetuning_seeds", "headline", "beside"]
         return pd.DataFrame(lines, columns=columns).astype({"headline": bool, "beside": bool})
 
     @cached_property
     def similarities(self) -> pd.DataFrame:
-        """The likeness of each stage's model and its ancestors: ars (nats, NaN where there is
-        none), reason.
+        """The likeness of each stage's model and its ancestors: ars and reason.
+
+        `ars` is in nats, NaN where there is none.
         """
         return self._collect_measures(SimilarityLine, ["ars"])
 
     @cached_property
     def attentions(self) -> pd.DataFrame:
-        """The likeness of a stage's heads to their own ancestors and to others, as means; heads,
-        maps, reason.
+        """The likeness of a stage's heads to their own ancestors and to others, as means.
+
+        Other columns are heads, maps, reason.
         """
         table = self._collect_measures(AttentionLine, ["own", "others", "heads", "maps"])
         for name in ("own", "others"):
-            table[name] = [
-                np.mean(np.array(values, float)) if values else np.nan for values in table[name]
-            ]
+            column = table[name]
+            table[name] = [np.mean(np.array(v, float)) if v else np.nan for v in column]
         return table
 
     def _collect_measures(self, kind: type[Line], columns: list[str]) -> pd.DataFrame:
@@ -219,84 +178,88 @@ class Study:
         lines = [
             (*_describe_run(run), stage, *(getattr(line, name) for name in names))
             for run in self.runs
-            for stage, lines in enumerate(run.similarities)
-            for line in lines
+            for stage, measures in enumerate(run.similarities)
+            for line in measures
             if isinstance(line, kind)
         ]
         return pd.DataFrame(lines, columns=[*RUN, "stage", *names])
 
     @cached_property
     def baselines(self) -> pd.DataFrame:
-        """Downstream scores that need no model: task, task_key, domain, window, name, metric, test."""
+        """Downstream scores that need no model, each with its task and its data."""
         names = ["task", "task_key", "domain", "window", "name", "metric", "test"]
-        lines = [
-            [getattr(line, name) for name in names] for run in self.runs for line in run.baselines
-        ]
+        scores = [score for run in self.runs for score in run.baselines]
+        lines = [[getattr(score, name) for name in names] for score in scores]
         return pd.DataFrame(lines, columns=names).drop_duplicates(ignore_index=True)
 
     @cached_property
     def measured_baselines(self) -> pd.DataFrame:
-        """The `baselines` on the very data that the final models were scored on, of a single suite."""
+        """The `baselines` on the very data that the final models were scored on.
+
+        The study is of a single suite.
+        """
         last = len(self.runs[0].domains) - 1
         final = self.scores[(self.scores["stage"] == last) & self.scores["headline"]]
-        windows = {line.window for run in self.runs for stage in run.scores for line in stage}
-        of_task = self.baselines["task_key"].isin(set(final["task_key"]))
-        return self.baselines[of_task & self.baselines["window"].isin({"", *windows})].assign(
-            seed=0
-        )
+        windows = {score.window for run in self.runs for stage in run.scores for score in stage}
+        is_of_task = self.baselines["task_key"].isin(set(final["task_key"]))
+        is_of_window = self.baselines["window"].isin({"", *windows})
+        return self.baselines[is_of_task & is_of_window].assign(seed=0)
 
     @cached_property
     def above_unigram(self) -> pd.DataFrame:
-        """Rows that predict no better than counts of their tokens: row, stage, ap, unigram (its
-        AP).
+        """Rows that predict no better than counts of their tokens: row, stage, ap, unigram.
 
-        They are means over seeds after the last stage that a row has finished.
+        `unigram` is the AP of such counts. They are means over seeds after the last stage that a
+        row has finished.
         """
         unigrams = {
             run.id: [run.line.unigram.get(domain.name, np.nan) for domain in run.domains]
             for run in self.runs
         }
-        averages = [
-            float(average_perplexity(unigrams[run], stage))
-            for run, stage in self.ends[["run", "stage"]].itertuples(index=False)
-        ]
+        places = self.ends[["run", "stage"]].itertuples(index=False)
+        averages = [float(average_perplexity(unigrams[run], stage)) for run, stage in places]
         ends = self.ends.assign(unigram=np.array(averages, float))
-        means = ends.groupby(["row", "stage"], sort=False)[["ap", "unigram"]].mean().reset_index()
-        last = means[means["stage"] == means.groupby("row")["stage"].transform("max")]
-        return last[last["ap"] >= last["unigram"]]
+        groups = ends.groupby(["row", "stage"], sort=False)
+        means = groups[["ap", "unigram"]].mean().reset_index()
+        last_stages = means.groupby("row")["stage"].transform("max")
+        final = means[means["stage"] == last_stages]
+        return final[final["ap"] >= final["unigram"]]
 
     @cached_property
     def finished(self) -> pd.DataFrame:
         """The evaluations of finished runs.
 
-        `cores` is the share of its cores that a run had in its last stage, NaN where that is not
-        known. `timed` says whether wall times of that stage compare: it had ENOUGH_CORES.
+        `cores` is the share of its cores that a run had in its last stage, NaN where that is
+        unknown. `timed` says whether wall times of that stage compare: it had ENOUGH_CORES.
         """
         last = len(self.runs[0].domains) - 1
-        ended = self.ends.loc[self.ends["stage"] == last, "run"]
-        shares = self.stages[self.stages["stage"] == last].set_index("run")["cores"]
-        evaluations = self.evaluations[self.evaluations["run"].isin(ended)]
+        runs = self.ends.loc[self.ends["stage"] == last, "run"]
+        last_stages = self.stages[self.stages["stage"] == last]
+        shares = last_stages.set_index("run")["cores"]
+        evaluations = self.evaluations[self.evaluations["run"].isin(runs)]
         cores = evaluations["run"].map(shares).astype(float)
         return evaluations.assign(cores=cores, timed=cores >= ENOUGH_CORES)
 
     @cached_property
     def references(self) -> frozenset[str]:
-        """Rows whose stages so far were given more than their budgets: others are measured against
-        these.
+        """Rows whose stages so far were given more than their budgets.
+
+        Others are measured against these.
         """
         amounts = self.stages.assign(given=self.stages["amount"] * self.stages["shares"])
         sums = amounts.groupby(["suite", "row", "run"])[["given", "amount"]].sum()
-        return frozenset(sums.index[sums["given"] > 1.01 * sums["amount"]].get_level_values("row"))
+        index = sums.index[sums["given"] > 1.01 * sums["amount"]]
+        return frozenset(index.get_level_values("row"))
 
     @cached_property
     def pooled(self) -> frozenset[str]:
-        """Rows whose stages take more or less than their own budgets, as From scratch and
-        references do.
+        """Rows whose stages take more or less than their own budgets.
 
-        They train on all text so far at once, so no stage of theirs compares with one of the
-        others'.
+        From scratch and references do. They train on all text so far at once, so no stage of theirs
+        compares with one of the other rows.
         """
-        return frozenset(self.stages.loc[(self.stages["shares"] - 1).abs() > 0.01, "row"])
+        surplus = (self.stages["shares"] - 1).abs()
+        return frozenset(self.stages.loc[surplus > 0.01, "row"])
 
     @cached_property
     def suites(self) -> list[str]:
@@ -313,19 +276,14 @@ class Study:
     @cached_property
     def parts(self) -> list[Study]:
         """A study of each suite, whose rows are those of one table."""
-        return (
-            [self]
-            if len(self.suites) == 1
-            else [self.select_suites([suite]) for suite in self.suites]
-        )
+        if len(self.suites) == 1:
+            return [self]
+        return [self.select_suites([suite]) for suite in self.suites]
 
     def select_suites(self, suites: Sequence[str]) -> Study:
         """The runs of these suites, in this order."""
-        return replace(
-            self,
-            runs=[run for suite in suites for run in self.list_runs(suite)],
-            whole=self.whole or self,
-        )
+        runs = [run for suite in suites for run in self.list_runs(suite)]
+        return replace(self, runs=runs, whole=self.whole or self)
 
     def select_rows(self, rows: Collection[str]) -> Study:
         """The runs of these rows."""
@@ -335,78 +293,66 @@ class Study:
     def without_leaks(self) -> Study:
         """The same runs, scored without the test examples that are known to stand in training text.
 
-        NaN where no other example is left, and of a baseline that was scored before those in the
-        stream were known.
+        A score is NaN where no other example is left, and so is that of a baseline that was scored
+        before those in the stream were known.
         """
-        scores = (line for run in self.runs for stage in run.scores for line in stage)
-        known = {(line.task, line.task_key): line.in_stream for line in scores}
+        scores = [score for run in self.runs for stage in run.scores for score in stage]
+        counts = {(score.task, score.task_key): score.in_stream for score in scores}
         runs = []
         for run in self.runs:
-            same = [
-                known.get((line.task, line.task_key), line.in_stream) == line.in_stream
-                for line in run.baselines
-            ]
-            baselines = [
-                line if is_same else structs.replace(line, test=np.nan)
-                for line, is_same in zip(_drop_leaks(run.baselines), same, strict=True)
-            ]
-            runs.append(
-                replace(
-                    run, scores=[_drop_leaks(stage) for stage in run.scores], baselines=baselines
-                )
-            )
+            stages = [_drop_leaks(stage) for stage in run.scores]
+            baselines = []
+            for score in _drop_leaks(run.baselines):
+                count = counts.get((score.task, score.task_key), score.in_stream)
+                is_same = count == score.in_stream
+                baselines.append(score if is_same else structs.replace(score, test=np.nan))
+            runs.append(replace(run, scores=stages, baselines=baselines))
         return replace(self, runs=runs)
 
     @cached_property
     def without_copies(self) -> Study:
-        """The runs that recorded perplexity without near copies of training text, with that
-        perplexity.
+        """The runs that recorded perplexity without near copies of training text.
 
-        NaN where nothing of a text is left, and in a stage that knew of other copies in it than the
-        last stage.
+        They have that perplexity. It is NaN where nothing of a text is left, and in a stage that
+        knew of other copies in it than the last stage.
         """
-        ends = [(run, find_last(run.stages[-1], EvaluationLine)) for run in self.runs]
-        runs = [
-            replace(
-                run,
-                stages=[_drop_copies(stage, find_header(run.stages[-1])) for stage in run.stages],
-            )
-            for run, end in ends
-            if end and end.without_copies
-        ]
+        runs = []
+        for run in self.runs:
+            end = find_last(run.stages[-1], EvaluationLine)
+            if end and end.without_copies:
+                header = find_header(run.stages[-1])
+                stages = [_drop_copies(stage, header) for stage in run.stages]
+                runs.append(replace(run, stages=stages))
         return replace(self, runs=runs)
 
     @property
     def tasks(self) -> dict[str, str]:
         """The titles of the domains that a downstream task is of, by name."""
-        have = {task["domain"] for run in self.runs for task in run.line.tasks}
-        return {
-            domain.name: domain.title
-            for run in self.runs
-            for domain in run.domains
-            if domain.name in have
-        }
+        names = {task["domain"] for run in self.runs for task in run.line.tasks}
+        domains = [domain for run in self.runs for domain in run.domains]
+        return {domain.name: domain.title for domain in domains if domain.name in names}
 
     @property
     def whole_task(self) -> str:
-        """The title of the task of no domain, whose domain in `scores` is ""; "" where there is
-        none.
+        """The title of the task of no domain, "" where there is none.
+
+        Its domain in `scores` is "".
         """
-        tasks = (task for run in self.runs for task in run.line.tasks if not task["domain"])
-        return next((task["title"] or task["name"] for task in tasks), "")
+        tasks = [task for run in self.runs for task in run.line.tasks]
+        titles = [task["title"] or task["name"] for task in tasks if not task["domain"]]
+        return titles[0] if titles else ""
 
     @cached_property
     def apart(self) -> frozenset[str]:
-        """Rows whose text, tokens or masks are not those of most: their perplexities compare with
-        no others.
+        """Rows whose text, tokens or masks are not those of most.
+
+        Their perplexities compare with no others.
         """
-        shared = self.on_most_texts[:1]
-        return frozenset(
-            run.row
-            for run in self.runs
-            for measure in shared
-            if run.line.unigram and find_other_texts(run, measure)
-        )
+        if not self.on_most_texts:
+            return frozenset()
+        measure = self.on_most_texts[0]
+        runs = [run for run in self.runs if run.line.unigram]
+        return frozenset(run.row for run in runs if find_other_texts(run, measure))
 
     @property
     def never_best(self) -> frozenset[str]:
@@ -414,62 +360,62 @@ class Study:
         return self.references | self.apart
 
     def compute_text_variance(self, suite: str, row: str, other: str, stage: int) -> float:
-        """The variance that the choice of validation documents brings to the log ratio of two rows'
-        AP after a stage.
+        """The variance that validation documents bring to the log ratio of two rows' AP.
 
-        It is of the mean over the seeds that both have. 0 where no losses by document are recorded.
+        It is that of the choice of documents, after a stage, and of the mean over the seeds that
+        both rows have. 0 where no losses by document are recorded.
         """
-        ours, theirs = (
-            self._collect_losses(suite, row, stage),
-            self._collect_losses(suite, other, stage),
-        )
-        seeds = ours.keys() & theirs.keys()
-        changes, tokens = defaultdict[str, list[Floats]](list), dict[str, Floats]()
+        losses = self._collect_losses(suite, row, stage)
+        other_losses = self._collect_losses(suite, other, stage)
+        seeds = losses.keys() & other_losses.keys()
+        changes = defaultdict[str, list[Floats]](list)
+        tokens: dict[str, Floats] = {}
         for seed in seeds:
-            for text, mine in ours[seed].items():
-                change = mine[:, 1] - theirs[seed][text][:, 1]
-                changes[text].append(change / len(seeds) / len(ours[seed]))
-                tokens[text] = mine[:, 0]
-        return sum(
-            estimate_document_variance(np.sum(parts, axis=0), tokens[text])
-            for text, parts in changes.items()
-        )
+            texts = losses[seed]
+            for text, documents in texts.items():
+                change = documents[:, 1] - other_losses[seed][text][:, 1]
+                changes[text].append(change / len(seeds) / len(texts))
+                tokens[text] = documents[:, 0]
+        variances = []
+        for text, parts in changes.items():
+            change = np.sum(parts, axis=0)
+            variances.append(estimate_document_variance(change, tokens[text]))
+        return sum(variances)
 
     def _collect_losses(self, suite: str, row: str, stage: int) -> dict[int, dict[str, Floats]]:
-        """Of each seed of a row the tokens and nats of each document, by the texts that are learned
-        after a stage.
+        """Of each seed of a row the tokens and nats of each document.
+
+        They are by text, of the texts that are learned after a stage.
         """
         losses = {}
         for run in self.list_runs(suite):
             is_asked_for = make_slug(run.row) == make_slug(row) and run.finished > stage
             end = find_last(run.stages[stage], EvaluationLine) if is_asked_for else None
             if end and end.documents:
-                learned = [domain.name for domain in run.domains[: stage + 1]]
-                losses[run.seed] = {name: np.array(end.documents[name], float) for name in learned}
+                names = [domain.name for domain in run.domains[: stage + 1]]
+                losses[run.seed] = {name: np.array(end.documents[name], float) for name in names}
         return losses
 
     @cached_property
     def stage_titles(self) -> list[str]:
-        """The name of each stage: by its domain, or by its place where runs meet the domains in
-        different orders.
+        """The name of each stage: by its domain, or by its place.
+
+        It is by its place where runs meet the domains in different orders.
         """
         orders = {tuple(domain.title for domain in run.domains) for run in self.runs}
         longest = max(orders, key=len)
-        return (
-            list(longest)
-            if len(orders) == 1
-            else [f"Domain {place + 1}" for place in range(len(longest))]
-        )
+        return list(longest) if len(orders) == 1 else _number_domains(len(longest))
 
     @property
     def column_titles(self) -> list[str]:
-        """The names of stages in columns that several suites share: by their place where domains
-        differ.
+        """The names of stages in columns that several suites share.
+
+        They are by their place where domains differ.
         """
         titles = [part.stage_titles for part in self.parts]
         longest = max(titles, key=len)
-        alike = all(each == longest[: len(each)] for each in titles)
-        return longest if alike else [f"Domain {place + 1}" for place in range(len(longest))]
+        is_alike = all(stages == longest[: len(stages)] for stages in titles)
+        return longest if is_alike else _number_domains(len(longest))
 
     @property
     def starts(self) -> dict[str, list[RunRecords]]:
@@ -480,60 +426,77 @@ class Study:
                 name = Path(run.line.config["model"].get("start") or "").name
                 starts.setdefault(name, {}).setdefault(run.seed, run)
         if len(starts) == 1:
-            return {"Start model": [*next(iter(starts.values())).values()]}
-        return {f"Start model {name}": [*runs.values()] for name, runs in starts.items()}
+            [runs] = starts.values()
+            return {"Start model": list(runs.values())}
+        return {f"Start model {name}": list(runs.values()) for name, runs in starts.items()}
 
     @cached_property
     def on_most_texts(self) -> list[RunRecords]:
-        """The runs on the texts that most rows have, the first such; none before a run has started."""
-        kinds: list[list[RunRecords]] = []
+        """The runs on the texts that most rows have, the first such texts of equals.
+
+        There is none before a run has started.
+        """
+        groups: list[list[RunRecords]] = []
         for run in self.runs:
-            if run.line.unigram:
-                kind = next((kind for kind in kinds if not find_other_texts(run, kind[0])), None)
-                if kind is None:
-                    kinds.append([run])
-                else:
-                    kind.append(run)
-        return max(kinds, key=lambda kind: len({run.row for run in kind}), default=[])
+            if not run.line.unigram:
+                continue
+            for group in groups:
+                if not find_other_texts(run, group[0]):
+                    group.append(run)
+                    break
+            else:
+                groups.append([run])
+        return max(groups, key=lambda group: len({run.row for run in group}), default=[])
+
+
+def _number_domains(count: int) -> list[str]:
+    return [f"Domain {number}" for number in range(1, count + 1)]
 
 
 def find_other_texts(run: RunRecords, measure: RunRecords) -> list[str]:
-    """The titles of domains and probes whose text, tokens or masks in `run` are not those in
-    `measure`.
+    """The titles of domains and probes whose text, tokens or masks are not those in `measure`.
 
     A domain that `measure` lacks counts, unless one of the two streams only goes on where the other
     ends.
     """
-    line, other = run.line, measure.line
-    mine, theirs = ({domain.name for domain in run_line.domains} for run_line in (line, other))
-    apart = mine - theirs if theirs - mine else set()
+    line = run.line
+    domains = {domain.name for domain in line.domains}
+    measured_domains = {domain.name for domain in measure.line.domains}
+    is_branch = bool(measured_domains - domains)
+    names = domains - measured_domains if is_branch else set()
+    for name, text in line.texts.items():
+        if measure.line.texts.get(name, text) != text:
+            names.add(name)
     titles = {domain.name: domain.title for domain in (*line.domains, *line.probes)}
-    apart |= {name for name, text in line.texts.items() if other.texts.get(name, text) != text}
-    return [title for name, title in titles.items() if name in apart]
+    return [title for name, title in titles.items() if name in names]
 
 
 def count_copies(head: StageLine, text: str) -> dict[str, int]:
-    """The validation documents of a text that nearly stand in the training text of a domain, as
-    counts by domain.
+    """The validation documents of a text that nearly stand in training text.
+
+    They are counts by the domain of the training text.
     """
     info = head.data.get(text, {})
     counts = {text: info.get("near_copies"), **info.get("near_copies_in", {})}
     return {domain: count for domain, count in counts.items() if count}
 
 
-def _drop_copies(stage: Sequence[LineOfStage], now: StageLine) -> list[LineOfStage]:
-    """A stage's lines, with perplexities less the copies that the last stage knew of; `now` is its
-    header.
-    """
+def _drop_copies(stage: Sequence[LineOfStage], last_header: StageLine) -> list[LineOfStage]:
+    """A stage's lines, with perplexities less the copies that the last stage knew of."""
     lines = []
     for line in stage:
         if isinstance(line, EvaluationLine):
-            without = {}
+            header = find_header(stage)
+            perplexity: dict[str, float | None] = {}
             for name, value in line.perplexity.items():
-                known, copies = count_copies(find_header(stage), name), count_copies(now, name)
-                less = line.without_copies.get(name, np.nan) if copies else value
-                without[name] = less if known == copies else np.nan
-            line = structs.replace(line, perplexity=without)
+                copies = count_copies(last_header, name)
+                if count_copies(header, name) != copies:
+                    perplexity[name] = np.nan
+                elif copies:
+                    perplexity[name] = line.without_copies.get(name, np.nan)
+                else:
+                    perplexity[name] = value
+            line = structs.replace(line, perplexity=perplexity)
         lines.append(line)
     return lines
 
@@ -542,15 +505,17 @@ S = TypeVar("S", ScoreLine, BaselineLine)
 
 
 def _drop_leaks(scores: Sequence[S]) -> list[S]:
-    """Scores without leaks; records hold null where there are none, and where nothing else is left."""
-    return [
-        structs.replace(
-            score, test=np.nan if score.test_without_leaks is None else score.test_without_leaks
-        )
-        if score.leaks or score.in_stream
-        else score
-        for score in scores
-    ]
+    """Scores without leaks, NaN where nothing else is left.
+
+    Records hold null where there are no leaks, and where nothing else is left.
+    """
+    clean = []
+    for score in scores:
+        if score.leaks or score.in_stream:
+            test = score.test_without_leaks
+            score = structs.replace(score, test=np.nan if test is None else test)
+        clean.append(score)
+    return clean
 
 
 _SCORE = ["domain", "task", "task_key", "how", "prompt", "metric"]
@@ -565,35 +530,109 @@ _STAGE = [
     "hardware",
     "code",
     "packages",
+    "parameters",
+    "trainable",
+    "layers",
+    "hidden_size",
+    "cores",
+    "done",
 ]
-_STAGE += ["parameters", "trainable", "layers", "hidden_size", "cores", "done"]
 
 
 def _describe_run(run: RunRecords) -> tuple[Any, ...]:
-    return run.suite, run.row, run.line.row_index, run.line.method, run.id, run.seed
+    """The values of the columns RUN."""
+    line = run.line
+    return run.suite, run.row, line.row_index, line.method, run.id, run.seed
+
+
+def _describe_evaluations(run: RunRecords, units: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The lines of a run in `Study.evaluations`, with what was charged in each of the units."""
+    names = [domain.name for domain in run.domains]
+    spent = dict.fromkeys(("charged", *units), 0.0)
+    finished = np.full(len(names), np.nan)
+    for index, stage in enumerate(run.stages):
+        evaluations = select_kind(stage, EvaluationLine)
+        done = find_last(stage, DoneLine)
+        unit = find_header(stage).budget.unit if stage else ""
+        values = [[select_measure(line, name) for name in names] for line in evaluations]
+        perplexity = np.array(values, float).reshape(-1, len(names))
+        ap = average_perplexity(perplexity, index)
+        ap_plus = metrics.average_increase(perplexity, finished, index)
+        log_ap_plus = metrics.average_increase(np.log(perplexity), np.log(finished), index)
+        for order, line in enumerate(evaluations):
+            yield (
+                *_describe_run(run),
+                index,
+                order,
+                line.phase,
+                line.fraction,
+                *_sum_charges(spent, line.charged, unit).values(),
+                done is not None and line is evaluations[-1],
+                spent,
+                ap[order],
+                ap_plus[order],
+                log_ap_plus[order],
+                perplexity[order],
+            )
+        if done is None:
+            break
+        if evaluations:  # a stage may train nothing, and then evaluates nothing
+            finished[index] = perplexity[-1, index]
+        spent = _sum_charges(spent, done.charged, unit)
 
 
 def _describe_stage(run: RunRecords, index: int, stage: Sequence[LineOfStage]) -> tuple[Any, ...]:
-    head, done = find_header(stage), find_last(stage, DoneLine)
+    """The line of a stage in `Study.stages`."""
+    head = find_header(stage)
+    done = find_last(stage, DoneLine)
     unit = head.budget.unit
-    charged = (done.charged[unit], done.charged["seconds"]) if done else (np.nan, np.nan)
-    size = (head.parameters, head.trainable, head.layers, head.hidden_size)
-    place = (
+    provenance = head.provenance
+    share = done.cores.share if done else None
+    return (
+        *_describe_run(run),
         index,
         head.domain,
         unit,
         head.budget.amount,
         sum(phase["share"] for phase in head.phases),
+        done.charged[unit] if done else np.nan,
+        done.charged["seconds"] if done else np.nan,
+        describe_hardware(provenance),
+        provenance.code,
+        ", ".join(f"{name} {version}" for name, version in provenance.packages.items()),
+        head.parameters,
+        head.trainable,
+        head.layers,
+        head.hidden_size,
+        np.nan if share is None else share,
+        done is not None,
     )
-    share = done.cores.share if done else None
-    cores = np.nan if share is None else share
-    packages = ", ".join(f"{name} {version}" for name, version in head.provenance.packages.items())
-    made = (describe_hardware(head.provenance), head.provenance.code, packages)
-    return (*_describe_run(run), *place, *charged, *made, *size, cores, done is not None)
+
+
+def _average_scores(scores: Iterable[ScoreLine], is_fine_tuned: bool) -> Iterator[tuple[Any, ...]]:
+    """The scores of one model in `Study.scores`, less the columns of their run and stage.
+
+    `is_fine_tuned`: the suite fine-tunes, so a linear probe stands beside that.
+    """
+    tests = defaultdict[tuple[str, ...], dict[int, float]](dict)
+    headline = "none"
+    for score in scores:
+        key = tuple(getattr(score, name) for name in _SCORE)
+        tests[key][score.seed] = score.test
+        if score.prompt == "right":
+            headline = "right"
+    for key, test_by_seed in tests.items():
+        *_, how, prompt, _ = key
+        mean = fmean(test_by_seed.values())
+        is_extra = how != "finetune" and is_fine_tuned
+        yield (*key, mean, len(test_by_seed), prompt == headline, is_extra)
 
 
 def average_by_domain(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The mean score on the tasks of each domain, a column each; NaN where one of them is."""
+    """The mean score on the tasks of each domain, a column each.
+
+    NaN where one of them is.
+    """
     tests = scores.groupby([*keys, "domain"])["test"]
     return tests.mean().where(tests.count() == tests.size()).unstack("domain")
 
@@ -606,32 +645,30 @@ def find_header(stage: Sequence[LineOfStage]) -> StageLine:
 def describe_hardware(provenance: Provenance) -> str:
     """The hardware that decides how fast a step is, in words."""
     machine = provenance.hardware
-    device = (
-        machine.cpu if machine.device.lower() == "cpu" else f"{machine.count} × {machine.device}"
-    )
-    count = provenance.hardware.threads
-    threads = (
-        f", {count} {'thread' if count == 1 else 'threads'}"
-        if machine.device.lower() == "cpu"
-        else ""
-    )
-    processes = f", {provenance.hardware.count} processes" if provenance.hardware.count > 1 else ""
-    return f"{device}{threads}{processes}, {provenance.precision}"
+    if machine.device.lower() == "cpu":
+        noun = "thread" if machine.threads == 1 else "threads"
+        device = f"{machine.cpu}, {machine.threads} {noun}"
+    else:
+        device = f"{machine.count} × {machine.device}"
+    processes = f", {machine.count} processes" if machine.count > 1 else ""
+    return f"{device}{processes}, {provenance.precision}"
 
 
 def select_measure(
     measured: Measures, name: str, what: Literal["perplexity", "bits_per_byte"] = "perplexity"
 ) -> float:
-    """The measure of a domain or probe: infinite where it overflowed (null in records), NaN where
-    they lack it.
+    """The measure of a domain or probe, NaN where records lack it.
+
+    It is infinite where it overflowed, which is null in records.
     """
     value = getattr(measured, what).get(name, np.nan) if measured else np.nan
     return np.inf if value is None else value
 
 
 def _sum_charges(spent: Spent, charged: Spent, unit: str) -> Spent:
-    """The costs since the start of the run, by unit, and in the budget's as "charged"; NaN where
-    unknown.
+    """The costs since the start of the run, by unit.
+
+    NaN where unknown. Those in the budget's unit stand under "charged", too.
     """
-    now = {**charged, "charged": charged[unit]}
-    return {name: before + now.get(name, np.nan) for name, before in spent.items()}
+    additions = {**charged, "charged": charged[unit]}
+    return {name: amount + additions.get(name, np.nan) for name, amount in spent.items()}
