@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import pandas as pd
 
@@ -17,259 +17,280 @@ from benchmark.settings.names import make_slug
 
 PROBES = "Linear probes: logistic regression on the mean states of whole texts, of frozen models"
 PROMPTED = "ELLE"  # the paper's row with prompts
-# label; whether it competes; scores, a line a seed and a column a domain; row and stage of the
-# printed numbers
-ScoredRow = tuple[str, bool, pd.DataFrame, str, str]
+
+
+class ScoredRow(NamedTuple):
+    """A line of a table of scores."""
+
+    label: str
+    means: pd.DataFrame  # a line a seed, a column a domain
+    row: str = ""  # of the printed numbers
+    stage: str = ""  # of the printed numbers
+    competes: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreTable(TableExhibit):
-    """Score of each row's final model on each domain's task, and their average; a block a suite.
+    """Score of each row's final model on each domain's task, and their average.
 
-    `only`: the rows to show of a suite, where it is not all of them.
+    A block is a suite. `only`: the rows to show of a suite, where it is not all of them.
     """
 
-    by_stage: ClassVar[bool] = (
-        False  # whether a block is one row's, a line a stage: none is the best
-    )
+    # whether a block is one row's, a line a stage: none is the best
+    by_stage: ClassVar[bool] = False
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def _build(self, study: Study) -> Table:
-        titles = {name: title for part in study.parts for name, title in part.tasks.items()}
-        columns = [
-            Column(title, lower=None if self.by_stage else False)
-            for title in [*titles.values(), AVERAGE]
-        ]
+        titles: dict[str, str] = {}
+        for part in study.parts:
+            titles |= part.tasks
+        lower = None if self.by_stage else False
+        columns = [Column(title, lower=lower) for title in (*titles.values(), AVERAGE)]
         if study.whole_task:
             columns.append(Column(study.whole_task, lower=False))
             titles[""] = study.whole_task
         blocks = self._make_blocks(study, titles)
-        below = _describe_scores(pd.concat([study.scores, study.probes]), titles)
-        if leaked := [note for part in study.parts for note in notes.note_leaks(part)]:
+        footnotes = _describe_scores(pd.concat([study.scores, study.probes]), titles)
+        leaks = [note for part in study.parts for note in notes.note_leaks(part)]
+        if leaks:
             clean = self._make_blocks(study.without_leaks, titles)
-            below += [*leaked, *self._note_leaks(blocks, clean, columns)]
-        return self.finish_measurements(study, columns, blocks, below, scores=True)
+            footnotes += leaks
+            footnotes += self._note_leaks(blocks, clean, columns)
+        return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
 
     def _make_blocks(self, study: Study, titles: dict[str, str]) -> list[Block]:
-        return [
-            Block(heading, tuple(self._make_rows(part, lines, titles)), part.suite)
-            for part in study.parts
-            for heading, lines in self.collect_lines(part)
-        ]
+        """The blocks of all suites."""
+        blocks = []
+        for part in study.parts:
+            for heading, lines in self.collect_lines(part):
+                rows = self._make_rows(part, lines, titles)
+                blocks.append(Block(heading, tuple(rows), part.suite))
+        return blocks
 
     def _note_leaks(
         self, blocks: Sequence[Block], clean: Sequence[Block], columns: Sequence[Column]
-    ) -> list[str]:
-        """The numbers without leaks of each column that leaks touch; `clean` are the blocks without
-        them.
+    ) -> Iterator[str]:
+        """The numbers without leaks of each column that leaks touch.
+
+        `clean` are the blocks without leaks.
         """
-        pairs = [
-            (f"{block.title}, {row.label}" if self.by_stage else row.label, row.cells, less.cells)
-            for block, without in zip(blocks, clean, strict=True)
-            for row, less in zip(block.rows, without.rows, strict=True)
-        ]
-        notes = []
-        for j, column in enumerate(columns):
-            if any(cells[j] != less[j] for _, cells, less in pairs):
-                numbers = (
-                    f"{label} {less[j].number if less[j].values else 'not known'}"
-                    for label, cells, less in pairs
-                    if cells[j].values
-                )
-                said = (
-                    ", ".join(numbers) if any(less[j].values for *_, less in pairs) else "not known"
-                )
-                notes.append(f"{column.name} without leaked test examples: {said}.")
-        return notes
+        pairs = []
+        for block, clean_block in zip(blocks, clean, strict=True):
+            for row, clean_row in zip(block.rows, clean_block.rows, strict=True):
+                label = f"{block.title}, {row.label}" if self.by_stage else row.label
+                pairs.append((label, row.cells, clean_row.cells))
+        for place, column in enumerate(columns):
+            is_touched = False
+            is_known = False
+            numbers = []
+            for label, cells, clean_cells in pairs:
+                cell = cells[place]
+                clean_cell = clean_cells[place]
+                is_touched |= cell != clean_cell
+                is_known |= bool(clean_cell.values)
+                if cell.values:
+                    number = clean_cell.number if clean_cell.values else "not known"
+                    numbers.append(f"{label} {number}")
+            if is_touched:
+                text = ", ".join(numbers) if is_known else "not known"
+                yield f"{column.name} without leaked test examples: {text}."
 
     def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
         """The blocks of a suite: heading, and the lines in it."""
-        chosen = self.only.get(part.suite, ())
-        runs = {run.row: run for run in part.runs if not chosen or run.row in chosen}
+        selection = self.only.get(part.suite, ())
+        runs = {run.row: run for run in part.runs if not selection or run.row in selection}
         last = len(part.runs[0].domains) - 1
-        lines = [
-            (row, True, _average_seeds(part.scores, row, last), row, str(len(run.domains)))
-            for row, run in runs.items()
-        ]
-        shown = [(self.choose_heading(part), lines + ([] if chosen else _collect_baselines(part)))]
-        if len(part.probes[(part.probes["stage"] == last) & part.probes["headline"]]):
-            lines = [
-                (f"{row}, linear probe", True, _average_seeds(part.probes, row, last), "", "")
-                for row in runs
-            ]
-            shown.append((PROBES, lines))
-        return shown
+        lines = []
+        for row, run in runs.items():
+            means = _average_seeds(part.scores, row, last)
+            lines.append(ScoredRow(row, means, row, str(len(run.domains))))
+        if not selection:
+            lines += _collect_baselines(part)
+        blocks = [(self.choose_heading(part), lines)]
+        is_final = part.probes["stage"] == last
+        if len(part.probes[is_final & part.probes["headline"]]):
+            probes = []
+            for row in runs:
+                means = _average_seeds(part.probes, row, last)
+                probes.append(ScoredRow(f"{row}, linear probe", means))
+            blocks.append((PROBES, probes))
+        return blocks
 
     def _make_rows(
         self, part: Study, lines: list[ScoredRow], titles: dict[str, str]
     ) -> list[TableRow]:
-        printed, names = self.select_printed(part), list(part.tasks)
-        stream = [*dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE)]
+        printed = self.select_printed(part)
+        names = list(part.tasks)
+        stream = list(dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE))
         if part.stage_titles != stream or set(part.scores["how"]) == {"linear_probe"}:
             printed = {}
-        average, of_domains = (
-            AVERAGE if len(names) == len(stream) else "",
-            [name for name in titles if name],
-        )
+        domains = [name for name in titles if name]
+        columns = [titles[name] for name in domains]
+        columns.append(AVERAGE if len(names) == len(stream) else "")
         rows = []
-        for label, competes, means, row, stage in lines:
-            cells = [_make_cell(means, name) if name in names else Cell() for name in of_domains]
+        for line in lines:
+            means = line.means
+            slug = make_slug(line.row)
+            cells = [_make_cell(means, name) if name in names else Cell() for name in domains]
             cells.append(_make_average_cell(means, names))
-            beside = [
-                printed.get((make_slug(row), stage, column, "F1"))
-                for column in [*(titles[name] for name in of_domains), average]
-            ]
-            cells = list(map(add_printed, cells, beside))
+            values = [printed.get((slug, line.stage, column, "F1")) for column in columns]
+            cells = list(map(add_printed, cells, values))
             if "" in titles:
-                cells.append(
-                    _make_cell(means, "") if "" in means or (row and part.probes.empty) else Cell()
-                )
-            rows.append(TableRow(label, tuple(cells), competes))
-        if (
-            self.by_stage and part.suite in part.only_last
-        ):  # no score of the models before is to come
-            rows[:-1] = [
-                replace(row, cells=tuple(replace(c, missing=False) for c in row.cells))
-                for row in rows[:-1]
-            ]
+                is_expected = "" in means or (line.row and part.probes.empty)
+                cells.append(_make_cell(means, "") if is_expected else Cell())
+            rows.append(TableRow(line.label, tuple(cells), line.competes))
+        if self.by_stage and part.suite in part.only_last:
+            # no score of the models before the last is to come
+            rows[:-1] = map(_expect_nothing, rows[:-1])
         return rows
+
+
+def _expect_nothing(row: TableRow) -> TableRow:
+    """The row with no cell that is missing."""
+    cells = tuple(replace(cell, missing=False) for cell in row.cells)
+    return replace(row, cells=cells)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptTable(ScoreTable):
-    """The final models that have domain prompts, fine-tuned with no, a wrong, the right, and a
-    picked prompt.
+    """The final models that have domain prompts, fine-tuned with each prompt.
 
-    The paper has no picked prompt; it is shown where it was measured.
+    It is no, a wrong, the right, or a picked prompt. The paper has no picked prompt. It is shown
+    where it was measured.
     """
 
     def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
         final = _find_final_scores(part)
-        prompts = PROMPT_ROWS | (
-            {"picked": "picked prompt"} if "picked" in set(final["prompt"]) else {}
-        )
+        prompts = dict(PROMPT_ROWS)
+        if "picked" in set(final["prompt"]):
+            prompts["picked"] = "picked prompt"
         rows = dict.fromkeys(run.row for run in part.runs)
-        with_prompts = [row for row in rows if "right" in set(final[final["row"] == row]["prompt"])]
-        lines = [
-            (
-                f"{row}, {label}",
-                True,
-                average_by_domain(
-                    final[(final["row"] == row) & (final["prompt"] == prompt)], ["seed"]
-                ),
-                prompt if row == PROMPTED else row,
-                "5",
-            )
-            for row in with_prompts or [PROMPTED]
-            for prompt, label in prompts.items()
-        ]
+        prompted = [row for row in rows if "right" in set(final[final["row"] == row]["prompt"])]
+        lines = []
+        for row in prompted or [PROMPTED]:
+            scores = final[final["row"] == row]
+            for prompt, label in prompts.items():
+                means = average_by_domain(scores[scores["prompt"] == prompt], ["seed"])
+                printed_row = prompt if row == PROMPTED else row
+                lines.append(ScoredRow(f"{row}, {label}", means, printed_row, "5"))
         return [(self.choose_heading(part), lines)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageScoreTable(ScoreTable):
-    """The scores of every row's model after each stage; a block a row."""
+    """The scores of every row's model after each stage, a block a row."""
 
     by_stage = True
 
     def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
-        stages = {run.row: range(len(run.domains)) for run in part.runs}
-        return [
-            (
-                row,
-                [
-                    (f"M{i + 1}", True, _average_seeds(part.scores, row, i), row, str(i + 1))
-                    for i in of_row
-                ],
-            )
-            for row, of_row in stages.items()
-        ]
+        counts = {run.row: len(run.domains) for run in part.runs}
+        blocks = []
+        for row, count in counts.items():
+            lines = []
+            for stage in range(count):
+                means = _average_seeds(part.scores, row, stage)
+                number = str(stage + 1)
+                lines.append(ScoredRow(f"M{number}", means, row, number))
+            blocks.append((row, lines))
+        return blocks
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroShotTable(TableExhibit):
-    """Scores by lm-evaluation-harness of every row's model after each stage, beside its AP; a block
-    a row.
+    """Scores by lm-evaluation-harness of every row's model after each stage, beside its AP.
+
+    A block is a row.
     """
 
     def _build(self, study: Study) -> Table:
-        metrics = {
-            line.task: _choose_metric(line)
-            for run in study.runs
-            for lines in run.zero_shot
-            for line in lines
-        }
+        metrics = {}
+        for run in study.runs:
+            for lines in run.zero_shot:
+                for line in lines:
+                    metrics[line.task] = _choose_metric(line)
         blocks = []
         for part in study.parts:
-            for row, run in {run.row: run for run in part.runs}.items():
-                lines = (
-                    self._make_row(part, row, stage, metrics) for stage in range(len(run.domains))
-                )
-                blocks.append(Block(row, tuple(lines), part.suite))
-        about = (
-            f"Metrics: {', '.join(f'{task} {name}' for task, name in metrics.items())}. Nobody has "
-            "looked for these "
-            "tasks' examples in the training text of the stream."
-        )
-        columns, below = [Column("AP"), *map(Column, metrics)], [about] if metrics else []
-        return self.finish_measurements(study, columns, blocks, below, scores=True)
+            runs = {run.row: run for run in part.runs}
+            for row, run in runs.items():
+                stages = range(len(run.domains))
+                rows = [self._make_row(part, row, stage, metrics) for stage in stages]
+                blocks.append(Block(row, tuple(rows), part.suite))
+        columns = [Column("AP"), *map(Column, metrics)]
+        footnotes = []
+        if metrics:
+            names = ", ".join(f"{task} {name}" for task, name in metrics.items())
+            footnotes.append(
+                f"Metrics: {names}. Nobody has "
+                "looked for these "
+                "tasks' examples in the training text of the stream."
+            )
+        return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
 
     def _make_row(self, part: Study, row: str, stage: int, metrics: Mapping[str, str]) -> TableRow:
-        ends = part.ends[(part.ends["row"] == row) & (part.ends["stage"] == stage)]
+        is_row = part.ends["row"] == row
+        ends = part.ends[is_row & (part.ends["stage"] == stage)]
+        cells = [Cell(tuple(ends["ap"]), missing=ends.empty)]
         runs = [run for run in part.runs if run.row == row and len(run.zero_shot) > stage]
-        said = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
-        values = [
-            tuple(of[task][name] for of in said if name in of.get(task, {}))
-            for task, name in metrics.items()
-        ]
-        cells = [
-            Cell(tuple(ends["ap"]), missing=ends.empty),
-            *(Cell(of, digits=3, missing=not of) for of in values),
-        ]
+        scores = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
+        for task, name in metrics.items():
+            tests = [score[task] for score in scores if task in score]
+            values = tuple(test[name] for test in tests if name in test)
+            cells.append(Cell(values, digits=3, missing=not values))
         return TableRow(f"M{stage + 1}", tuple(cells))
 
 
 def _choose_metric(line: ZeroShotLine) -> str:
-    """The metric that a table shows of a task: normalised accuracy where there is one, accuracy, or
-    the first.
+    """The metric that a table shows of a task.
+
+    It is normalised accuracy where there is one, else accuracy, else the first.
     """
-    return next(
-        (name for name in ("acc_norm", "acc") if name in line.values), next(iter(line.values))
-    )
+    for name in ("acc_norm", "acc"):
+        if name in line.values:
+            return name
+    return next(iter(line.values))
 
 
 def _find_final_scores(part: Study) -> pd.DataFrame:
-    return part.scores[part.scores["stage"] == len(part.runs[0].domains) - 1]
+    """The scores of the models after the last stage."""
+    last = len(part.runs[0].domains) - 1
+    return part.scores[part.scores["stage"] == last]
 
 
 def _average_seeds(scores: pd.DataFrame, row: str, stage: int) -> pd.DataFrame:
-    """The scores that tables show of a row's models after a stage: a line a seed, a column a
-    domain.
+    """The scores that tables show of a row's models after a stage.
+
+    A line is a seed, a column a domain.
     """
-    shown = (scores["row"] == row) & (scores["stage"] == stage) & scores["headline"]
-    return average_by_domain(scores[shown], ["seed"])
+    is_model = (scores["row"] == row) & (scores["stage"] == stage)
+    return average_by_domain(scores[is_model & scores["headline"]], ["seed"])
 
 
 def _make_cell(means: pd.DataFrame, domain: str) -> Cell:
-    """The score on a domain's task of each pre-training seed; `means` over fine-tuning seeds, a
-    column a domain.
+    """The score on a domain's task of each pre-training seed.
+
+    `means` are over fine-tuning seeds, a column a domain.
     """
     values = tuple(100 * means[domain].dropna()) if domain in means else ()
     return Cell(values, digits=1, missing=not values)
 
 
 def _make_average_cell(means: pd.DataFrame, domains: Sequence[str]) -> Cell:
-    """The mean over tasks of each pre-training seed that has them all; `means` as for `_make_cell`."""
-    values = tuple(100 * means.reindex(columns=list(domains)).dropna().mean(axis=1))
+    """The mean over tasks of each pre-training seed that has them all.
+
+    `means` are as for `_make_cell`.
+    """
+    complete = means.reindex(columns=list(domains)).dropna()
+    values = tuple(100 * complete.mean(axis=1))
     return Cell(values, digits=1, missing=not values and bool(domains))
 
 
 def _collect_baselines(part: Study) -> list[ScoredRow]:
     """Rows for what needs no model, on the very data that the final models were scored on."""
-    return [
-        (f"Baseline: {name}", False, average_by_domain(lines, ["seed"]), "", "")
-        for name, lines in part.measured_baselines.groupby("name", sort=False)
-    ]
+    lines = []
+    for name, scores in part.measured_baselines.groupby("name", sort=False):
+        means = average_by_domain(scores, ["seed"])
+        lines.append(ScoredRow(f"Baseline: {name}", means, competes=False))
+    return lines
 
 
 def _describe_scores(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
@@ -279,12 +300,14 @@ def _describe_scores(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[st
     if scores.empty:
         return []
     tasks = scores.drop_duplicates("domain").set_index("domain")
-    texts = [
-        f"{titles[d]}: {tasks['task'][d]} ({tasks['metric'][d].replace('_', '-')})"
-        for d in titles
-        if d in tasks.index
-    ]
+    texts = []
+    for domain, title in titles.items():
+        if domain in tasks.index:
+            metric = tasks["metric"][domain].replace("_", "-")
+            texts.append(f"{title}: {tasks['task'][domain]} ({metric})")
+    note = f"Tasks: {'; '.join(texts)}."
     counts = scores[scores["how"] == "finetune"]["finetuning_seeds"]
-    over = " to ".join(str(count) for count in sorted({counts.min(), counts.max()}))
-    fine_tuned = f"Of each pre-training seed it is the mean over fine-tuning seeds: {over}."
-    return [f"Tasks: {'; '.join(texts)}.", fine_tuned if len(counts) else f"{PROBES}."]
+    if not len(counts):
+        return [note, f"{PROBES}."]
+    seeds = " to ".join(str(count) for count in sorted({counts.min(), counts.max()}))
+    return [note, f"Of each pre-training seed it is the mean over fine-tuning seeds: {seeds}."]

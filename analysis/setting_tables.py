@@ -1,5 +1,6 @@
-"""Tables of models and settings: ladders of sizes with their training settings, and the
-fine-tuning's settings.
+"""Tables of models and settings.
+
+They show ladders of sizes with their training settings, and the settings of fine-tuning.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def _format_count(value: float) -> str:
     """Three digits: 30.3M, 62.5k, 512."""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:{'.3g' if value < 1000 * size else '.0f'}}{suffix}"
+            style = ".3g" if value < 1000 * size else ".0f"
+            return f"{value / size:{style}}{suffix}"
     return f"{value:.0f}"
 
 
@@ -55,11 +57,10 @@ MEASURED = ("recover steps", "adapt steps", "train wall time")  # and not the sa
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureTable(TableExhibit):
-    """The models of a ladder, one row a stage: sizes as built, training as recorded (mean over
-    seeds).
+    """The models of a ladder, one row a stage.
 
-    `rows`: printed block to row of the suite, a block each; without it a block a suite, of ELLE's
-    row or the last.
+    Sizes are as built, training as recorded (mean over seeds). `rows`: printed block to row of the
+    suite, a block each. Without it there is a block a suite, of ELLE's row or the last.
     """
 
     properties: tuple[str, ...] = tuple(PROPERTIES)
@@ -69,70 +70,90 @@ class ArchitectureTable(TableExhibit):
         columns = [Column(PROPERTIES[name][0]) for name in self.properties]
         blocks = []
         for part in study.parts:
-            growing = next(
-                (run.row for run in part.runs if run.line.method == GROWING), part.runs[-1].row
-            )
-            for block, row in (self.rows or {"": growing}).items():
-                runs = [run for run in part.runs if make_slug(run.row) == make_slug(row)]
+            rows = self.rows or {"": _choose_row(part)}
+            for block, row in rows.items():
+                slug = make_slug(row)
+                runs = [run for run in part.runs if make_slug(run.row) == slug]
+                if not runs:
+                    continue
                 heading = row if self.rows else f"{self.choose_heading(part)} ({row})"
-                if runs:
-                    printed = (
-                        self.select_printed(part, block)
-                        if self.rows or make_slug(row) == GROWING
-                        else {}
-                    )
-                    blocks.append(
-                        Block(heading, tuple(self._make_rows(part, runs, printed)), part.suite)
-                    )
-        below = [*notes.note_missing_cells(study, blocks), *notes.collect_notes(study)]
-        return self.finish_table(columns, blocks, below, "Model")
+                printed: Printed = {}
+                if self.rows or slug == GROWING:
+                    printed = self.select_printed(part, block)
+                lines = self._make_rows(part, runs, printed)
+                blocks.append(Block(heading, tuple(lines), part.suite))
+        footnotes = [*notes.note_missing_cells(study, blocks), *notes.collect_notes(study)]
+        return self.finish_table(columns, blocks, footnotes, "Model")
 
     def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
-        stages = part.stages[part.stages["run"].isin([run.id for run in runs])]
+        """The lines of a block, one a stage."""
+        ids = [run.id for run in runs]
+        stages = part.stages[part.stages["run"].isin(ids)]
+        is_growing = runs[0].line.method == GROWING
         rows = []
-        for i in range(len(runs[0].domains)):
-            properties = _collect_properties(runs, i, stages[stages["stage"] == i])
-            ended = sum(find_last(run.stages[i], DoneLine) is not None for run in runs)
-            recovers = i > 0 and runs[0].line.method == GROWING
-            cells = [
-                add_printed(
-                    Cell(
-                        text="" if math.isnan(value) else PROPERTIES[name][1](value),
-                        missing=math.isnan(value)
-                        and not ended
-                        and (recovers or name != "recover steps"),
-                        few_seeds=int(ended == 1 and name in MEASURED and not math.isnan(value)),
-                    ),
-                    printed.get((f"m{i + 1}", str(i + 1), name, "")),
+        for index in range(len(runs[0].domains)):
+            number = str(index + 1)
+            properties = _collect_properties(runs, index, stages[stages["stage"] == index])
+            ends = [run for run in runs if find_last(run.stages[index], DoneLine) is not None]
+            recovers = index > 0 and is_growing
+            cells = []
+            for name in self.properties:
+                value = properties[name]
+                is_unknown = math.isnan(value)
+                _, show = PROPERTIES[name]
+                is_expected = recovers or name != "recover steps"
+                is_measured = name in MEASURED and not is_unknown
+                cell = Cell(
+                    text="" if is_unknown else show(value),
+                    missing=is_unknown and not ends and is_expected,
+                    few_seeds=int(is_measured and len(ends) == 1),
                 )
-                for name in self.properties
-                for value in [properties[name]]
-            ]
-            rows.append(TableRow(f"M{i + 1}", tuple(cells)))
+                cells.append(add_printed(cell, printed.get((f"m{number}", number, name, ""))))
+            rows.append(TableRow(f"M{number}", tuple(cells)))
         return rows
+
+
+def _choose_row(part: Study) -> str:
+    """The row of ELLE, or the last."""
+    for run in part.runs:
+        if run.line.method == GROWING:
+            return run.row
+    return part.runs[-1].row
 
 
 def _collect_properties(
     runs: list[RunRecords], index: int, stages: pd.DataFrame
 ) -> dict[str, float]:
-    """The properties of one stage's model: the ladder's size before training; NaN for what only
-    training tells.
+    """The properties of one stage's model.
+
+    Before training the size is the ladder's, and what only training tells is NaN.
     """
-    config = runs[0].line.config
-    rung = config["model"]["ladder"][index]
-    done = [line for run in runs if (line := find_last(run.stages[index], DoneLine))]
-    steps = [{phase["name"]: phase["steps"] for phase in line.phases} for line in done]
-    hidden = stages["hidden_size"].iloc[0] if len(stages) else rung["hidden_size"]
+    model = runs[0].line.config["model"]
+    training = runs[0].line.config["training"]
+    if len(stages):
+        layers = stages["layers"].iloc[0]
+        hidden = stages["hidden_size"].iloc[0]
+    else:
+        rung = model["ladder"][index]
+        layers = rung["layers"]
+        hidden = rung["hidden_size"]
+    steps = []
+    for run in runs:
+        end = find_last(run.stages[index], DoneLine)
+        if end:
+            steps.append({phase["name"]: phase["steps"] for phase in end.phases})
+    recover_steps = [counts.get("recover") for counts in steps]
+    adapt_steps = [counts.get("adapt") for counts in steps]
     return {
         "parameters": stages["parameters"].mean(),
-        "layers": stages["layers"].iloc[0] if len(stages) else rung["layers"],
+        "layers": layers,
         "hidden size": hidden,
-        "heads": hidden / config["model"]["head_size"],
+        "heads": hidden / model["head_size"],
         "feed-forward size": 4 * hidden,
-        "learning rate": pick_for_stage(config["training"]["learning_rate"], index),
-        "recover steps": pd.Series([line.get("recover") for line in steps], dtype=float).mean(),
-        "adapt steps": pd.Series([line.get("adapt") for line in steps], dtype=float).mean(),
-        "warm-up": pick_for_stage(config["training"]["warmup"], index),
+        "learning rate": pick_for_stage(training["learning_rate"], index),
+        "recover steps": pd.Series(recover_steps, dtype=float).mean(),
+        "adapt steps": pd.Series(adapt_steps, dtype=float).mean(),
+        "warm-up": pick_for_stage(training["warmup"], index),
         "train wall time": stages["seconds"].mean(),
     }
 
@@ -152,21 +173,22 @@ class HyperparameterTable(TableExhibit):
     """The settings of each downstream task, from the suite's task definitions."""
 
     def _build(self, study: Study) -> Table:
-        of_paper = all(study.printed.get(suite, suite) for suite in study.suites)
-        printed = {(v.row, v.column): v for v in self.printed if of_paper}
-        tasks = [task for part in study.parts for task in part.runs[0].line.tasks if task["domain"]]
-        by_title = {task["title"] or task["name"]: task for task in tasks}
-        rows = [
-            TableRow(
-                name,
-                tuple(
-                    add_printed(Cell(text=show(task)), printed.get((name, title)))
-                    for title, task in by_title.items()
-                ),
-            )
-            for name, show in SETTINGS.items()
-        ]
-        below = [] if tasks else ["This suite has no downstream tasks."]
-        return self.finish_table(
-            [Column(title) for title in by_title], [Block("", tuple(rows))], below, "Setting"
-        )
+        printed: dict[tuple[str, str], PrintedValue] = {}
+        if all(study.printed.get(suite, suite) for suite in study.suites):
+            printed = {(value.row, value.column): value for value in self.printed}
+        tasks = {}
+        for part in study.parts:
+            for task in part.runs[0].line.tasks:
+                if task["domain"]:
+                    tasks[task["title"] or task["name"]] = task
+        rows = []
+        for name, show in SETTINGS.items():
+            cells = []
+            for title, task in tasks.items():
+                cell = Cell(text=show(task))
+                cells.append(add_printed(cell, printed.get((name, title))))
+            rows.append(TableRow(name, tuple(cells)))
+        columns = [Column(title) for title in tasks]
+        blocks = [Block("", tuple(rows))]
+        footnotes = [] if tasks else ["This suite has no downstream tasks."]
+        return self.finish_table(columns, blocks, footnotes, "Setting")
