@@ -1,7 +1,7 @@
-"""One style for all figures: matplotlib lays them out, fonts are embedded, and axes name their
-scales.
+"""One style for all figures.
 
-Files hold no time stamp: the same numbers give the same bytes.
+Matplotlib lays them out, fonts are embedded, and axes name their scales. Files hold no time stamp:
+the same numbers give the same bytes.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureExhibit(Exhibit):
-    """An exhibit that renders as PDF and PNG. The paper prints no numbers for its figures, so that
-    all are ours.
+    """An exhibit that renders as PDF and PNG.
+
+    The paper prints no numbers for its figures, so that all are ours.
     """
 
     def _draw(self, study: Study) -> Figure:
@@ -102,36 +103,31 @@ class FigureExhibit(Exhibit):
 
 
 def describe(figure: Figure) -> str:
-    """A figure's numbers and the text below it, for readers who cannot see it: its label, and where
-    lines end.
+    """A figure's numbers and the text below it, for readers who cannot see it.
+
+    The numbers are its label, and where lines end.
     """
-    ends = {
-        axis.get_ylabel(): [text for text in axis.texts if isinstance(text, Annotation)]
-        for axis in figure.axes
-    }
-    said = [
-        f"{what}: {', '.join(text.get_text() for text in texts)}."
-        for what, texts in ends.items()
-        if texts
-    ]
-    return " ".join(
-        " ".join(
-            [
-                str(figure.get_label()),
-                *said,
-                *(legend.get_title().get_text() for legend in figure.legends),
-            ]
-        ).split()
-    )
+    ends = {}
+    for axis in figure.axes:
+        label = axis.get_ylabel()
+        ends[label] = [text for text in axis.texts if isinstance(text, Annotation)]
+    sentences = [str(figure.get_label())]
+    for label, names in ends.items():
+        if names:
+            texts = ", ".join(name.get_text() for name in names)
+            sentences.append(f"{label}: {texts}.")
+    for legend in figure.legends:
+        sentences.append(legend.get_title().get_text())
+    words = " ".join(sentences).split()
+    return " ".join(words)
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """Everything drawn inside has this style, whatever a user's matplotlibrc says."""
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Glyph .* missing"
-        )  # a title's emoji, which the page shows
+        # a title may hold an emoji, which the page shows
+        warnings.filterwarnings("ignore", "Glyph .* missing")
         matplotlib.rcdefaults()
         with seaborn.plotting_context("paper"), seaborn.axes_style("ticks"):
             matplotlib.rcParams.update(_SETTINGS)
@@ -139,52 +135,59 @@ def style() -> Iterator[None]:
 
 
 def make_picture(figure: Figure) -> Picture:
-    """The figure as PDF and PNG, which says what it shows, without anything that changes from one
-    day to the next.
+    """The figure as PDF and PNG, which says what it shows.
+
+    Nothing in it changes from one day to the next.
     """
-    pdf, png, description = io.BytesIO(), io.BytesIO(), describe(figure)
-    figure.savefig(
-        pdf, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None}
-    )
+    pdf = io.BytesIO()
+    png = io.BytesIO()
+    description = describe(figure)
+    pdf_metadata = {"CreationDate": None, "Creator": None, "Producer": None}
+    figure.savefig(pdf, format="pdf", metadata=pdf_metadata)
     figure.set_layout_engine("none")  # panels stand where they are
-    figure.savefig(
-        png, format="png", dpi=160, metadata={"Software": None, "Description": description}
-    )
+    png_metadata = {"Software": None, "Description": description}
+    figure.savefig(png, format="png", dpi=160, metadata=png_metadata)
     return Picture(pdf.getvalue(), png.getvalue(), description)
 
 
 def assign_colours(study: Study) -> dict[str, str]:
-    """The colour of each row, the same in all figures of a report: CLAIMED, then the lowest final
-    AP, come first.
+    """The colour of each row, the same in all figures of a report.
 
-    No two rows share one; rows after the last of COLOURS have none.
+    CLAIMED come first, then the lowest final AP. No two rows share a colour. Rows after the last of
+    COLOURS have none.
     """
     study = study.whole or study
     rows = dict.fromkeys(run.row for run in study.runs)
-    last = study.ends["stage"] == max((len(run.domains) for run in study.runs), default=0) - 1
-    final = study.ends[last].groupby("row")["ap"].mean()
+    stages = max((len(run.domains) for run in study.runs), default=0)
+    ends = study.ends[study.ends["stage"] == stages - 1]
+    final = ends.groupby("row")["ap"].mean()
     ranked = sorted(rows, key=lambda row: ([*CLAIMED, row].index(row), final.get(row, np.inf)))
     return dict(zip(ranked, COLOURS, strict=False))
 
 
-def choose_styles(study: Study, shown: Iterable[str] | None = None) -> dict[str, Style]:
-    """The style of each row of a figure (default: of all rows), as keywords of matplotlib's `plot`.
+def choose_styles(study: Study, selection: Iterable[str] | None = None) -> dict[str, Style]:
+    """The style of each row of a figure, as keywords of matplotlib's `plot`.
 
-    Where more than CLEAR + 1 are shown, the first CLEAR keep their colours and the rest are GREY.
+    `selection` are the rows of the figure, all by default. Where more than CLEAR + 1 are shown, the
+    first CLEAR keep their colours and the rest are GREY.
     """
     rows = list(dict.fromkeys(run.row for run in (study.whole or study).runs))
-    shown = rows if shown is None else list(shown)
-    coloured = [(row, colour) for row, colour in assign_colours(study).items() if row in shown]
-    own = dict(coloured if len(shown) <= CLEAR + 1 else coloured[:CLEAR])
-    return {
-        row: {
-            "color": own.get(row, GREY),
+    figure_rows = rows if selection is None else list(selection)
+    coloured = [
+        (row, colour) for row, colour in assign_colours(study).items() if row in figure_rows
+    ]
+    if len(figure_rows) > CLEAR + 1:
+        coloured = coloured[:CLEAR]
+    colours = dict(coloured)
+    styles: dict[str, Style] = {}
+    for row in figure_rows:
+        styles[row] = {
+            "color": colours.get(row, GREY),
             "marker": _MARKERS[rows.index(row) % len(_MARKERS)],
             "markersize": 3.5,
             "linewidth": 1.2,
         }
-        for row in shown
-    }
+    return styles
 
 
 def describe_grey(style_of: Mapping[str, Style]) -> str:
@@ -197,48 +200,45 @@ def name_ends(
     axis: Axes,
     ends: Mapping[str, tuple[float, float]],
     labels: Mapping[str, str],
-    of: Mapping[str, Style],
+    style_of: Mapping[str, Style],
 ) -> None:
-    """Write the name of each row that has a colour, and its last value, to the right of its line;
-    `ends` are (x, y).
+    """Write the name of each row that has a colour, and its last value, to the right of its line.
 
-    Names that would overlap move apart, as little as possible (isotonic regression). Call it when
-    all is laid out.
+    `ends` are (x, y). Names that would overlap move apart, as little as possible (isotonic
+    regression). Call it when all is laid out.
     """
     to_panel = axis.transScale + axis.transLimits
-    at = {row: end for row, end in ends.items() if of[row]["color"] != GREY}
-    texts = {
-        row: textwrap.fill(f"{labels[row]} {shorten_number(end[1])}", 24) for row, end in at.items()
-    }
-    wanted = {row: min(max(to_panel.transform(end)[1], 0), 1) for row, end in at.items()}
-    rows = sorted(at, key=wanted.__getitem__)
+    texts = {}
+    heights_of_ends = {}  # as shares of the panel's height
+    for row, end in ends.items():
+        if style_of[row]["color"] != GREY:
+            texts[row] = textwrap.fill(f"{labels[row]} {shorten_number(end[1])}", 24)
+            heights_of_ends[row] = min(max(to_panel.transform(end)[1], 0), 1)
+    rows = sorted(texts, key=heights_of_ends.__getitem__)
+    if not rows:
+        return
     inches = axis.get_window_extent().height / axis.figure.dpi
     heights = np.array([(texts[row].count("\n") + 1) * 1.35 * SMALL / 72 for row in rows])
     above = np.cumsum(heights) - heights / 2  # where each would be, if all stood on each other
-    apart = [wanted[row] * inches for row in rows] - above
-    places = (
-        scipy.optimize.isotonic_regression(apart).x.clip(0, max(0, inches - heights.sum())) + above
-        if rows
-        else []
-    )
+    shifts = [heights_of_ends[row] * inches for row in rows] - above
+    ordered = scipy.optimize.isotonic_regression(shifts).x
+    places = ordered.clip(0, max(0, inches - heights.sum())) + above
     # in inches, as panels may shrink
-    corner = axis.figure.dpi_scale_trans + ScaledTranslation(1, 0, axis.transAxes)  # type: ignore[arg-type]
+    to_edge = ScaledTranslation(1, 0, axis.transAxes)  # type: ignore[arg-type]
+    corner = axis.figure.dpi_scale_trans + to_edge
     for row, place in zip(rows, places, strict=True):
+        colour = style_of[row]["color"]
+        line: Style = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5)}
         axis.annotate(
             texts[row],
-            (1, wanted[row]),
+            (1, heights_of_ends[row]),
             (0.15, place),
             "axes fraction",
             corner,
-            color=of[row]["color"],
+            color=colour,
             fontsize=SMALL,
             va="center",
-            arrowprops={
-                "arrowstyle": "-",
-                "color": of[row]["color"],
-                "linewidth": 0.5,
-                "relpos": (0, 0.5),
-            },
+            arrowprops=line,
             annotation_clip=False,
         )
 
@@ -248,13 +248,12 @@ def shorten_number(value: float) -> str:
     if np.isnan(value):
         return ""
     value = round(value, 5) + 0.0  # rounding leaves traces of 0, and its sign
-    text = (
-        f"{value:.3g}"
-        if abs(value) < 1000
-        else f"{value:.0f}"
-        if abs(value) < 1e5
-        else f"{value:.0e}"
-    )
+    if abs(value) < 1000:
+        text = f"{value:.3g}"
+    elif abs(value) < 1e5:
+        text = f"{value:.0f}"
+    else:
+        text = f"{value:.0e}"
     return text.replace("e+", "e").replace("-", "−")
 
 
@@ -284,73 +283,82 @@ def write_in_empty_panel(axis: Axes, text: str) -> None:
     )
 
 
-def finish(figure: Figure, *said: str) -> Figure:
-    """Hang one legend of all panels below a figure, under what is said of it."""
-    handles = {
-        textwrap.fill(label, 40): handle
-        for axis in reversed(figure.axes)
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    text = ". ".join(filter(None, said)).replace(".. ", ". ")
+def finish(figure: Figure, *sentences: str) -> Figure:
+    """Hang one legend of all panels below a figure, under sentences on it."""
+    handles = {}
+    for axis in reversed(figure.axes):
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles[textwrap.fill(label, 40)] = handle
+    text = ". ".join(filter(None, sentences)).replace(".. ", ". ")
     width = max(figure.get_figwidth(), 3.4)
-    longest = max((len(line) for label in handles for line in label.split("\n")), default=0)
+    lines = [line for label in handles for line in label.split("\n")]
+    longest = max(map(len, lines), default=0)
+    columns = int(width / (longest * LETTER + 0.7))
     figure.legend(
         handles.values(),
         handles.keys(),
         loc="upper center",
         bbox_to_anchor=(0.5, -0.02 / figure.get_figheight()),
-        ncols=max(1, min(len(handles), int(width / (longest * LETTER + 0.7)))),
+        ncols=max(1, min(len(handles), columns)),
         title=textwrap.fill(text, int(width / LETTER)),
     )
     return figure
 
 
 def describe_texts(study: Study, suites: Sequence[str], rows: Sequence[str] | None = None) -> str:
-    """The notes of tables on rows with other texts, in these suites and of these rows (default:
-    all).
+    """The notes of tables on rows with other texts, in these suites and of these rows.
+
+    By default they are of all rows.
     """
-    shown = study.select_suites(suites)
-    parts = (shown if rows is None else shown.select_rows(rows)).parts
-    return " ".join(note for part in parts for note in note_unequal_texts(part))
+    selection = study.select_suites(suites)
+    if rows is not None:
+        selection = selection.select_rows(rows)
+    return " ".join(note for part in selection.parts for note in note_unequal_texts(part))
 
 
 def describe_copies(study: Study) -> str:
-    """The notes of tables on near copies of validation text in training text, less the numbers
-    without them.
+    """The notes of tables on near copies of validation text in training text.
+
+    They are without the numbers that leave these copies out.
     """
     return " ".join(note for part in study.parts for note in note_near_copies(part)[:1])
 
 
 def describe_rows(counts: pd.Series, spread: str = "band") -> tuple[dict[str, str], str]:
-    """The legend's label of each row, and a text that says what lines and their `spread`, if any,
-    stand for.
+    """The legend's label of each row, and a text on what lines and their `spread` stand for.
 
     `counts` (points,), indexed by row among others, are the seeds behind each point. A label says
     how many they are where the row has points of fewer seeds than there are elsewhere in the
-    figure.
+    figure. `spread` may be empty.
     """
     if counts.empty:
         return {}, ""
-    most, labels = counts.max(), {}
-    for row, own in counts.groupby(level="row"):
-        low, high = own.min(), own.max()
-        over = f" (n = {low})" if low == high else f" (n = {low} to {high})"
-        labels[str(row)] = f"{row}{over}" if low < most else str(row)
+    most = counts.max()
+    labels = {}
+    for row, seeds in counts.groupby(level="row"):
+        low = seeds.min()
+        high = seeds.max()
+        suffix = f" (n = {low})" if low == high else f" (n = {low} to {high})"
+        labels[str(row)] = f"{row}{suffix}" if low < most else str(row)
     if most == 1:
         return labels, "One seed: how much another would differ is not known"
-    text = f"Mean of {most} seeds" + (", or of n" if counts.min() < most else "")
-    return labels, text + (
-        f"; {spread}: lowest to highest seed, no confidence interval" if spread else ""
-    )
+    text = f"Mean of {most} seeds"
+    if counts.min() < most:
+        text += ", or of n"
+    if spread:
+        text += f"; {spread}: lowest to highest seed, no confidence interval"
+    return labels, text
 
 
 def scale_y(axis: Axes, metric: Metric, values: Sequence[float]) -> None:
     """Scale an axis as its metric's is, with plain numbers, and say so."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
+    is_long = metric.axis == "log" and high > 10 * low
+    locator = LogLocator(subs=(1, 2, 5)) if is_long else MaxNLocator(6)
     axis.set_yscale(metric.axis)
     axis.set_ylabel(f"{metric.name} ({metric.axis})")
-    is_long = metric.axis == "log" and high > 10 * low
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if is_long else MaxNLocator(6))
+    axis.yaxis.set_major_locator(locator)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
     axis.yaxis.set_minor_locator(NullLocator())
 

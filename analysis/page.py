@@ -1,5 +1,6 @@
-"""The report as one page: nothing loaded from elsewhere, everything that a user gave escaped, whole
-without scripts.
+"""The report as one page, which is whole without scripts.
+
+Nothing is loaded from elsewhere, and everything that a user gave is escaped.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ METRIC_NAMES = {metric.column: metric.name for metric in PERPLEXITIES}
 def render_page(
     study: Study, scorecard: Table | None, exhibits: Sequence[tuple[Exhibit, Table | Picture]]
 ) -> str:
-    """HTML of the report: first table, curve, summary, scorecard if any, the other exhibits, how
-    the runs were made.
+    """HTML of the report.
+
+    It has the first table, the curve, the summary, the scorecard if any, the other exhibits, and
+    how the runs were made.
     """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -47,16 +50,23 @@ def render_page(
     )
     environment.filters["code"] = _mark_code
     audit = _list_audit_notes(study)
-    said = {f"{where}{note}" for where, note in audit}
+    printed_notes = {f"{where}{note}" for where, note in audit}
     warnings = [*notes.warn_of_counting(study), *notes.warn_of_baselines(study)]
-    said.update(warnings)
-    tables = []
+    printed_notes.update(warnings)
+    pairs = _pair_tables(study, exhibits)
+    # the scorecard comes after the first table, and before the others
+    first = (
+        [tuple(_drop_printed_notes(table, printed_notes) for table in pairs[0])] if pairs else []
+    )
+    card = _drop_printed_notes(scorecard, printed_notes)
+    rest = [
+        tuple(_drop_printed_notes(table, printed_notes) for table in pair) for pair in pairs[1:]
+    ]
+    pictures = []
     for exhibit, content in exhibits:
-        if isinstance(exhibit, TableExhibit) and isinstance(content, Table):
-            both = exhibit.build(study, "both").shown if study.paper and exhibit.printed else None
-            tables.append((content, both if both and both.has_printed else None))
-    first = [tuple(_say_once(table, said) for table in pair) for pair in tables[:1]]
-    card = _say_once(scorecard, said)
+        if isinstance(content, Picture):
+            png = base64.b64encode(content.png).decode()
+            pictures.append((exhibit, png, content.description))
     return environment.get_template("page.html").render(
         study=study,
         grows=", ".join(describe_growth(part.runs[0]) for part in study.parts),
@@ -66,99 +76,132 @@ def render_page(
         summary=[(part.suite, summarize(part)) for part in study.parts],
         scorecard=card,
         undecided=_describe_undecided(scorecard) if scorecard else "",
-        tables=first + [tuple(_say_once(table, said) for table in pair) for pair in tables[1:]],
-        figures=[
-            (exhibit, base64.b64encode(content.png).decode(), content.description)
-            for exhibit, content in exhibits
-            if isinstance(content, Picture)
-        ],
+        tables=first + rest,
+        figures=pictures,
         audit=audit,
         made=_build_cost_table(study),
         software=study.stages[["code", "packages"]].drop_duplicates().itertuples(index=False),
-        rows={
-            (run.suite, run.row): json.dumps(
-                {"options": run.line.options, **run.line.config}, indent=2, ensure_ascii=False
-            )
-            for run in study.runs
-        },
+        rows=_write_settings(study),
         data=make_chart_data(study),
-        # Vega-Lite with all that it needs (BSD-3-Clause): packed it is 0.4 MB of each page, else
-        # 0.9 MB
-        library=base64.b64encode(
-            gzip.compress((FOLDER / "vega_lite_bundle.js").read_bytes(), mtime=0)
-        ).decode(),
+        library=_pack_library(),
         script=Markup((FOLDER / "explore.js").read_text("utf-8")),
     )
+
+
+def _pair_tables(
+    study: Study, exhibits: Sequence[tuple[Exhibit, Table | Picture]]
+) -> list[tuple[Table, Table | None]]:
+    """Each table, and the same one with the paper's numbers, None where none of these is in it."""
+    pairs = []
+    for exhibit, content in exhibits:
+        if not isinstance(exhibit, TableExhibit) or not isinstance(content, Table):
+            continue
+        compared = None
+        if study.paper and exhibit.printed:
+            table = exhibit.build(study, "both").shown
+            compared = table if table.has_printed else None
+        pairs.append((content, compared))
+    return pairs
+
+
+def _write_settings(study: Study) -> dict[tuple[str, str], str]:
+    """The settings of each row of a suite as JSON."""
+    settings = {}
+    for run in study.runs:
+        content = {"options": run.line.options, **run.line.config}
+        settings[run.suite, run.row] = json.dumps(content, indent=2, ensure_ascii=False)
+    return settings
+
+
+def _pack_library() -> str:
+    """Vega-Lite with all that it needs (BSD-3-Clause).
+
+    Packed it is 0.4 MB of each page, else 0.9 MB.
+    """
+    script = (FOLDER / "vega_lite_bundle.js").read_bytes()
+    packed = gzip.compress(script, mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def summarize(part: Study) -> list[str]:
     """The result in three sentences: the best row, what growth gained, what was forgotten.
 
     They are on the rows that spend the budget stage by stage, have ended, and had the text of most.
-
-    Growth is the best row that grows beside the best that begins as small and stays so, paired by
-    seed.
     """
-    last, apart = len(part.runs[0].domains) - 1, part.never_best | part.pooled
-    ends = part.ends[(part.ends["stage"] == last) & ~part.ends["row"].isin(apart)]
+    last = len(part.runs[0].domains) - 1
+    excluded = part.never_best | part.pooled
+    ends = part.ends[(part.ends["stage"] == last) & ~part.ends["row"].isin(excluded)]
     if ends.empty:
         return []
-    ap, lost = ends.groupby("row")["ap"].mean(), ends.groupby("row")["ap_plus"].mean().dropna()
-    best, seeds = str(ap.idxmin()), ends.groupby("row")["seed"].nunique()
-    over = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
-    of = ", of the rows that spend the budget stage by stage" if part.pooled else ""
+    ap = ends.groupby("row")["ap"].mean()
+    ap_plus = ends.groupby("row")["ap_plus"].mean().dropna()
+    seeds = ends.groupby("row")["seed"].nunique()
+    best = str(ap.idxmin())
+    average = "one seed" if seeds[best] == 1 else f"mean of {seeds[best]} seeds"
+    scope = ", of the rows that spend the budget stage by stage" if part.pooled else ""
     title = part.stage_titles[last]
-    lowest = f"the lowest AP after {title}, {shorten_number(ap[best])} ({over}){of}"
+    lowest = f"the lowest AP after {title}, {shorten_number(ap[best])} ({average}){scope}"
     if best in set(part.above_unigram["row"]):
-        said = [f"Best: none. {best} has {lowest}, and counting tokens predicts at least as well."]
+        lines = [f"Best: none. {best} has {lowest}, and counting tokens predicts at least as well."]
     else:
-        said = [f"Best: {best} has {lowest}."]
+        lines = [f"Best: {best} has {lowest}."]
+    lines += _describe_gain(part, ends, ap)
+    if len(ap_plus) > 1:
+        least = " and ".join(ap_plus.index[ap_plus == ap_plus.min()])
+        lines.append(
+            f"Forgotten, by AP⁺: {shorten_number(ap_plus[best])} with {best}; least with {least}, "
+            f"{shorten_number(ap_plus.min())}, and most with {ap_plus.idxmax()}, "
+            f"{shorten_number(ap_plus.max())}."
+        )
+    return lines
+
+
+def _describe_gain(part: Study, ends: pd.DataFrame, ap: pd.Series) -> list[str]:
+    """A sentence on what growth gained, none where no two rows can tell.
+
+    It compares the best row that grows with the best that begins as small and stays so, paired by
+    seed. `ends` are the evaluations after the last stage, `ap` their means by row.
+    """
     sizes = part.stages.groupby("row")["parameters"].agg(["min", "max"]).loc[ap.index]
     grows = sizes["max"] > GROWN * sizes["min"]
-    if grows.any():
-        row = ap[grows].idxmin()
-        small = ap[~grows & (sizes["max"] < GROWN * sizes["min"][row])]
-        if len(small):
-            pairs = ends.pivot_table(index="seed", columns="row", values="ap")[
-                [row, small.idxmin()]
-            ].dropna()
-            ratios = np.log(pairs[row] / pairs[small.idxmin()]).to_numpy()
-            if len(ratios):
-                shared = part.compute_text_variance(part.suite, row, small.idxmin(), last)
-                change, between = show_mean(ratios, AP.show, shared)
-                within = f" (95% interval {between})" if between else ""
-                said.append(
-                    f"Growth: {row}, the best row that grows, ends with {change} AP{within} "
-                    f"against {small.idxmin()}, "
-                    "the best that stays small."
-                )
-    if len(lost) > 1:
-        least = " and ".join(lost.index[lost == lost.min()])
-        said.append(
-            f"Forgotten, by AP⁺: {shorten_number(lost[best])} with {best}; least with {least}, "
-            f"{shorten_number(lost.min())}, and most with {lost.idxmax()}, "
-            f"{shorten_number(lost.max())}."
-        )
-    return said
+    if not grows.any():
+        return []
+    row = ap[grows].idxmin()
+    stays = ap[~grows & (sizes["max"] < GROWN * sizes["min"][row])]
+    if stays.empty:
+        return []
+    small = stays.idxmin()
+    table = ends.pivot_table(index="seed", columns="row", values="ap")
+    pairs = table[[row, small]].dropna()
+    ratios = np.log(pairs[row] / pairs[small]).to_numpy()
+    if not len(ratios):
+        return []
+    last = len(part.runs[0].domains) - 1
+    shared = part.compute_text_variance(part.suite, row, small, last)
+    change, interval = show_mean(ratios, AP.show, shared)
+    within = f" (95% interval {interval})" if interval else ""
+    return [
+        f"Growth: {row}, the best row that grows, ends with {change} AP{within} "
+        f"against {small}, the best that stays small."
+    ]
 
 
 def _mark_code(text: str) -> Markup:
     """`code` between backticks."""
-    parts = [
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
-        for i, part in enumerate(text.split("`"))
-    ]
+    parts = []
+    for i, part in enumerate(text.split("`")):
+        parts.append(Markup("<code>{}</code>").format(part) if i % 2 else escape(part))
     return Markup("").join(parts)
 
 
-def _say_once(table: Table | None, said: set[str]) -> Table | None:
-    """A table without the notes that the page has already `said`, which its own join."""
+def _drop_printed_notes(table: Table | None, printed_notes: set[str]) -> Table | None:
+    """A table without the notes that the page has already; its own join `printed_notes`."""
     if table is None:
         return None
-    kept = tuple(note for note in table.notes if note not in said)
-    warnings = tuple(warning for warning in table.warnings if warning not in said)
-    said.update(kept, warnings)
-    return replace(table, notes=kept, warnings=warnings)
+    table_notes = tuple(note for note in table.notes if note not in printed_notes)
+    warnings = tuple(warning for warning in table.warnings if warning not in printed_notes)
+    printed_notes.update(table_notes, warnings)
+    return replace(table, notes=table_notes, warnings=warnings)
 
 
 def _describe_undecided(scorecard: Table) -> str:
@@ -166,98 +209,106 @@ def _describe_undecided(scorecard: Table) -> str:
     rows = [row for block in scorecard.blocks for row in block.rows]
     if any(row.cells[0].number in ("held", "not held") for row in rows):
         return ""
-    return (
-        f"These runs decide none of the paper's {len(rows)} findings."
-        if rows[1:]
-        else rows[0].label
-    )
+    if not rows[1:]:
+        return rows[0].label
+    return f"These runs decide none of the paper's {len(rows)} findings."
 
 
 def _list_audit_notes(study: Study) -> list[tuple[str, str]]:
-    """Notes on what is not equal, or not well, in the runs of each suite, which is named where
-    there are several.
+    """Notes on what is not equal, or not well, in the runs of each suite.
+
+    Each comes with its suite, which is named where there are several.
     """
-    lines = []
+    pairs = []
     for part in study.parts:
         where = f"{part.suite}: " if len(study.parts) > 1 else ""
-        code = notes.note_differences(part.stages, "Code or packages differ", ["code", "packages"])
-        lines += [
-            (where, note) for note in (*notes.collect_notes(part), *notes.note_leaks(part), *code)
+        lines = [
+            *notes.collect_notes(part),
+            *notes.note_leaks(part),
+            *notes.note_differences(part.stages, "Code or packages differ", ["code", "packages"]),
         ]
-    return lines
+        pairs += [(where, line) for line in lines]
+    return pairs
 
 
 def _build_cost_table(study: Study) -> Table:
-    """A line a row: hardware, size, and its train wall time, a mean over seeds of the sum over
-    stages.
+    """A line a row: hardware, size, and its train wall time.
+
+    The time is a mean over seeds of the sum over stages.
     """
     groups = study.stages.groupby(["suite", "row"], sort=False)
-    rows = [
-        TableRow(row, tuple(Cell(text=text) for text in texts))
-        for (_, row), *texts in pd.DataFrame(
-            {
-                "seeds": groups["seed"].nunique().map(str),
-                "hardware": groups["hardware"].unique().map("; ".join),
-                "parameters": groups["parameters"].last().map("{:,.0f}".format),
-                "seconds": (groups["seconds"].sum() / groups["seed"].nunique()).map(
-                    "{:,.1f}".format
-                ),
-            }
-        ).itertuples()
-    ]
-    caption = "How the runs were made: means over seeds, times summed over stages."
-    columns = tuple(
-        map(Column, ("Seeds", "Hardware", "Parameters at the end", UNITS["seconds"].label))
+    seeds = groups["seed"].nunique()
+    seconds = groups["seconds"].sum() / seeds
+    texts = pd.DataFrame(
+        {
+            "seeds": seeds.map(str),
+            "hardware": groups["hardware"].unique().map("; ".join),
+            "parameters": groups["parameters"].last().map("{:,.0f}".format),
+            "seconds": seconds.map("{:,.1f}".format),
+        }
     )
-    return Table("made", "", caption, "Row", columns, (Block("", tuple(rows)),))
+    rows = []
+    for (_, row), *values in texts.itertuples():
+        cells = tuple(Cell(text=value) for value in values)
+        rows.append(TableRow(row, cells))
+    names = ("Seeds", "Hardware", "Parameters at the end", UNITS["seconds"].label)
+    return Table(
+        name="made",
+        label="",
+        caption="How the runs were made: means over seeds, times summed over stages.",
+        stub="Row",
+        columns=tuple(map(Column, names)),
+        blocks=(Block("", tuple(rows)),),
+    )
 
 
 def make_chart_data(study: Study) -> Markup:
     """JSON for the script: nothing in it can end its element or begin another."""
-    own = next((run.line.config["budget"]["unit"] for run in study.runs), "seconds")
-    others = {unit: UNITS[unit].label for unit in list_recorded_units() if unit != own}
+    budgets = (run.line.config["budget"] for run in study.runs)
+    charged = next((budget["unit"] for budget in budgets), "seconds")
+    units = {"charged": UNITS[charged].label}
+    for unit in list_recorded_units():
+        if unit != charged:
+            units[unit] = UNITS[unit].label
+    colours = []
+    for row, colour in assign_colours(study).items():
+        colours.append([row, f"light-dark({colour}, {COLOURS[colour]})"])
     content = {
         "suites": study.suites,
         "rows": list(dict.fromkeys(run.row for run in study.runs)),
-        "colours": [
-            [row, f"light-dark({colour}, {COLOURS[colour]})"]
-            for row, colour in assign_colours(study).items()
-        ],
+        "colours": colours,
         "clear": CLEAR,
-        "units": {"charged": UNITS[own].label, **others},
+        "units": units,
         "metrics": METRIC_NAMES,
         "points": _collect_points(study),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(
-        text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    )
+    text = text.replace("<", "\\u003c")
+    return Markup(text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
 def _collect_points(study: Study) -> dict[str, Any]:
-    """Each evaluation of a row, as names of its fields and a list each, which is short where many
-    are.
+    """Each evaluation of a row, as names of its fields and a list each.
 
-    Means over seeds of what was charged and measured, and the range of the latter, in the digits of
-    tables.
+    That is short where many are. They are means over seeds of what was charged and measured, and
+    the range of the latter, in the digits of tables.
     """
-    titles = {part.suite: part.stage_titles for part in study.parts}
     evaluations = study.evaluations.astype({"learned": int})
     groups = evaluations.groupby(["suite", "row_index", "row", "stage", "order"])
-    spent = (
-        groups[["charged", *list_recorded_units()]].mean().map(lambda value: float(f"{value:.5g}"))
-    )
+    spent = groups[["charged", *list_recorded_units()]].mean()
+    spent = spent.map(lambda value: float(f"{value:.5g}"))
     measured = groups[list(METRIC_NAMES)].agg(["mean", "min", "max"])
     measured.columns = [
         f"{metric}{end}" for metric in METRIC_NAMES for end in ("", "_low", "_high")
     ]
     measured = measured.map(lambda value: round(value, 0 if abs(value) >= 1000 else 2))
-    table = groups.agg({"seed": "nunique", "learned": "max"}).join([spent, measured]).reset_index()
-    table["stage"] = [
-        titles[suite][stage] for suite, stage in zip(table["suite"], table["stage"], strict=True)
-    ]
-    shown = table.rename(columns={"seed": "seeds"}).drop(columns=["row_index", "order"])
-    points: dict[str, Any] = json.loads(shown.to_json(orient="split", index=False))
+    table = groups.agg({"seed": "nunique", "learned": "max"})
+    table = table.join([spent, measured]).reset_index()
+    titles = {part.suite: part.stage_titles for part in study.parts}
+    stages = zip(table["suite"], table["stage"], strict=True)
+    table["stage"] = [titles[suite][stage] for suite, stage in stages]
+    table = table.rename(columns={"seed": "seeds"}).drop(columns=["row_index", "order"])
+    points: dict[str, Any] = json.loads(table.to_json(orient="split", index=False))
     return points
 
 
@@ -269,40 +320,38 @@ def render(
     view: View = "ours",
     only_tables: bool = False,
 ) -> list[Path]:
-    """Write the files of each exhibit, the scorecard's if the study is held against the paper, and
-    index.html.
+    """Write the files of each exhibit, the scorecard's, and index.html.
 
-    `load` gives exhibits by name, whose printed numbers the scorecard needs. View "both" is of
-    tables alone and has files of its own, NAME.both.tex. The same records give the same bytes.
-    `only_tables`: neither pictures, which take longest, nor index.html.
+    There is a scorecard if the study is held against the paper. `load` gives exhibits by name,
+    whose printed numbers the scorecard needs. View "both" is of tables alone and has files of its
+    own, NAME.both.tex. The same records give the same bytes. `only_tables`: neither pictures, which
+    take longest, nor index.html.
     """
-    shown: list[tuple[Exhibit, Table | Picture]] = []
+    contents: list[tuple[Exhibit, Table | Picture]] = []
     files: dict[str, bytes] = {}
     for exhibit in exhibits:
         if isinstance(exhibit, TableExhibit):
             table = exhibit.build(study, view)
-            shown.append((exhibit, table.shown))
+            contents.append((exhibit, table.shown))
             rendered = to_files(table)
         else:
             rendered = exhibit.write_numbers(study)
             if isinstance(exhibit, FigureExhibit) and not only_tables:
                 picture = exhibit.render(study)
-                shown.append((exhibit, picture))
+                contents.append((exhibit, picture))
                 rendered |= {"pdf": picture.pdf, "png": picture.png}
         name = exhibit.name if view == "ours" else f"{exhibit.name}.{view}"
         files |= {f"{name}.{suffix}": content for suffix, content in rendered.items()}
     if view == "ours" and study.runs:
-        verdicts = None
+        scorecard = None
         if study.paper:
             from analysis.scorecard import build_scorecard
 
-            verdicts = build_scorecard(study, load)
-            files |= {
-                f"{verdicts.name}.{suffix}": content
-                for suffix, content in to_files(verdicts).items()
-            }
+            scorecard = build_scorecard(study, load)
+            rendered = to_files(scorecard)
+            files |= {f"{scorecard.name}.{suffix}": text for suffix, text in rendered.items()}
         if not only_tables:
-            files["index.html"] = render_page(study, verdicts, shown).encode()
+            files["index.html"] = render_page(study, scorecard, contents).encode()
     for name, content in files.items():
         with replace_file(out / name) as file:
             file.write(content)

@@ -27,8 +27,9 @@ Place = tuple[int, Metric]  # of a column: a stage, and the metric after it
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityTable(TableExhibit):
-    """AP and AP+ of every row of a suite after each domain; a block a suite. AP+ begins with the
-    second domain.
+    """AP and AP+ of every row of a suite after each domain, with a block for each suite.
+
+    AP+ begins with the second domain.
 
     `only`: the rows to show of a suite, where it is not all of them.
     """
@@ -43,100 +44,98 @@ class PerplexityTable(TableExhibit):
             for metric in PERPLEXITIES
             if stage or metric is AP
         ]
-        columns = [
-            Column(
-                metric.name,
-                titles[stage],
-                metric.lower,
-                in_csv_alone=_is_between(stage, len(titles)),
-            )
-            for stage, metric in places
-        ]
+        columns = []
+        for stage, metric in places:
+            is_between = _is_between(stage, len(titles))
+            column = Column(metric.name, titles[stage], metric.lower, in_csv_alone=is_between)
+            columns.append(column)
         blocks = [self._make_block(part, places) for part in study.parts]
-        below = notes.note_probes(study)
+        lines = notes.note_probes(study)
         for part in study.parts:
             for stage, title in enumerate(part.stage_titles[:-1]):
-                below += notes.note_without_copies(part, title, stage)
-        return self.finish_measurements(study, columns, blocks, below)
+                lines += notes.note_without_copies(part, title, stage)
+        return self.finish_measurements(study, columns, blocks, lines)
 
     def _make_block(self, part: Study, places: Sequence[Place]) -> Block:
         ends = part.ends.groupby(["row", "stage"])
         values = {metric: ends[metric.column].agg(tuple).to_dict() for metric in PERPLEXITIES}
         done = part.stages[part.stages["done"]]
-        untrained = set(zip(done["row"], done["stage"], strict=True)) - set(values[AP])
+        finished = set(zip(done["row"], done["stage"], strict=True))
+        untrained = finished - set(values[AP])
         printed = self.select_printed(part)
-        chosen = self.only.get(part.suite, ())
+        selection = self.only.get(part.suite, ())
+        runs = {run.row: run for run in part.runs if not selection or run.row in selection}
         rows = []
-        for label, run in {
-            run.row: run for run in part.runs if not chosen or run.row in chosen
-        }.items():
-            cells, row, same = [], make_slug(label), True
+        for label, run in runs.items():
+            row = make_slug(label)
+            cells = []
+            same = True
             for stage, metric in places:
                 title = run.domains[stage].title if stage < len(run.domains) else ""
                 # AP after a stage is of all domains so far
-                same &= metric is not AP or (row, str(stage + 1), title, "AP") in printed
-                # a method may train nothing in early stages: then there is no AP, nor is a later
-                # AP+ above anything
-                needed = range(stage + 1) if metric is AP_PLUS else [stage]
-                if stage < len(run.domains) and not untrained & {
-                    (label, earlier) for earlier in needed
-                }:
-                    measured = values[metric].get((label, stage), ())
-                    beside = (
-                        printed.get((row, str(stage + 1), title, metric.name)) if same else None
-                    )
-                    cells.append(add_printed(Cell(measured, missing=not measured), beside))
-                else:
+                if metric is AP and (row, str(stage + 1), title, "AP") not in printed:
+                    same = False
+                # A method may train nothing in early stages. Then there is no AP, nor is a later
+                # AP+ above anything.
+                stages = range(stage + 1) if metric is AP_PLUS else [stage]
+                sources = {(label, source) for source in stages}
+                if stage >= len(run.domains) or untrained & sources:
                     cells.append(Cell())
+                    continue
+                measured = values[metric].get((label, stage), ())
+                cell = Cell(measured, missing=not measured)
+                place = (row, str(stage + 1), title, metric.name)
+                cells.append(add_printed(cell, printed.get(place) if same else None))
             rows.append(TableRow(label, tuple(cells)))
-        if not chosen:
+        if not selection:
             rows += _make_reference_rows(part, places)
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
 def _is_between(stage: int, stages: int) -> bool:
-    """Whether a page leaves a stage out: of a long stream it has six, evenly apart, the last one
-    among them.
+    """Whether a page leaves a stage out.
+
+    Of a long stream a page has six stages, evenly apart, the last one among them.
     """
     return stages > LONG and (stages - 1 - stage) % -(-stages // 6) > 0
 
 
 def _make_reference_rows(part: Study, places: Sequence[Place]) -> Iterator[TableRow]:
-    """AP of each start model, untouched, and of the unigram distributions, on the domains that have
-    come so far.
+    """AP of each untouched start model and of the unigram distributions.
+
+    It is on the domains that have come so far.
     """
     for name, runs in part.starts.items():
         starts = [
             [select_measure(run.start, domain.name) for domain in run.domains] for run in runs
         ]
         yield _make_reference_row(f"{name}, untouched", starts, places)
-    most = part.on_most_texts
-    unigram = {run.seed: [run.line.unigram[domain.name] for domain in run.domains] for run in most}
+    unigram = {}
+    for run in part.on_most_texts:
+        unigram[run.seed] = [run.line.unigram[domain.name] for domain in run.domains]
     yield _make_reference_row("Unigram distributions", list(unigram.values()), places)
 
 
 def _make_reference_row(label: str, orders: list[list[float]], places: Sequence[Place]) -> TableRow:
     """A row to compare with: AP of the perplexities of each seed's `orders` of the domains."""
     averages = [average_perplexity(order, np.arange(len(order))).tolist() for order in orders]
-    if all(
-        average == averages[0] for average in averages
-    ):  # then it is one number, whatever the seed
-        averages = averages[:1]
-    cells = [
-        Cell(tuple(average[stage] for average in averages if stage < len(average)))
-        if metric is AP
-        else Cell()
-        for stage, metric in places
-    ]
+    if all(average == averages[0] for average in averages):
+        averages = averages[:1]  # it is one number, whatever the seed
+    cells = []
+    for stage, metric in places:
+        if metric is not AP:
+            cells.append(Cell())
+            continue
+        values = [average[stage] for average in averages if stage < len(average)]
+        cells.append(Cell(tuple(values)))
     return TableRow(label, tuple(cells), competes=False)
 
 
 TARGET = "ER"
 NEVER = -np.inf  # stands for a budget that does not get there
-OF_PROBE, SINCE_START = (
-    "Probe perplexity",
-    "Nats above the start model",
-)  # groups of columns, one a probe
+# groups of columns, each with a column a probe
+OF_PROBE = "Probe perplexity"
+SINCE_START = "Nats above the start model"
 COLUMNS = (
     Column("AP", lower=True),
     Column("AP⁺", lower=True),
@@ -151,35 +150,40 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class LifelongTable(TableExhibit):
-    """One line a row of a suite, measured on runs that finished (definitions: `analysis.metrics`)."""
+    """One line a row of a suite, measured on runs that finished.
+
+    `analysis.metrics` defines the measures.
+    """
 
     def _build(self, study: Study) -> Table:
         probes = {probe.name: probe.title for run in study.runs for probe in run.line.probes}
-        groups = {OF_PROBE: 2} | ({SINCE_START: 3} if any(run.start for run in study.runs) else {})
-        columns = (
-            *COLUMNS,
-            *(
-                Column(title, group, True, digits)
-                for group, digits in groups.items()
-                for title in probes.values()
-            ),
-        )
+        groups = {OF_PROBE: 2}
+        if any(run.start for run in study.runs):
+            groups[SINCE_START] = 3
+        probe_columns = [
+            Column(title, group, True, digits)
+            for group, digits in groups.items()
+            for title in probes.values()
+        ]
+        columns = (*COLUMNS, *probe_columns)
         blocks = [self._make_block(part, columns, probes) for part in study.parts]
         about = (
-            "log AP⁺ and transfer in nats, bits per byte a mean over the domains. log AP⁺ with the "
-            "sign turned is "
-            "backward transfer; forward transfer is how much better than by its unigram "
-            "distribution a domain is "
-            "predicted before its own stage. Mean AP: over the budget from the second domain on. "
-            "Seconds and tokens: "
-            f"from the begin of the last stage until AP stays at {TARGET}'s final one or below, "
-            "mean of the seeds that "
-            "get there."
+            "log AP⁺ and transfer in nats, bits per byte a mean over the domains. "
+            "log AP⁺ with the sign turned is backward transfer; forward transfer is how much "
+            "better than by its unigram distribution a domain is predicted before its own stage. "
+            "Mean AP: over the budget from the second domain on. Seconds and tokens: from the "
+            f"begin of the last stage until AP stays at {TARGET}'s final one or below, "
+            "mean of the seeds that get there."
         )
         if SINCE_START in groups:
-            about += f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over the untouched one."
-        below = [about, *(note for part in study.parts for note in _note_untimed_runs(part))]
-        return self.finish_measurements(study, columns, blocks, below)
+            about += (
+                f" {SINCE_START}: what was forgotten of a probe, the log of its perplexity over "
+                "the untouched one."
+            )
+        lines = [about]
+        for part in study.parts:
+            lines += _note_untimed_runs(part)
+        return self.finish_measurements(study, columns, blocks, lines)
 
     def find_never_best(self, part: Study) -> Collection[str]:
         """Nor rows that counts of tokens beat, as no line here shows these."""
@@ -196,48 +200,58 @@ class LifelongTable(TableExhibit):
             if run.row == TARGET and (curve["timed"].all() or not _has_timed_budget(run))
         }
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in part.runs}
-        missing = [Cell(missing=True)] * len(columns)
         for run, curve in curves:
-            target = targets.get(run.seed, np.nan) if not part.apart & {run.row, TARGET} else np.nan
+            compares = not part.apart & {run.row, TARGET}
+            target = targets.get(run.seed, np.nan) if compares else np.nan
             measured[run.row].append(_measure(run, curve, target, list(probes)))
-        rows = [
-            TableRow(
-                row, tuple(map(_make_cell, zip(*lines, strict=True), columns) if lines else missing)
-            )
-            for row, lines in measured.items()
-        ]
+        rows = []
+        for row, lines in measured.items():
+            cells = [Cell(missing=True)] * len(columns)
+            if lines:
+                cells = list(map(_make_cell, zip(*lines, strict=True), columns))
+            rows.append(TableRow(row, tuple(cells)))
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
 def _measure(
     run: RunRecords, curve: pd.DataFrame, target: float, probes: Sequence[str]
 ) -> tuple[float, ...]:
-    """The values of a run, one a column: NEVER for a target that it does not reach, no wall time if
-    none is comparable.
+    """The values of a run, one a column.
 
-    `target` is NaN where there is none. Values above a start model come last; tables without one
+    NEVER stands for a target that it does not reach, NaN for a wall time that is not comparable.
+
+    `target` is NaN where there is none. Values above a start model come last. Tables without one
     have no columns for them.
     """
-    names, end = [domain.name for domain in run.domains], run.matrix[-1]
-    later, last = curve[curve["stage"] > 0], _select_last_stage(curve)
+    names = [domain.name for domain in run.domains]
+    end = run.matrix[-1]
+    later = curve[curve["stage"] > 0]
+    last = _select_last_stage(curve)
     unigram = [run.line.unigram.get(name, np.nan) for name in names]
-    reached = [
-        metrics.find_budget_to_reach(last[unit], last["ap"], target)
-        for unit in ("seconds", "tokens")
-    ]
-    seconds, tokens = (
-        NEVER if np.isnan(value) and not np.isnan(target) else value for value in reached
-    )
+    bits = [select_measure(end, name, "bits_per_byte") for name in names]
+    seconds = _find_budget(last, "seconds", target)
+    nats = [np.log(select_measure(end, name) / select_measure(run.start, name)) for name in probes]
     return (
-        *(curve[name].iloc[-1] for name in ("ap", "ap_plus", "log_ap_plus")),
-        float(np.mean([select_measure(end, name, "bits_per_byte") for name in names])),
+        curve["ap"].iloc[-1],
+        curve["ap_plus"].iloc[-1],
+        curve["log_ap_plus"].iloc[-1],
+        float(np.mean(bits)),
         metrics.compute_forward_transfer(_make_perplexity_matrix(run), unigram),
         metrics.compute_area_under_curve(later["charged"], later["ap"]),
         seconds if curve["timed"].all() else np.nan,
-        tokens,
+        _find_budget(last, "tokens", target),
         *(select_measure(end, name) for name in probes),
-        *(np.log(select_measure(end, name) / select_measure(run.start, name)) for name in probes),
+        *nats,
     )
+
+
+def _find_budget(last: pd.DataFrame, unit: str, target: float) -> float:
+    """What a run's last stage spent until AP stays at a target or below.
+
+    NEVER if it does not get there, NaN if there is no target.
+    """
+    amount = metrics.find_budget_to_reach(last[unit], last["ap"], target)
+    return NEVER if np.isnan(amount) and not np.isnan(target) else amount
 
 
 def _has_timed_budget(run: RunRecords) -> bool:
@@ -246,22 +260,22 @@ def _has_timed_budget(run: RunRecords) -> bool:
 
 
 def _make_cell(values: tuple[float, ...], column: Column) -> Cell:
-    known = [value for value in values if not np.isnan(value)]
-    numbers = tuple(value for value in known if value != NEVER)
-    return Cell(numbers, column.digits, text="never" if known and not numbers else "")
+    measured = [value for value in values if not np.isnan(value)]
+    numbers = tuple(value for value in measured if value != NEVER)
+    return Cell(numbers, column.digits, text="never" if measured and not numbers else "")
 
 
 def _make_perplexity_matrix(run: RunRecords) -> Floats:
     """The perplexity of each domain after each stage, (D, D); NaN where nothing is measured."""
     names = [domain.name for domain in run.domains]
     rows = [[select_measure(measured, name) for name in names] for measured in run.matrix]
-    return np.array(rows + [[np.nan] * len(names)] * (len(names) - len(rows)), float)
+    empty = [np.nan] * len(names)
+    return np.array(rows + [empty] * (len(names) - len(rows)), float)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTable(TableExhibit):
-    """Each run's AP in the last stage, read when it had spent as much there as the run that spent
-    least.
+    """Each run's AP in the last stage, when it had spent as much as the run that spent least.
 
     The stages before are as they were, at the suite's budget. Only runs that finished are compared,
     and in wall time only those that are known to have had their cores in the last stage. Rows that
@@ -276,79 +290,84 @@ class UnitTable(TableExhibit):
             for name, lower in _OF_UNIT
         ]
         rows = dict.fromkeys(run.row for run in study.runs)
-        compared, blocks = study.select_rows(rows.keys() - study.pooled), []
-        below = ["Ranks are of the means, and not tested."]
-        if pooled := [row for row in rows if row in study.pooled]:
-            below.append(
-                f"Left out, as stages of theirs take the budgets of several: {', '.join(pooled)}."
-            )
+        compared = study.select_rows(rows.keys() - study.pooled)
+        lines = ["Ranks are of the means, and not tested."]
+        pooled = ", ".join(row for row in rows if row in study.pooled)
+        if pooled:
+            lines.append(f"Left out, as stages of theirs take the budgets of several: {pooled}.")
+        blocks = []
         for part in compared.parts:
             values = compare_at_equal_cost(part.finished, part.apart)
-            ranks = (
-                values.groupby(["row"])
-                .mean()
-                .drop(index=list(part.apart), errors="ignore")
-                .rank(method="min")
-            )
-            ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
-            of_suite = dict.fromkeys(run.row for run in part.runs)
-            never = part.apart.union(part.above_unigram["row"])
-            lines = tuple(
-                TableRow(row, tuple(_make_unit_cells(row, values, ranks))) for row in of_suite
-            )
-            blocks.append(
-                mark_best(Block(self.choose_heading(part), lines, part.suite), columns, never)
-            )
-            below += [*_note_untimed_runs(part), *_note_empty_costs(part, values)]
-        below += [*notes.note_missing_cells(compared, blocks), *notes.collect_notes(compared)]
+            block = self._make_block(part, values)
+            never_best = part.apart.union(part.above_unigram["row"])
+            blocks.append(mark_best(block, columns, never_best))
+            lines += _note_untimed_runs(part)
+            lines += _note_empty_costs(part, values)
+        lines += notes.note_missing_cells(compared, blocks)
+        lines += notes.collect_notes(compared)
         warnings = notes.warn_of_counting(compared)
-        return self.finish_table(columns, blocks, below, warnings=warnings)
+        return self.finish_table(columns, blocks, lines, warnings=warnings)
+
+    def _make_block(self, part: Study, values: pd.DataFrame) -> Block:
+        means = values.groupby(["row"]).mean().drop(index=list(part.apart), errors="ignore")
+        ranks = means.rank(method="min")
+        ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
+        rows = []
+        for row in dict.fromkeys(run.row for run in part.runs):
+            cells = _make_unit_cells(row, values, ranks)
+            rows.append(TableRow(row, tuple(cells)))
+        return Block(self.choose_heading(part), tuple(rows), part.suite)
 
 
 _OF_UNIT = (("AP", True), ("Rank", None))
 
 
-def compare_at_equal_cost(finished: pd.DataFrame, apart: Collection[str]) -> pd.DataFrame:
-    """The AP of each finished run (by row and seed) at the smallest last stage of all, a column a
-    unit.
+def compare_at_equal_cost(finished: pd.DataFrame, outsiders: Collection[str]) -> pd.DataFrame:
+    """The AP of each finished run at the smallest last stage of all, a column a unit.
 
-    Between evaluations log AP is linear in the cost. NaN in a unit that a run did not record, and
-    in wall time for runs that are not known to have had their cores. Rows that stand `apart` set no
-    stage's length; where they spent less they have no number.
+    Lines are indexed by row and seed. Between evaluations log AP is linear in the cost. NaN in a
+    unit that a run did not record, and in wall time for runs that are not known to have had their
+    cores. Rows that are `outsiders` set no stage's length. Where they spent less they have no
+    number.
     """
-    last = {
+    stages = {
         key: _select_last_stage(curve)
         for key, curve in finished.groupby(["row", "seed"], sort=False)
     }
-    index = pd.MultiIndex.from_tuples(list(last), names=["row", "seed"])
+    index = pd.MultiIndex.from_tuples(list(stages), names=["row", "seed"])
     values = pd.DataFrame(np.nan, index=index, columns=list_recorded_units())
     for unit in list_recorded_units():
         timed = {
-            key: of for key, of in last.items() if of["timed"].all() or not UNITS[unit].is_wall_time
+            key: stage
+            for key, stage in stages.items()
+            if stage["timed"].all() or not UNITS[unit].is_wall_time
         }
-        least = np.min(
-            [of[unit].iloc[-1] for (row, _), of in timed.items() if row not in apart] or [np.nan]
-        )
+        lengths = [
+            stage[unit].iloc[-1] for (row, _), stage in timed.items() if row not in outsiders
+        ]
+        least = np.min(lengths or [np.nan])
         if least > 0:
-            for key, of in timed.items():
-                values.loc[key, unit] = np.exp(
-                    np.interp(least, of[unit], np.log(of["ap"]), right=np.nan)
-                )
+            for key, stage in timed.items():
+                log_ap = np.interp(least, stage[unit], np.log(stage["ap"]), right=np.nan)
+                values.loc[key, unit] = np.exp(log_ap)
     return values
 
 
 def _note_untimed_runs(part: Study) -> list[str]:
     """Say how many finished runs are not compared by wall time, and why."""
     shares = part.finished.groupby("run")["cores"].first()
+    contended = "other programs took cores in their last stage"
+    short = (
+        f"their last stage took less than {MEASURABLE:g} s, "
+        "too short to tell whether other programs took cores"
+    )
     reasons = {
-        "other programs took cores in their last stage": (shares < ENOUGH_CORES).sum(),
-        f"their last stage took less than {MEASURABLE:g} s, too short to tell whether other "
-        "programs "
-        "took cores": shares.isna().sum(),
+        contended: (shares < ENOUGH_CORES).sum(),
+        short: shares.isna().sum(),
     }
     return [
-        f"By measured wall time {count} of {len(shares)} runs are left out: {why}."
-        for why, count in reasons.items()
+        f"By measured wall time {count} of {len(shares)} runs are left out: {reason}."
+        for reason, count in reasons.items()
         if count
     ]
 
@@ -358,31 +377,36 @@ def _note_empty_costs(part: Study, values: pd.DataFrame) -> list[str]:
     curves = part.finished.groupby(["row", "seed"], sort=False)
     spent = curves.apply(lambda curve: _select_last_stage(curve).iloc[-1])
     lines = []
-    for unit in [str(name) for name in values if not UNITS[str(name)].is_wall_time]:
+    for unit in map(str, values):
+        if UNITS[unit].is_wall_time:
+            continue
         label = UNITS[unit].label
         unrecorded = spent.index[spent[unit].isna()].unique("row")
         empty = values.index[values[unit].isna()].unique("row")
-        fewer = [row for row in empty if row in part.apart and row not in unrecorded]
+        cheaper = [row for row in empty if row in part.apart and row not in unrecorded]
         if len(unrecorded):
             lines.append(f"{label}: not every run recorded them: {', '.join(unrecorded)}.")
-        elif fewer:
-            lines.append(f"{label}: these rows spent less than all others did: {', '.join(fewer)}.")
+        elif cheaper:
+            names = ", ".join(cheaper)
+            lines.append(f"{label}: these rows spent less than all others did: {names}.")
     return lines
 
 
 def _select_last_stage(curve: pd.DataFrame) -> pd.DataFrame:
     """A run's evaluations in its last stage, their amounts from the beginning of that stage."""
     inside = curve[curve["stage"] == curve["stage"].max()]
-    begun = inside["begun"].iloc[0]
-    return inside.assign(**{unit: inside[unit] - begun[unit] for unit in list_recorded_units()})
+    origin = inside["begun"].iloc[0]
+    return inside.assign(**{unit: inside[unit] - origin[unit] for unit in list_recorded_units()})
 
 
 def _make_unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
     if row not in values.index.unique("row"):
         return [Cell(missing=True)] * (len(_OF_UNIT) * len(list_recorded_units()))
+    seeds = values.xs(row, level="row")
     cells = []
     for unit in list_recorded_units():
-        measured = tuple(values.xs(row, level="row")[unit].dropna())
+        measured = tuple(seeds[unit].dropna())
         rank = ranks[unit].get(row, np.nan)
-        cells += [Cell(measured), Cell(text="" if np.isnan(rank) else f"{rank:.0f}")]
+        cells.append(Cell(measured))
+        cells.append(Cell(text="" if np.isnan(rank) else f"{rank:.0f}"))
     return cells

@@ -1,6 +1,4 @@
-"""Pictures of matrices: perplexity by stage and text, and the attention of heads and of what they
-came from.
-"""
+"""Pictures of matrices: perplexity by stage and text, and the attention of heads."""
 
 from __future__ import annotations
 
@@ -33,51 +31,35 @@ SHARES = {0.0: "0", 0.1: "10%", 0.25: "25%", 0.5: "50%", 1.0: "100%"}
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixFigure(FigureExhibit):
-    """The perplexity of every domain and probe after every stage, mean over seeds; a panel a row,
-    one scale for all.
+    """The perplexity of every domain and probe after every stage, mean over seeds.
 
-    Where seeds meet the domains in different orders columns are the domains' places, as lines are.
-    Where runs begin with a start model its own perplexities are the first line.
+    A panel is a row, and all have one scale. Where seeds meet the domains in different orders
+    columns are the domains' places, as lines are. Where runs begin with a start model its own
+    perplexities are the first line.
     """
 
     def _draw(self, study: Study) -> Figure:
         matrices = [matrix for part in study.parts for matrix in self._make_matrices(part)]
         values = [matrix.to_numpy()[np.isfinite(matrix.to_numpy())] for _, matrix in matrices]
-        every = np.concatenate([*values, np.empty(0)])
-        if not every.size:
+        numbers = np.concatenate([*values, np.empty(0)])
+        if not numbers.size:
             return figures.make_empty_figure("no finished stage yet")
         columns = max(matrix.shape[1] for _, matrix in matrices)
-        width = height = PANEL
-        if columns <= figures.FEW:
-            width = 0.2 + CELL * columns
-            height = 0.3 + 0.22 * max(matrix.shape[0] for _, matrix in matrices)
-        most = min(len(matrices), max(1, int(WIDEST // width)))
-        across = min(
-            range(most, most // 2, -1), key=lambda count: -len(matrices) % count
-        )  # fewest empty places
-        down = -(-len(matrices) // across)
-        figure, axes = make_panels(down, across, width, height)
-        flat, scale = (
-            [axis for line in axes for axis in line],
-            LogNorm(every.min(), min(every.max(), 10 * every.min())),
-        )
-        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
-        alike = all(matrix.axes[0].equals(matrices[0][1].axes[0]) for _, matrix in matrices)
-        each = figures.find_label_step(columns)
+        lines = max(matrix.shape[0] for _, matrix in matrices)
+        across, figure, axes = _make_matrix_panels(len(matrices), lines, columns)
+        lowest = numbers.min()
+        highest = min(numbers.max(), 10 * lowest)
+        scale = LogNorm(lowest, highest)
+        flat = [axis for line in axes for axis in line]
+        first_index = matrices[0][1].axes[0]
+        alike = all(matrix.axes[0].equals(first_index) for _, matrix in matrices)
+        bottom = across * (len(axes) - 1)  # the place of the lowest line's first panel
         for place, (axis, (row, matrix)) in enumerate(zip(flat, matrices, strict=False)):
             _draw_matrix(axis, matrix, scale)
             axis.set_title(row, pad=3)
-            lowest, leftmost = (
-                place // across == down - 1 or study.suites[1:],
-                place % across == 0 or not alike,
-            )
-            texts, stages = matrix.columns[::each], matrix.index[::each]
-            axis.set_xticks(range(0, matrix.shape[1], each), texts if lowest else [""] * len(texts))
-            axis.set_yticks(
-                range(0, matrix.shape[0], each), stages if leftmost else [""] * len(stages)
-            )
-            is_wide = each > 1 or max(map(len, texts)) * figures.LETTER > CELL
-            axis.tick_params(axis="x", rotation=90 if is_wide else 0)
+            has_texts = place >= bottom or bool(study.suites[1:])
+            has_stages = place % across == 0 or not alike
+            _label_matrix(axis, matrix, figures.find_label_step(columns), has_texts, has_stages)
         for axis in flat[len(matrices) :]:
             axis.set_axis_off()
         for line in axes:
@@ -86,74 +68,123 @@ class MatrixFigure(FigureExhibit):
             ScalarMappable(scale, f"{COLOURS}_r"),
             ax=flat,
             label="Perplexity (log)",
-            ticks=np.geomspace(every.min(), min(every.max(), 10 * every.min()), 4),
-            extend="max" if scale.vmax < every.max() else "neither",
+            ticks=np.geomspace(lowest, highest, 4),
+            extend="max" if scale.vmax < numbers.max() else "neither",
             anchor=(0, 1),
             shrink=min(1, 2.5 / figure.get_figheight()),
         )
         bar.ax.yaxis.set_minor_locator(NullLocator())
         bar.ax.yaxis.set_major_formatter(lambda value, _: figures.shorten_number(value))
-        ends = ((row, matrix.dropna(how="all").tail(1).to_numpy().flat) for row, matrix in matrices)
-        lines = (f"{row} {', '.join(map(figures.shorten_number, end))}" for row, end in ends)
         if columns <= figures.FEW:
-            figure.set_label(f"After the last stage, of each text in order: {'; '.join(lines)}.")
-        counts = Counter((run.suite, run.row) for run in study.runs if run.finished).values()
-        seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
-        over = "one seed" if seeds == "1" else f"mean of {seeds} seeds"
-        about = f"Perplexity, {over}; the same colours in all panels, logarithmic, over a factor of ten at most"
+            figure.set_label(_describe_last_stage(matrices))
         return finish(
             figure,
-            about,
+            _describe_colours(study),
             figures.describe_texts(study, study.suites),
             figures.describe_copies(study),
         )
 
     def _make_matrices(self, part: Study) -> Iterator[tuple[str, pd.DataFrame]]:
         """The numbers that a panel shows of each row: a line a stage, a column a text."""
-        runs, titles = part.runs, part.stage_titles
-        for row in dict.fromkeys(run.row for run in runs):
-            of_row = [run for run in runs if run.row == row]
-            stages = ["start", *titles] if of_row[0].start else titles
-            texts = titles[: len(of_row[0].domains)] + [
-                probe.title for probe in of_row[0].line.probes
-            ]
+        titles = part.stage_titles
+        for row in dict.fromkeys(run.row for run in part.runs):
+            runs = [run for run in part.runs if run.row == row]
+            first = runs[0]
+            stages = ["start", *titles] if first.start else titles
+            probes = [probe.title for probe in first.line.probes]
+            texts = titles[: len(first.domains)] + probes
             seeds = []
-            for run in of_row:
+            for run in runs:
                 names = [text.name for text in (*run.domains, *run.line.probes)]
-                measured = [run.start, *run.matrix] if run.start else run.matrix
-                lines = [[select_measure(each, name) for name in names] for each in measured]
-                seeds.append(
-                    pd.DataFrame(lines, stages[: len(lines)], texts, float).reindex(stages)
-                )
+                models = [run.start, *run.matrix] if run.start else run.matrix
+                lines = [[select_measure(model, name) for name in names] for model in models]
+                matrix = pd.DataFrame(lines, stages[: len(lines)], texts, float)
+                seeds.append(matrix.reindex(stages))
             yield row, pd.concat(seeds).groupby(level=0, sort=False).mean()
 
 
-def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
-    """A panel of numbers, shape (stages, texts), a start model's line first; what was just trained
-    on has a frame.
-    """
-    values, few = matrix.to_numpy(), matrix.shape[1] <= figures.FEW
-    colours = colormaps[f"{COLOURS}_r"]
-    axis.imshow(
-        np.where(np.isfinite(values), values, np.nan), cmap=colours, norm=scale, aspect="auto"
+def _make_matrix_panels(
+    count: int, lines: int, columns: int
+) -> tuple[int, Figure, list[list[Axes]]]:
+    """How many panels stand beside each other, the figure, and its panels for `count` matrices."""
+    width = PANEL
+    height = PANEL
+    if columns <= figures.FEW:
+        width = 0.2 + CELL * columns
+        height = 0.3 + 0.22 * lines
+    most = min(count, max(1, int(WIDEST // width)))
+    # fewest empty places
+    across = min(range(most, most // 2, -1), key=lambda number: -count % number)
+    figure, axes = make_panels(-(-count // across), across, width, height)
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+    return across, figure, axes
+
+
+def _label_matrix(
+    axis: Axes, matrix: pd.DataFrame, step: int, has_texts: bool, has_stages: bool
+) -> None:
+    """Label each `step`-th column with its text and line with its stage, or leave a tick alone."""
+    texts = matrix.columns[::step]
+    stages = matrix.index[::step]
+    columns = range(0, matrix.shape[1], step)
+    lines = range(0, matrix.shape[0], step)
+    axis.set_xticks(columns, texts if has_texts else [""] * len(texts))
+    axis.set_yticks(lines, stages if has_stages else [""] * len(stages))
+    longest = max(map(len, texts))
+    is_wide = step > 1 or longest * figures.LETTER > CELL
+    axis.tick_params(axis="x", rotation=90 if is_wide else 0)
+
+
+def _describe_last_stage(matrices: Sequence[tuple[str, pd.DataFrame]]) -> str:
+    """The numbers of each panel's last line, for readers who cannot see them."""
+    lines = []
+    for row, matrix in matrices:
+        end = matrix.dropna(how="all").tail(1).to_numpy().flat
+        lines.append(f"{row} {', '.join(map(figures.shorten_number, end))}")
+    return f"After the last stage, of each text in order: {'; '.join(lines)}."
+
+
+def _describe_colours(study: Study) -> str:
+    """What the colours of the panels stand for."""
+    counts = Counter((run.suite, run.row) for run in study.runs if run.finished).values()
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    average = "one seed" if seeds == "1" else f"mean of {seeds} seeds"
+    return (
+        f"Perplexity, {average}; the same colours in all panels, logarithmic, "
+        "over a factor of ten at most"
     )
+
+
+def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
+    """A panel of numbers, shape (stages, texts), a start model's line first.
+
+    What was just trained on has a frame.
+    """
+    values = matrix.to_numpy()
+    has_numbers = matrix.shape[1] <= figures.FEW
+    frame_width = 1.2 if has_numbers else 0.4
+    colours = colormaps[f"{COLOURS}_r"]
+    finite = np.where(np.isfinite(values), values, np.nan)
+    axis.imshow(finite, cmap=colours, norm=scale, aspect="auto")
     first = len(matrix) - len(matrix.index.drop("start", errors="ignore"))
     for (line, column), value in np.ndenumerate(values):
         if not np.isfinite(value):
             continue
-        if few:
-            dark = relative_luminance(colours(scale(value))) <= 0.18
-            style: figures.Style = {
-                "ha": "center",
-                "va": "center",
-                "fontsize": 6,
-                "color": "white" if dark else "black",
-            }
-            axis.text(column, line, figures.shorten_number(value), **style)
+        if has_numbers:
+            is_dark = relative_luminance(colours(scale(value))) <= 0.18
+            axis.text(
+                column,
+                line,
+                figures.shorten_number(value),
+                ha="center",
+                va="center",
+                fontsize=6,
+                color="white" if is_dark else "black",
+            )
         if line == first + column:
-            wide = 1.2 if few else 0.4
             corner = (column - 0.5, line - 0.5)
-            axis.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=wide))
+            frame = Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=frame_width)
+            axis.add_patch(frame)
     axis.tick_params(length=0)
     axis.grid(False)
     axis.spines[:].set_visible(False)
@@ -161,12 +192,12 @@ def _draw_matrix(axis: Axes, matrix: pd.DataFrame, scale: LogNorm) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionFigure(FigureExhibit):
-    """One column of pictures a model, one row a lineage of heads, of the first seed of the row
-    named `row`.
+    """One column of pictures a model, one row a lineage of heads.
 
-    A picture shows for each query (from top to bottom) the keys that it attends to (from left to
-    right), each picture from 0 to its own maximum, on a scale of square roots. Above it: how much
-    all heads attend as their own ancestor does, and as the others of its model do.
+    They are of the first seed of the row named `row`. A picture shows for each query (from top to
+    bottom) the keys that it attends to (from left to right), each picture from 0 to its own
+    maximum, on a scale of square roots. Above it: how much all heads attend as their own ancestor
+    does, and as the others of its model do.
     """
 
     row: str
@@ -176,35 +207,37 @@ class AttentionFigure(FigureExhibit):
         lines = part.attentions
         lines = lines[lines["row"].map(make_slug) == make_slug(self.row)]
         lines = lines[lines["seed"] == lines["seed"].min()].sort_values("stage")
-        shown = lines[lines["heads"].map(len) > 0]
-        if shown.empty:
-            return figures.make_empty_figure(
-                f"no attention: {lines['reason'].iloc[-1]}" if len(lines) else "no attention yet"
-            )
-        side = min(2.0, 6.0 / len(shown))
-        figure, axes = make_panels(max(shown["heads"].map(len)), len(shown), side, side + 0.2)
+        models = lines[lines["heads"].map(len) > 0]
+        if models.empty:
+            reason = f": {lines['reason'].iloc[-1]}" if len(lines) else " yet"
+            return figures.make_empty_figure(f"no attention{reason}")
+        side = min(2.0, 6.0 / len(models))
+        heads = max(models["heads"].map(len))
+        figure, axes = make_panels(heads, len(models), side, side + 0.2)
         figure.set_layout_engine("compressed")  # pictures are square
-        for column, (_, model) in zip(zip(*axes, strict=True), shown.iterrows(), strict=True):
+        columns = list(zip(*axes, strict=True))
+        for column, (_, model) in zip(columns, models.iterrows(), strict=True):
             _draw_heads(column, model)
-        titles = (column[0].get_title().partition("\n")[0] for column in zip(*axes, strict=True))
+        titles = [column[0].get_title().partition("\n")[0] for column in columns]
         figure.set_label(f"{', '.join(titles)}.")
         for line in axes:
             line[0].set_ylabel("← query")
         axes[-1][0].set_xlabel("key →")
-        scale = ScalarMappable(cmap=COLOURS)
-        flat = [axis for line in axes for axis in line]
         bar = figure.colorbar(
-            scale, ax=flat, label="Share of maximum (square roots)", aspect=15, fraction=0.05
+            ScalarMappable(cmap=COLOURS),
+            ax=[axis for line in axes for axis in line],
+            label="Share of maximum (square roots)",
+            aspect=15,
+            fraction=0.05,
         )
-        bar.set_ticks([share**0.5 for share in SHARES], labels=list(SHARES.values()))
+        ticks = [share**0.5 for share in SHARES]
+        bar.set_ticks(ticks, labels=list(SHARES.values()))
         about = (
-            f"Seed {shown['seed'].iloc[0]} alone: how much another would differ is not known. "
-            "Above each model: how "
-            "alike heads are to their own ancestor (to other heads)"
+            f"Seed {models['seed'].iloc[0]} alone: how much another would differ is not known. "
+            "Above each model: how alike heads are to their own ancestor (to other heads)"
         )
-        return finish(
-            figure, about, figures.describe_texts(part, part.suites, list(shown["row"].unique()))
-        )
+        rows = list(models["row"].unique())
+        return finish(figure, about, figures.describe_texts(part, part.suites, rows))
 
 
 def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:
@@ -219,7 +252,8 @@ def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:
         axis.spines[:].set_visible(False)
     for axis in column[len(model["heads"]) :]:
         axis.set_axis_off()
-    alike = f": {model['own']:.2f} ({model['others']:.2f})" if model["own"] == model["own"] else ""
-    column[0].set_title(
-        f"M{model['stage'] + 1}{alike}\n{column[0].get_title()}", fontsize=figures.SMALL, pad=2
-    )
+    alike = ""
+    if model["own"] == model["own"]:  # a number
+        alike = f": {model['own']:.2f} ({model['others']:.2f})"
+    title = f"M{model['stage'] + 1}{alike}\n{column[0].get_title()}"
+    column[0].set_title(title, fontsize=figures.SMALL, pad=2)
