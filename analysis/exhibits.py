@@ -38,33 +38,36 @@ class Exhibit:
         return {}
 
     def select(self, study: Study) -> Study:
-        """The study of the suites that the exhibit shows: those of the paper, or all if none is one
-        of these.
+        """The study of the suites that the exhibit shows.
+
+        These are the paper's, or all if none is one of these.
         """
         suites = [suite for suite in self.blocks if suite in study.suites]
         return study.select_suites(suites) if suites and suites != study.suites else study
 
     def choose_heading(self, part: Study) -> str:
-        """The heading of a suite's block: the paper's for a suite of the paper, else what the runs
-        did.
+        """The heading of a suite's block.
+
+        It is the paper's for a suite of the paper, else what the runs did.
         """
         return self.blocks.get(part.suite) or describe_growth(part.runs[0])
 
     def select_printed(
         self, part: Study, block: str = ""
     ) -> Mapping[tuple[str, str, str, str], PrintedValue]:
-        """The paper's numbers of a block (default: the suite's), by slug of the row, stage from 1,
-        column and metric.
+        """The paper's numbers of a block, by slug of the row, stage from 1, column and metric.
 
-        Nothing where the suite is not one of the paper's that this exhibit shows, nor extends one.
+        The default block is the suite's. Nothing where the suite is not one of the paper's that
+        this exhibit shows, nor extends one.
         """
-        own = part.printed.get(part.suite, part.suite)
-        block = (block or own) if own in self.blocks else ""
-        return {
-            (make_slug(v.row), v.stage, v.column, v.metric): v
-            for v in self.printed
-            if v.block == block
-        }
+        suite = part.printed.get(part.suite, part.suite)
+        block = (block or suite) if suite in self.blocks else ""
+        numbers = {}
+        for value in self.printed:
+            if value.block == block:
+                row = make_slug(value.row)
+                numbers[row, value.stage, value.column, value.metric] = value
+        return numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +76,13 @@ class TableExhibit(Exhibit):
 
     def build(self, study: Study, view: View = "ours") -> Table:
         """The table of a study's runs; view "both" has the paper's numbers in brackets."""
-        return (self if view == "both" else replace(self, printed=()))._build(self.select(study))
+        exhibit = self if view == "both" else replace(self, printed=())
+        return exhibit._build(self.select(study))
 
     def _build(self, study: Study) -> Table:
-        """The table of the suites that it shows, with as many of the paper's numbers as the exhibit
-        has.
+        """The table of the suites that it shows.
+
+        It has as many of the paper's numbers as the exhibit has.
         """
         raise NotImplementedError
 
@@ -89,19 +94,20 @@ class TableExhibit(Exhibit):
         about: Sequence[str],
         scores: bool = False,
     ) -> Table:
-        """The finished table of measurements, with the best marked, and below it the notes on all
-        its suites.
+        """The finished table of measurements, with the best marked.
+
+        Below it stand the notes on all its suites.
 
         `scores`: of downstream tasks, which compare whatever the validation text of a row was.
         """
-        never = {
+        never_best = {
             part.suite: part.references if scores else self.find_never_best(part)
             for part in study.parts
         }
-        blocks = [mark_best(block, columns, never[block.suite]) for block in blocks]
-        below = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
+        blocks = [mark_best(block, columns, never_best[block.suite]) for block in blocks]
+        notes = [*about, *note_missing_cells(study, blocks), *collect_notes(study)]
         warnings = warn_of_baselines(study) if scores else warn_of_counting(study)
-        return self.finish_table(columns, blocks, below, warnings=warnings)
+        return self.finish_table(columns, blocks, notes, warnings=warnings)
 
     def find_never_best(self, part: Study) -> Collection[str]:
         """Rows of a suite that are never the best of a table of perplexities."""
@@ -111,27 +117,30 @@ class TableExhibit(Exhibit):
         self,
         columns: Sequence[Column],
         blocks: Sequence[Block],
-        below: Sequence[str],
+        notes: Sequence[str],
         stub: str = "Method",
         warnings: Sequence[str] = (),
     ) -> Table:
         """The finished table, its caption explaining brackets, and numbers of few seeds marked."""
         blocks, seeds = mark_few_seeds(blocks)
-        few = {cell.few_seeds for block in blocks for row in block.rows for cell in row.cells} - {0}
-        fewer = ", or over n where it is said" if few - {1} else ""
-        over = [f"Mean ± standard deviation over {seeds} seeds{fewer}."] if seeds > 1 else []
-        if 1 in few:
-            over.append("† One seed: how much another would differ is not known.")
-        below = [*over, *below, *list_corrections(blocks, columns)]
+        cells = [cell for block in blocks for row in block.rows for cell in row.cells]
+        counts = {cell.few_seeds for cell in cells} - {0}
+        lines = []
+        if seeds > 1:
+            suffix = ", or over n where it is said" if counts - {1} else ""
+            lines.append(f"Mean ± standard deviation over {seeds} seeds{suffix}.")
+        if 1 in counts:
+            lines.append("† One seed: how much another would differ is not known.")
+        lines += [*notes, *list_corrections(blocks, columns)]
         table = Table(
-            self.name,
-            self.label,
-            self.caption,
-            stub,
-            tuple(columns),
-            tuple(blocks),
-            tuple(below),
-            tuple(warnings),
+            name=self.name,
+            label=self.label,
+            caption=self.caption,
+            stub=stub,
+            columns=tuple(columns),
+            blocks=tuple(blocks),
+            notes=tuple(lines),
+            warnings=tuple(warnings),
         )
         brackets = " In brackets: printed in the paper." if table.has_printed else ""
         return replace(table, caption=table.caption + brackets)
@@ -154,8 +163,9 @@ _SUFFIX = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6}
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
-    """A number of the paper's, and its place there: the columns of the files in
-    `paper_tables/printed`.
+    """A number of the paper's, and its place there.
+
+    Its fields are the columns of the files in `paper_tables/printed`.
     """
 
     table: str
@@ -192,16 +202,19 @@ def add_printed(cell: Cell, value: PrintedValue | None) -> Cell:
 
 
 def list_corrections(blocks: Iterable[Block], columns: Sequence[Column]) -> list[str]:
-    """Why printed numbers that are shown cannot be right, or are odd; each reason once, with its
-    cells.
+    """Why printed numbers that are shown cannot be right, or are odd.
+
+    Each reason comes once, with its cells.
     """
-    said: dict[str, dict[str, None]] = {}
+    places_by_doubt: dict[str, dict[str, None]] = {}
     for block in blocks:
         for row in block.rows:
             for cell, column in zip(row.cells, columns, strict=True):
                 if cell.doubt:
                     place = f"{row.label} {column.name}" if cell.corrected else "all of it"
-                    said.setdefault(cell.doubt, {})[f"{block.title}, {place}"] = None
-    return [
-        f"Printed and corrected: {'; '.join(places)}: {doubt}." for doubt, places in said.items()
-    ]
+                    places = places_by_doubt.setdefault(cell.doubt, {})
+                    places[f"{block.title}, {place}"] = None
+    lines = []
+    for doubt, places in places_by_doubt.items():
+        lines.append(f"Printed and corrected: {'; '.join(places)}: {doubt}.")
+    return lines

@@ -1,10 +1,11 @@
-"""The likeness of the models of a stream: of their predictions (ARS), and of what their heads
-attend to.
+"""The likeness of the models of a stream: of their predictions, and of what their heads attend to.
 
 Average representational similarity of a stream of models (ARS; the paper's appendix,
 fig:similarity).
 
-    ARS_j = -1 / ((j - 1) n) sum_{i<j} sum_{k<=n} KL(p_k^i || p_k^j)   in nats; the nearer to 0, the more alike
+    ARS_j = -1 / ((j - 1) n) sum_{i<j} sum_{k<=n} KL(p_k^i || p_k^j)
+
+It is in nats; the nearer to 0, the more alike.
 
 p_k^i is what the LM head of M_i says at the k-th of n positions of D_j's text. What the paper
 leaves open:
@@ -18,7 +19,7 @@ leaves open:
   ancestors, which have none for D_j, with their newest. So M_i's predictions are those whose
   perplexity its records hold.
 - Ancestors that were not trained (From scratch leaves all stages but the last out) have no ARS: a
-reason stands for it.
+  reason stands for it.
 
 Do the heads of a grown model attend as the heads they came from (the paper's fig:attn_similar)?
 
@@ -93,7 +94,8 @@ def measure_similarity(config: RunConfig, store: Store) -> None:
 
 
 def _compute_similarity(models: RunModels, index: int) -> SimilarityLine:
-    if reason := models.name_untrained(index):
+    reason = models.name_untrained(index)
+    if reason:
         return SimilarityLine(ars=None, reason=reason)
     kl = compute_divergences(models.load_up_to(index), models.stream, index)
     return SimilarityLine(ars=compute_ars(kl), reason=None)
@@ -105,29 +107,30 @@ def compute_divergences(
 ) -> list[float]:
     """The mean of KL(p^i || p^j) in nats for each ancestor i of the last model j."""
     *ancestors, newest = models
-    totals, count = [0.0] * len(ancestors), 0
-    rows = max(
-        1,
-        LOGITS_AT_ONCE
-        // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary),
-    )
+    totals = [0.0] * len(ancestors)
+    count = 0
+    predictions = count_predictions(stream.length, stream.masked)
+    logits_of_row = predictions * stream.corpus.text_vocabulary
+    rows = max(1, LOGITS_AT_ONCE // logits_of_row)
     for batch in sample(stream, domain, ROWS, rows):
         batch = batch.to(choose_device())
-        shown = torch.ones_like(batch.targets) > 0
+        positions = torch.ones_like(batch.targets) > 0
         if stream.masked:
-            shown = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
-        last = _predict(newest, batch, shown)
+            positions = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
+        last = _predict(newest, batch, positions)
         for i, ancestor in enumerate(ancestors):
-            kl = F.kl_div(last, _predict(ancestor, batch, shown), reduction="none", log_target=True)
+            earlier = _predict(ancestor, batch, positions)
+            kl = F.kl_div(last, earlier, reduction="none", log_target=True)
             totals[i] += kl.sum(-1).sum().item()
-        count += int(shown.sum())
+        count += int(positions.sum())
     return [total / count for total in totals]
 
 
-def _predict(model: LanguageModel, batch: Batch, shown: Tensor) -> Tensor:
-    """Log probabilities (positions, V_text) at the positions that are `shown` (B, P)."""
+def _predict(model: LanguageModel, batch: Batch, selection: Tensor) -> Tensor:
+    """Log probabilities (positions, V_text) at the positions that `selection` (B, P) marks."""
     with evaluating(model):
-        return model(batch.tokens, batch.domains, batch.positions)[shown].float().log_softmax(-1)
+        logits = model(batch.tokens, batch.domains, batch.positions)[selection]
+        return logits.float().log_softmax(-1)
 
 
 def measure_attention(config: RunConfig, store: Store) -> None:
@@ -142,24 +145,24 @@ def measure_attention(config: RunConfig, store: Store) -> None:
     maps: list[Tensor] = []  # of each model
 
     def compute(models: RunModels, index: int) -> AttentionLine:
-        if reason := _find_reason_against(models, index):
+        reason = _find_reason_against(models, index)
+        if reason:
             return AttentionLine(own=[], others=[], heads=[], maps=[], reason=reason)
         for i in range(len(maps), index + 1):
             batch = next(iter(sample(models.stream, 0, ROWS, ROWS))).to(choose_device())
-            maps.append(
-                compute_attention(
-                    models.load_after(i), batch.tokens[:, : 1 + TOKENS], batch.domains
-                ).cpu()
-            )
+            tokens = batch.tokens[:, : 1 + TOKENS]
+            attention = compute_attention(models.load_after(i), tokens, batch.domains)
+            maps.append(attention.cpu())
         parents = [_read_parents(models, i) for i in range(1, index + 1)]
-        own, others = compare_with_ancestors(maps, parents)
+        to_ancestors, to_rest = compare_with_ancestors(maps, parents)
         heads = choose_lineages(len(maps[0]), parents)
-        per_layer = len(maps[index]) // models.load_after(index).layers
+        heads_of_layer = len(maps[index]) // models.load_after(index).layers
+        thousandths = 1000 * maps[index][heads, 0, :SHOWN, :SHOWN]
         return AttentionLine(
-            own=own,
-            others=others,
-            heads=[list(divmod(head, per_layer)) for head in heads],
-            maps=(1000 * maps[index][heads, 0, :SHOWN, :SHOWN]).round().int().tolist(),
+            own=to_ancestors,
+            others=to_rest,
+            heads=[list(divmod(head, heads_of_layer)) for head in heads],
+            maps=thousandths.round().int().tolist(),
             reason=None,
         )
 
@@ -168,115 +171,117 @@ def measure_attention(config: RunConfig, store: Store) -> None:
 
 def _find_reason_against(models: RunModels, index: int) -> str:
     """Why the heads of a stage's model and its ancestors do not compare; "" where they do."""
-    if not_trained := models.name_untrained(index):
-        return not_trained
-    if any(
-        isinstance(models.load_after(i), ProgressiveModel | LoraModel) for i in range(index + 1)
-    ):
+    untrained = models.name_untrained(index)
+    if untrained:
+        return untrained
+    networks = models.load_up_to(index)
+    if any(isinstance(network, ProgressiveModel | LoraModel) for network in networks):
         return "the first domain is read with what M1 learned, unchanged"
-    shapes = [(model.layers, model.hidden_size) for model in models.load_up_to(index)]
-    if any(shapes[i] != shapes[i - 1] and not models.read_growth(i) for i in range(1, index + 1)):
-        return "a model grew without saying which head came from which"
-    if len({model.prompts for model in models.load_up_to(index)}) > 1:
+    shapes = [(network.layers, network.hidden_size) for network in networks]
+    for i in range(1, index + 1):
+        if shapes[i] != shapes[i - 1] and not models.read_growth(i):
+            return "a model grew without saying which head came from which"
+    if len({network.prompts for network in networks}) > 1:
         return "only some of its models read a prompt"
     return ""
 
 
 def _read_parents(models: RunModels, index: int) -> list[int]:
-    growth, before = models.read_growth(index), models.load_after(index - 1)
-    heads: int = before.network.config.num_attention_heads  # of queries, in each layer
+    growth = models.read_growth(index)
+    parent = models.load_after(index - 1)
+    heads: int = parent.network.config.num_attention_heads  # of queries, in each layer
     if growth is None:
-        return list(range(heads * before.layers))
+        return list(range(heads * parent.layers))
     return find_parents(growth.layer_sources, growth.head_sources, heads)
 
 
 @torch.no_grad()
 def compute_attention(model: LanguageModel, tokens: Tensor, domains: Tensor) -> Tensor:
-    """Attention weights (H, B, T, T), queries before keys, for tokens (B, 1+N) and domains (B,) as
-    `hidden` takes them.
+    """Attention weights (H, B, T, T), queries before keys.
 
-    Of a plain model, whose network is called as transformers does: only so are the weights put out,
-    and GPT's masked.
+    Tokens are (B, 1+N) and domains (B,), as `hidden` takes them. The model is a plain one, whose
+    network is called as transformers does: only so are the weights put out, and GPT's masked.
     """
     model.network.set_attn_implementation("eager")
     with evaluating(model):
-        read = model.network.base_model(
-            model.insert_prompts(tokens, domains), output_attentions=True, use_cache=False
-        )
-    return torch.stack(read.attentions).transpose(1, 2).flatten(0, 1).float()
+        embeddings = model.insert_prompts(tokens, domains)
+        output = model.network.base_model(embeddings, output_attentions=True, use_cache=False)
+    return torch.stack(output.attentions).transpose(1, 2).flatten(0, 1).float()
 
 
 def find_parents(
     layer_sources: Sequence[int], head_sources: Sequence[Sequence[int]], heads: int
 ) -> list[int]:
-    """Return which head each head of a grown model came from (GrowthRecord), in a model with
-    `heads` heads a layer.
+    """Return which head each head of a grown model came from (GrowthRecord).
+
+    The heads are of a model with `heads` heads a layer.
     """
     pairs = zip(layer_sources, head_sources, strict=True)
     return [layer * heads + head for layer, sources in pairs for head in sources]
 
 
 def compare_heads(last: Tensor, earlier: Tensor) -> Tensor:
-    """The likeness (H1, H2) of the attention of two models' heads, from maps (H1, B, T, T) and (H2,
-    B, T, T).
+    """The likeness (H1, H2) of the attention of two models' heads.
+
+    Their maps are (H1, B, T, T) and (H2, B, T, T).
     """
-    entropies = [torch.special.entr(maps).flatten(1).sum(1) for maps in (last, earlier)]
+    last_entropies = torch.special.entr(last).flatten(1).sum(1)
+    earlier_entropies = torch.special.entr(earlier).flatten(1).sum(1)
     mixed = torch.stack(
         [torch.special.entr((head + earlier) / 2).flatten(1).sum(1) for head in last]
     )
-    divergence = (
-        mixed - (entropies[0].unsqueeze(1) + entropies[1]) / 2
-    )  # in nats, summed over rows and queries
+    # in nats, summed over rows and queries
+    divergence = mixed - (last_entropies.unsqueeze(1) + earlier_entropies) / 2
     return 1 - divergence / (math.log(2) * last.shape[1] * last.shape[2])
 
 
 def compare_with_ancestors(
     maps: Sequence[Tensor], parents: Sequence[Sequence[int]]
 ) -> tuple[list[float], list[float | None]]:
-    """The likeness of the last model's heads to their own ancestor, and to the others, for each
-    earlier model.
+    """The likeness of the last model's heads to their own ancestor, and to the other heads.
 
-    `parents[i]`: of each head of model i + 1 the one in model i that it came from. None: there are
-    no others.
+    There is a number for each earlier model. `parents[i]`: of each head of model i + 1 the one in
+    model i that it came from. None: there are no other heads.
     """
-    own: list[float] = []
-    others: list[float | None] = []
+    to_ancestors: list[float] = []
+    to_rest: list[float | None] = []
     ancestors = list(range(len(maps[-1])))
     for earlier, step in zip(reversed(maps[:-1]), reversed(parents), strict=True):
         ancestors = [step[head] for head in ancestors]
         similarity = compare_heads(maps[-1], earlier)
-        mine = similarity[range(len(ancestors)), ancestors]
-        own.append(mine.mean().item())
-        rest = (similarity.sum(1) - mine) / max(1, len(earlier) - 1)
-        others.append(rest.mean().item() if len(earlier) > 1 else None)
-    return own[::-1], others[::-1]
+        to_ancestor = similarity[range(len(ancestors)), ancestors]
+        to_ancestors.append(to_ancestor.mean().item())
+        rest = (similarity.sum(1) - to_ancestor) / max(1, len(earlier) - 1)
+        to_rest.append(rest.mean().item() if len(earlier) > 1 else None)
+    return to_ancestors[::-1], to_rest[::-1]
 
 
 def choose_lineages(heads: int, parents: Sequence[Sequence[int]]) -> list[int]:
-    """Heads of the last model that the figure shows: of some of the first one's `heads`, the latest
-    descendants.
+    """Heads of the last model that the figure shows.
 
-    The latest is the one with the highest number: a copy, where there are any.
+    They are the latest descendants of some of the first model's `heads`. The latest is the one with
+    the highest number: a copy, where there are any.
     """
     count = min(LINEAGES, heads)
-    chosen = [round(i * (heads - 1) / max(1, count - 1)) for i in range(count)]
+    lineages = [round(i * (heads - 1) / max(1, count - 1)) for i in range(count)]
     for step in parents:
-        chosen = [
-            max(head for head, parent in enumerate(step) if parent == ancestor)
-            for ancestor in chosen
-        ]
-    return chosen
+        descendants = []
+        for ancestor in lineages:
+            copies = [head for head, parent in enumerate(step) if parent == ancestor]
+            descendants.append(max(copies))
+        lineages = descendants
+    return lineages
 
 
 class RunModels:
-    """The models that the stages of a run ended with, on the GPU where there is one; each is loaded
-    once.
+    """The models that the stages of a run ended with, on the GPU where there is one.
 
-    `keys` are those of its finished stages, from the first on.
+    Each is loaded once. `keys` are those of its finished stages, from the first on.
     """
 
     def __init__(self, config: RunConfig, store: Store) -> None:
-        self.config, self.store = config, store
+        self.config = config
+        self.store = store
         self.keys = list(takewhile(store.is_stage_done, store.read_stage_keys(config)))
         self.read_lines = cache(lambda index: store.read_stage(self.keys[index]))
         self._models: dict[int, LanguageModel] = {}
@@ -288,9 +293,8 @@ class RunModels:
     def load_after(self, index: int) -> LanguageModel:
         """The model after a stage, in evaluation mode."""
         if index not in self._models:
-            self._models[index] = load(self.store.stage_folder(self.keys[index]) / "model").to(
-                choose_device()
-            )
+            folder = self.store.stage_folder(self.keys[index])
+            self._models[index] = load(folder / "model").to(choose_device())
         return self._models[index]
 
     def load_up_to(self, last: int) -> list[LanguageModel]:
@@ -298,14 +302,14 @@ class RunModels:
         return [self.load_after(index) for index in range(last + 1)]
 
     def name_untrained(self, last: int) -> str:
-        """The models up to that stage's that are not trained, in words; a method may leave early
-        stages out.
+        """The models up to that stage's that are not trained, in words.
+
+        A method may leave early stages out.
         """
-        missing = [
-            f"M{i + 1}"
-            for i in range(last + 1)
-            if not select_kind(self.read_lines(i), EvaluationLine)
-        ]
+        missing = []
+        for i in range(last + 1):
+            if not select_kind(self.read_lines(i), EvaluationLine):
+                missing.append(f"M{i + 1}")
         return f"{', '.join(missing)} not trained" if missing else ""
 
     def read_growth(self, index: int) -> GrowthRecord | None:
@@ -330,11 +334,10 @@ def record_measurement(
     compute: Callable[[RunModels, int], LineOfMeasures],
     first: int = 0,
 ) -> None:
-    """Append what `compute` says of the models of a run's finished stages from `first` on, where
-    that is not there.
+    """Append what `compute` says of the models of a run's finished stages from `first` on.
 
-    A stage's key stands for all of its ancestors, so key and settings name a record. Whoever wants
-    the same at the same time waits and finds it.
+    A stage that has its record is left out. A stage's key stands for all of its ancestors, so key
+    and settings name a record. Whoever wants the same at the same time waits and finds it.
     """
     models = RunModels(config, store)
     for index, stage_key in list(enumerate(models.keys))[first:]:
@@ -342,7 +345,8 @@ def record_measurement(
         key = digest({"kind": kind, "stage": stage_key, **settings})
         path.parent.mkdir(parents=True, exist_ok=True)
         with Lease(path.with_suffix(".lock")) as lease:
-            if any(known.key == key for known in records.read(path, records.MEASURES)):
+            lines = records.read(path, records.MEASURES)
+            if any(line.key == key for line in lines):
                 continue
             line = compute(models, index)
             lease.check()

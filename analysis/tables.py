@@ -26,20 +26,18 @@ from rich.text import Text
 from analysis.inference import compute_interval
 
 MISSING = "--"
-ROUNDING = (
-    1e-12  # of a number: that much equal numbers may differ by, each CPU has its own logarithm
-)
+# of a number: that much equal numbers may differ by, each CPU has its own logarithm
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its spread over seeds, or a text. `printed` is what the paper has in the same
-    cell.
+    """A number with its spread over seeds, or a text.
 
-    `corrected` is what it must have meant, `doubt` why it cannot be right, or is odd. No values, no
-    text and no printed number: nothing is expected here. Missing: it is expected and not there yet.
-    `few_seeds`: over how many seeds a number of ours is, where that is one or fewer than others of
-    its table.
+    `printed` is what the paper has in the same cell. `corrected` is what it must have meant,
+    `doubt` why it cannot be right, or is odd. No values, no text and no printed number: nothing is
+    expected here. Missing: it is expected and not there yet. `few_seeds`: over how many seeds a
+    number of ours is, where that is one or fewer than others of its table.
     """
 
     values: tuple[float, ...] = ()
@@ -66,13 +64,11 @@ class Cell:
 
     @property
     def number(self) -> str:
-        return self.text or (
-            format_number(self.mean, self.digits)
-            if self.values
-            else MISSING
-            if self.missing
-            else ""
-        )
+        if self.text:
+            return self.text
+        if self.values:
+            return format_number(self.mean, self.digits)
+        return MISSING if self.missing else ""
 
     @property
     def spread(self) -> str:
@@ -86,7 +82,9 @@ class Cell:
     @property
     def over(self) -> str:
         """The mark at a number of few seeds."""
-        return "†" if self.few_seeds == 1 else f"(n = {self.few_seeds})" if self.few_seeds else ""
+        if self.few_seeds == 1:
+            return "†"
+        return f"(n = {self.few_seeds})" if self.few_seeds else ""
 
 
 @dataclass(frozen=True)
@@ -109,11 +107,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Column:
-    """`group` spans neighbouring columns of the same group; `lower` says which end is best, None:
-    neither.
+    """A column, and how to read its numbers.
 
-    `digits` are those of its numbers. `in_csv_alone`: of a stream so long that no page has room for
-    it.
+    `group` spans neighbouring columns of the same group. `lower` says which end is best, None:
+    neither. `digits` are those of its numbers. `in_csv_alone`: of a stream so long that no page has
+    room for it.
     """
 
     name: str
@@ -139,20 +137,18 @@ class Table:
     @property
     def shown(self) -> Table:
         """The table with those of its columns that have room on a page."""
-        kept = [not column.in_csv_alone for column in self.columns]
-        if all(kept):
+        has_room = [not column.in_csv_alone for column in self.columns]
+        if all(has_room):
             return self
-        blocks = [
-            replace(
-                block,
-                rows=tuple(
-                    replace(row, cells=tuple(compress(row.cells, kept))) for row in block.rows
-                ),
-            )
-            for block in self.blocks
-        ]
-        note = f"{sum(kept)} of {len(kept)} columns; the CSV file has all."
-        columns = tuple(compress(self.columns, kept))
+        blocks = []
+        for block in self.blocks:
+            rows = []
+            for row in block.rows:
+                cells = tuple(compress(row.cells, has_room))
+                rows.append(replace(row, cells=cells))
+            blocks.append(replace(block, rows=tuple(rows)))
+        note = f"{sum(has_room)} of {len(has_room)} columns; the CSV file has all."
+        columns = tuple(compress(self.columns, has_room))
         return replace(self, columns=columns, blocks=tuple(blocks), notes=(*self.notes, note))
 
     @property
@@ -183,42 +179,43 @@ def mark_best(block: Block, columns: Sequence[Column], references: Collection[st
     best.
     """
     rows = [list(row.cells) for row in block.rows]
-    compete = [row.competes and row.label not in references for row in block.rows]
+    competes = [row.competes and row.label not in references for row in block.rows]
     for j, column in enumerate(columns):
         if column.lower is None:
             continue
-        shown = {i: round(cells[j].mean, cells[j].digits) for i, cells in enumerate(rows)}
-        numbers = {i: v for i, v in shown.items() if not math.isnan(v)}
-        bars = [v for i, v in numbers.items() if not block.rows[i].competes]
-        shown = {i: v for i, v in numbers.items() if compete[i]}
+        numbers = {}
+        for i, cells in enumerate(rows):
+            value = round(cells[j].mean, cells[j].digits)
+            if not math.isnan(value):
+                numbers[i] = value
+        bars = [value for i, value in numbers.items() if not block.rows[i].competes]
+        candidates = {i: value for i, value in numbers.items() if competes[i]}
         choose_best = min if column.lower else max
-        best = choose_best(shown.values(), default=math.nan)
+        best = choose_best(candidates.values(), default=math.nan)
         if best in bars or choose_best([best, *bars]) != best:
             continue
-        for i, value in shown.items():
-            if value == best and len(set(shown.values())) > 1:
+        if len(set(candidates.values())) == 1:
+            continue
+        for i, value in candidates.items():
+            if value == best:
                 rows[i][j] = replace(rows[i][j], best=True)
     marked = (replace(row, cells=tuple(cells)) for row, cells in zip(block.rows, rows, strict=True))
     return replace(block, rows=tuple(marked))
 
 
 def mark_few_seeds(blocks: Sequence[Block]) -> tuple[list[Block], int]:
-    """Mark the numbers of competing rows that stem from one seed, or from fewer than most; also
-    return the most.
+    """Mark the numbers of competing rows that stem from one seed, or from fewer than most.
+
+    Also return the most.
     """
-    counts = [
-        len(cell.values)
-        for block in blocks
-        for row in block.rows
-        if row.competes
-        for cell in row.cells
-    ]
-    most, marked = max(counts, default=0), []
+    competing = [row for block in blocks for row in block.rows if row.competes]
+    most = max((len(cell.values) for row in competing for cell in row.cells), default=0)
+    marked = []
     for block in blocks:
         rows = []
         for row in block.rows:
-            few = [_mark_if_few(cell, most) if row.competes else cell for cell in row.cells]
-            rows.append(replace(row, cells=tuple(few)))
+            cells = [_mark_if_few(cell, most) if row.competes else cell for cell in row.cells]
+            rows.append(replace(row, cells=tuple(cells)))
         marked.append(replace(block, rows=tuple(rows)))
     return marked, most
 
@@ -242,17 +239,20 @@ def to_latex(table: Table) -> str:
 
 
 def to_text(table: Table) -> str:
-    """A table for a terminal, with as many of the last columns as it has room for; plain columns
-    where it is piped.
+    """A table for a terminal, with as many of the last columns as it has room for.
+
+    Its columns are plain where it is piped.
     """
-    console, endless, table = Console(), Console(width=10_000), table.shown
+    table = table.shown
+    endless = Console(width=10_000)
+    console = Console()
+    box: Box | None = SIMPLE
     if not console.is_terminal:
         console = endless
-    box, left_out = SIMPLE if console.is_terminal else None, 0
-    while (
-        endless.measure(_draw(table, box, left_out)).maximum > console.width
-        and left_out < len(table.columns) - 1
-    ):
+        box = None
+    most = len(table.columns) - 1
+    left_out = 0
+    while endless.measure(_draw(table, box, left_out)).maximum > console.width and left_out < most:
         left_out += 1
     notes = list(table.notes)
     if left_out:
@@ -261,26 +261,26 @@ def to_text(table: Table) -> str:
         )
     with console.capture() as captured:
         warnings = [Text(f"! {warning}") for warning in table.warnings]
-        drawn = _draw(table, box, left_out)
-        console.print(Text(table.caption, "italic"), *warnings, drawn, *map(Text, notes), sep="\n")
+        grid = _draw(table, box, left_out)
+        console.print(Text(table.caption, "italic"), *warnings, grid, *map(Text, notes), sep="\n")
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _draw(table: Table, box: Box | None, left_out: int) -> Grid:
     """The table without its first columns."""
-    drawn = Grid(box=box)
-    drawn.add_column(Text(table.stub), no_wrap=True)
+    grid = Grid(box=box)
+    grid.add_column(Text(table.stub), no_wrap=True)
     for column in table.columns[left_out:]:
-        drawn.add_column(
-            Text(f"{column.group}\n{column.name}".strip()), justify="right", no_wrap=True
-        )
+        title = f"{column.group}\n{column.name}".strip()
+        grid.add_column(Text(title), justify="right", no_wrap=True)
     for block in table.blocks:
         if block.title:
-            drawn.add_row(Text(block.title, "italic"))
+            grid.add_row(Text(block.title, "italic"))
         for row in block.rows:
-            drawn.add_row(Text(row.label), *map(_draw_cell, row.cells[left_out:]))
-        drawn.add_section()
-    return drawn
+            cells = map(_draw_cell, row.cells[left_out:])
+            grid.add_row(Text(row.label), *cells)
+        grid.add_section()
+    return grid
 
 
 def _draw_cell(cell: Cell) -> Text:
@@ -292,10 +292,11 @@ def _draw_cell(cell: Cell) -> Text:
 
 @cache
 def _load_template(name: str, escape: Callable[[object], str]) -> Template:
-    """A file beside this one whose every value goes through `escape`; its own marks are << >> and
-    <% %>.
+    """A file beside this one whose every value goes through `escape`.
+
+    Its own marks are << >> and <% %>.
     """
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         finalize=escape,
         undefined=StrictUndefined,
@@ -305,7 +306,8 @@ def _load_template(name: str, escape: Callable[[object], str]) -> Template:
         block_end_string="%>",
         trim_blocks=True,
         keep_trailing_newline=True,
-    ).get_template(name)
+    )
+    return environment.get_template(name)
 
 
 def _escape_markdown(value: object) -> str:
@@ -314,28 +316,34 @@ def _escape_markdown(value: object) -> str:
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return text.translate(_MARKDOWN | {ord("`"): "\\`"})
-    return "`".join(
-        part.replace("|", "\\|") if i % 2 else part.translate(_MARKDOWN)
-        for i, part in enumerate(parts)
-    )
+    escaped = []
+    for i, part in enumerate(parts):
+        is_code = i % 2 == 1
+        escaped.append(part.replace("|", "\\|") if is_code else part.translate(_MARKDOWN))
+    return "`".join(escaped)
 
 
 _MARKDOWN = {ord(c): "\\" + c for c in "\\*_|[]<>#~$"} | {ord("&"): "&amp;", ord("\n"): " "}
 
 
 def _escape_latex(value: object) -> str:
-    """Escape for LaTeX with T1 fonts: accented Latin letters pass; other unknown characters show
-    their code point.
+    """Escape for LaTeX with T1 fonts.
 
-    Text marked as safe is LaTeX already.
+    Accented Latin letters pass. Other unknown characters show their code point. Text marked as safe
+    is LaTeX already.
     """
     if isinstance(value, Markup):
         return value
-    return "".join(
-        _LATEX.get(c)
-        or (c if (c.isascii() and c.isprintable()) or "À" <= c <= "ž" else f"[U+{ord(c):04X}]")
-        for c in str(value)
-    )
+    return "".join(map(_escape_character, str(value)))
+
+
+def _escape_character(character: str) -> str:
+    if character in _LATEX:
+        return _LATEX[character]
+    is_plain = character.isascii() and character.isprintable()
+    if is_plain or "À" <= character <= "ž":
+        return character
+    return f"[U+{ord(character):04X}]"
 
 
 _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
@@ -370,7 +378,7 @@ _LATEX = {c: "\\" + c for c in "&%$#_{}"} | {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------
 # CSV
 
 
@@ -378,8 +386,9 @@ _CSV = ("mean", "sd", "low", "high", "n", "text", "printed", "corrected")
 
 
 def to_csv(table: Table) -> str:
-    """One line a cell, for other programs; low and high: the 95% Student t interval of the mean
-    over the n values.
+    """One line a cell, for other programs.
+
+    low and high: the 95% Student t interval of the mean over the n values.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -387,11 +396,12 @@ def to_csv(table: Table) -> str:
     for block in table.blocks:
         for row in block.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
+                place = [table.name, block.title, row.label, column.group, column.name]
                 numbers = (cell.mean, cell.sd, *compute_interval(cell.values))
                 values = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
-                place = [table.name, block.title, row.label, column.group, column.name]
-                texts = cell.text, cell.printed, cell.corrected
-                writer.writerow([*place, *values, len(cell.values) or "", *texts])
+                count = len(cell.values) or ""
+                texts = [cell.text, cell.printed, cell.corrected]
+                writer.writerow([*place, *values, count, *texts])
     return out.getvalue()
 
 
