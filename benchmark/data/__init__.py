@@ -1,1 +1,1 @@
-"""Text: the documents of a domain, the tokenizer, token ids on disk, the layout of the vocabulary."""
+"""Text: documents of a domain, the tokenizer, token ids on disk, the layout of the vocabulary."""

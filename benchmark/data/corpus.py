@@ -1,7 +1,7 @@
-"""Documents of a domain, one after the other, whatever they come from: memory does not grow with
-the corpus.
+"""Documents of a domain, one after the other, whatever they come from.
 
-docs/data.md says which problems are errors, and which texts are counted and skipped.
+Memory does not grow with the corpus. docs/data.md says which problems are errors, and which texts
+are counted and skipped.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ FORMAT = 2  # raised when the same files come to mean other documents
 
 
 def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a domain, each text once, with their split; `skipped` counts the others by
-    reason.
+    """The documents of a domain, each text once, with their split.
+
+    `skipped` counts the other documents by reason.
 
     Without validation files, the fingerprint of a text decides: `valid_share` of the documents, or
     the domain's own share, are held out, the same ones whatever else the domain holds. Validation
@@ -55,26 +56,36 @@ def read(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[
     """
     share = domain.valid_share or valid_share
     documents = _split(domain, share, skipped)
-    few = list(islice(documents, FEW_DOCUMENTS)) if domain.train and not domain.valid else []
-    if few and len(few) < FEW_DOCUMENTS and len({document.split for document in few}) == 1:
-        few = _hold_out_pieces(few, share)
-    yield from chain(few, documents)
+    first: list[Document] = []
+    if domain.train and not domain.valid:
+        first = list(islice(documents, FEW_DOCUMENTS))
+    if first and len(first) < FEW_DOCUMENTS:
+        splits = {document.split for document in first}
+        if len(splits) == 1:
+            first = _hold_out_pieces(first, share)
+    yield from chain(first, documents)
 
 
 def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[Document]:
-    """Documents cut small, of which those with the lowest fingerprints are for validation, one at
-    least.
+    """Documents cut small, some pieces of which are for validation.
+
+    They are those with the lowest fingerprints, one at least.
     """
-    texts = [
-        (document, piece)
-        for document in documents
-        for piece in cut(document.text, PIECE)
-        if piece.strip()
+    pieces = []
+    for document in documents:
+        for text in cut(document.text, PIECE):
+            if text.strip():
+                piece = replace(document, text=text)
+                pieces.append((piece, make_fingerprint(text)))
+    lowest = sorted({fingerprint for _, fingerprint in pieces})
+    end = -1
+    if len(lowest) > 1:
+        held_out = max(1, round(valid_share * len(lowest)))
+        end = lowest[held_out - 1]
+    return [
+        replace(piece, split="valid" if fingerprint <= end else "train")
+        for piece, fingerprint in pieces
     ]
-    pieces = [(replace(document, text=piece), make_fingerprint(piece)) for document, piece in texts]
-    lowest = sorted({hashed for _, hashed in pieces})
-    end = lowest[max(1, round(valid_share * len(lowest))) - 1] if len(lowest) > 1 else -1
-    return [replace(piece, split="valid" if hashed <= end else "train") for piece, hashed in pieces]
 
 
 def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
@@ -84,20 +95,18 @@ def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterato
         elif document.split:
             yield document
         else:
-            yield replace(
-                document, split="valid" if document.decides < valid_share * 2**64 else "train"
-            )
+            is_valid = document.decides < valid_share * 2**64
+            yield replace(document, split="valid" if is_valid else "train")
 
 
 def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a domain as they come, each text once, with what decides their split. Raises
-    DataError.
+    """The documents of a domain as they come, each text once, with what decides their split.
 
     The fingerprints that came before are on disk, in a file that goes when it is closed, with a
-    cache of 16 MiB.
+    cache of 16 MiB. Raises DataError.
     """
-    with contextlib.closing(sqlite3.connect("")) as seen:
-        seen.executescript(
+    with contextlib.closing(sqlite3.connect("")) as database:
+        database.executescript(
             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-16384; "
             "CREATE TABLE seen (hash INTEGER PRIMARY KEY)"
         )
@@ -105,9 +114,10 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
             if not document.text.strip():
                 skipped["blank"] += 1
                 continue
-            hashed = make_fingerprint(document.text)
-            if seen.execute("INSERT OR IGNORE INTO seen VALUES (?)", (hashed - 2**63,)).rowcount:
-                yield replace(document, decides=document.decides or hashed)
+            fingerprint = make_fingerprint(document.text)
+            row = (fingerprint - 2**63,)
+            if database.execute("INSERT OR IGNORE INTO seen VALUES (?)", row).rowcount:
+                yield replace(document, decides=document.decides or fingerprint)
             else:
                 skipped["duplicate"] += 1
 
@@ -122,41 +132,44 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     """
     if domain.sources:
         return digest([identify(part, valid_share, notes, makes) for part in domain.parts])
-    files = [
-        (name, path)
-        for package in domain.packages
-        for path, name in docstrings.find_modules(package)
-    ]
-    for split, specs in (("valid", domain.valid), ("train", domain.train)):
-        files += [
-            (f"{split} {path.name}", path) for spec in specs for path in find_files(spec, Counter())
-        ]
-    for folder in (
-        Path(dataset.path) for dataset in domain.datasets if os.path.isdir(dataset.path)
-    ):
-        files += sorted(
-            (path.relative_to(folder).as_posix(), path) for path in walk_folder(folder, Counter())
-        )
-    made: dict[str, Any] = {
+    files = _list_files(domain)
+    settings: dict[str, Any] = {
         "format": FORMAT,
         "python": platform.python_version() if domain.packages else None,  # it parses them
         "domain": domain.model_dump(mode="json", exclude={"name", "title", "train", "valid"}),
         "valid_share": None if domain.valid else domain.valid_share or valid_share,
     }
-    stats = [(os.path.abspath(path), path.stat()) for _, path in files]
-    looks = digest(
-        [made, [(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for path, stat in stats]]
-    )
-    note = notes / f"{looks}.txt"
+    looks = []
+    for _, path in files:
+        stat = path.stat()
+        looks.append((os.path.abspath(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    look = digest([settings, looks])
+    note = notes / f"{look}.txt"
     with contextlib.suppress(FileNotFoundError):
         return note.read_text(encoding="utf-8")
     if not (makes or notes.exists()):
-        return looks
-    content = digest([made, [(name, hash_file(path)) for name, path in files]])
+        return look
+    content = digest([settings, [(name, hash_file(path)) for name, path in files]])
     if makes:
         with replace_file(note) as file:
             file.write(content.encode())
     return content
+
+
+def _list_files(domain: Domain) -> list[tuple[str, Path]]:
+    """The files that a domain is read from, each with the name that it is hashed under."""
+    files: list[tuple[str, Path]] = []
+    for package in domain.packages:
+        files += [(name, path) for path, name in docstrings.find_modules(package)]
+    for split, specs in (("valid", domain.valid), ("train", domain.train)):
+        for spec in specs:
+            files += [(f"{split} {path.name}", path) for path in find_files(spec, Counter())]
+    for dataset in domain.datasets:
+        if os.path.isdir(dataset.path):
+            folder = Path(dataset.path)
+            paths = walk_folder(folder, Counter())
+            files += sorted((path.relative_to(folder).as_posix(), path) for path in paths)
+    return files
 
 
 def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
@@ -164,15 +177,16 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
         documents, problems = docstrings.read_package(name)
         skipped.update(problems)
         yield from documents
-    of_training: Half = "train" if domain.valid else ""
+    train_split: Half = "train" if domain.valid else ""
     halves: list[tuple[tuple[str, ...], Half]] = [
         (domain.valid, "valid"),
-        (domain.train, of_training),
+        (domain.train, train_split),
     ]
     for specs, split in halves:
-        for path in (path for spec in specs for path in find_files(spec, skipped)):
-            for document in read_file(path, domain, skipped):
-                yield replace(document, split=split)
+        for spec in specs:
+            for path in find_files(spec, skipped):
+                for document in read_file(path, domain, skipped):
+                    yield replace(document, split=split)
     for dataset in domain.datasets:
         rows = _read_dataset(dataset)
         yield from parse_rows(rows, dataset.text_field, domain.on_error, skipped)
@@ -186,12 +200,14 @@ def _read_dataset(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
         raise DataError(
             f"dataset {dataset.path!r}: to read Hugging Face datasets, `pip install -e .[hf]`"
         ) from None
-    asked = f"name {dataset.name!r}, revision {dataset.revision!r}, split {dataset.split!r}"
-    with name_source_in_errors(f"dataset {dataset.path!r} ({', '.join(dataset.files) or asked})"):
+    names = f"name {dataset.name!r}, revision {dataset.revision!r}, split {dataset.split!r}"
+    part = ", ".join(dataset.files) or names
+    with name_source_in_errors(f"dataset {dataset.path!r} ({part})"):
         lines = False
         if dataset.files:
-            on_hub = f"hf://datasets/{dataset.path}@{dataset.revision or 'main'}"
-            folder = dataset.path if os.path.isdir(dataset.path) else on_hub
+            folder = dataset.path
+            if not os.path.isdir(folder):
+                folder = f"hf://datasets/{dataset.path}@{dataset.revision or 'main'}"
             files = [f"{folder}/{name}" for name in dataset.files]
             kind = find_kind(Path(files[0])).removeprefix(".")
             lines = kind not in ("parquet", "csv")
@@ -199,9 +215,9 @@ def _read_dataset(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
                 "text" if lines else kind, data_files=files, split="train", streaming=True
             )
         else:
-            given = {"revision": dataset.revision} if dataset.revision else {}
+            options = {"revision": dataset.revision} if dataset.revision else {}
             rows = load_dataset(
-                dataset.path, dataset.name, split=dataset.split, streaming=True, **given
+                dataset.path, dataset.name, split=dataset.split, streaming=True, **options
             )
         for number, row in enumerate(islice(rows, dataset.documents)):
             yield f"{dataset.path}:{number}", row["text"].encode() if lines else row

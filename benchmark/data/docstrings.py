@@ -1,5 +1,6 @@
-"""Documentation text on every machine: docstrings of installed packages, read with `ast`, never
-imported.
+"""Documentation text on every machine: docstrings of installed packages.
+
+Modules are read with `ast`, and never imported.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 
 from benchmark.data.documents import TORN, Document, NotHere, cut, refuse
@@ -25,40 +25,37 @@ SHORTEST = 200  # characters
 MODULES = 400  # of a package for each process: a small one is read before another process starts
 STDLIB = "stdlib"
 TEST_FOLDERS = {"test", "tests", "idle_test"}
-BLOCKS = (
-    "body",
-    "handlers",
-    "orelse",
-    "finalbody",
-    "cases",
-)  # where statements stand in statements, in their order
+# where statements stand in statements, in their order
+BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @lru_cache(maxsize=16)
 def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
-    """Docstrings of the modules, classes and functions of an installed package, and how many were
-    skipped, by reason.
+    """Docstrings of the modules, classes and functions of an installed package.
 
-    `package` is a top-level name, "stdlib" for Python's own library. Remembered, because parsing
-    takes up to half a minute of a core and the text is a few megabytes. Raises DataError if the
-    package is not installed.
+    Returns also how many were skipped, by reason. `package` is a top-level name, "stdlib" for
+    Python's own library. Remembered, because parsing takes up to half a minute of a core and the
+    text is a few megabytes. Raises DataError if the package is not installed.
     """
     import joblib  # a plan of runs waits for nothing
 
     files = find_modules(package)
     processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
     with standing_in_code():
-        read = joblib.Parallel(n_jobs=processes)(
-            joblib.delayed(_read_module)(*file) for file in files
-        )
-    return tuple(chain.from_iterable(documents for documents, _ in read)), sum(
-        (skips for _, skips in read), Counter()
-    )
+        tasks = (joblib.delayed(_read_module)(path, module) for path, module in files)
+        modules = joblib.Parallel(n_jobs=processes)(tasks)
+    documents: list[Document] = []
+    skipped = Counter[str]()
+    for module_documents, module_skipped in modules:
+        documents += module_documents
+        skipped += module_skipped
+    return tuple(documents), skipped
 
 
 def _read_module(path: Path, module: str) -> tuple[list[Document], Counter[str]]:
-    documents, skipped = list[Document](), Counter[str]()
+    documents: list[Document] = []
+    skipped = Counter[str]()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # escapes such as "\d", in code that is not ours
@@ -74,16 +71,22 @@ def _read_module(path: Path, module: str) -> tuple[list[Document], Counter[str]]
         elif TORN.search(text):
             skipped["docstring with a lone surrogate"] += 1
         else:
-            documents += [Document(piece, f"{module}:{name}".rstrip(":")) for piece in cut(text)]
+            source = f"{module}:{name}".rstrip(":")
+            documents += [Document(piece, source) for piece in cut(text)]
     return documents, skipped
 
 
 def read_versions(packages: Collection[str]) -> dict[str, str]:
     """The versions of the distributions of packages."""
-    versions = {"python": platform.python_version()} if STDLIB in packages else {}
-    installed = (name for name in packages if name not in {STDLIB, *sys.stdlib_module_names})
-    dists = (dist for name in installed for dist in _find_distributions(name))
-    return versions | {dist: importlib.metadata.version(dist) for dist in dists}
+    versions: dict[str, str] = {}
+    if STDLIB in packages:
+        versions["python"] = platform.python_version()
+    for package in packages:
+        if package == STDLIB or package in sys.stdlib_module_names:
+            continue
+        for distribution in _find_distributions(package):
+            versions[distribution] = importlib.metadata.version(distribution)
+    return versions
 
 
 def _find_distributions(package: str) -> tuple[str, ...]:
@@ -93,30 +96,34 @@ def _find_distributions(package: str) -> tuple[str, ...]:
     except importlib.metadata.PackageNotFoundError:  # sklearn is in scikit-learn
         # by their files: Python 3.10's packages_distributions does not know packages that meson
         # built
-        everything = importlib.metadata.distributions()
-        owners = [
-            owner
-            for owner in everything
-            if any(file.parts[0] == package for file in owner.files or ())
-        ]
-        return tuple(sorted({owner.metadata["Name"] for owner in owners}))
+        names = set()
+        for distribution in importlib.metadata.distributions():
+            files = distribution.files or ()
+            if any(file.parts[0] == package for file in files):
+                names.add(distribution.metadata["Name"])
+        return tuple(sorted(names))
 
 
 def _walk_objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
     """Everything in `node` that can have a docstring: qualified name and node."""
     if isinstance(node, Documented):
         yield name, node
-    for child in chain.from_iterable(getattr(node, block, ()) for block in BLOCKS):
-        within = isinstance(child, Documented)
-        yield from _walk_objects(child, f"{name}.{child.name}".lstrip(".") if within else name)
+    for block in BLOCKS:
+        for child in getattr(node, block, ()):
+            child_name = name
+            if isinstance(child, Documented):
+                child_name = f"{name}.{child.name}".lstrip(".")
+            yield from _walk_objects(child, child_name)
 
 
 @lru_cache(maxsize=16)
 def find_modules(package: str) -> Sequence[tuple[Path, str]]:
     """The files of a package's modules and their dotted names, sorted, without its tests.
+
     Remembered, too.
     """
     modules = []
+    skipped_folders = TEST_FOLDERS | {"__pycache__"}
     for root in _find_roots(package):
         prefix = () if package == STDLIB else (package,)
         if root.is_file():
@@ -124,14 +131,15 @@ def find_modules(package: str) -> Sequence[tuple[Path, str]]:
         for folder, folders, names in os.walk(root, onerror=refuse):
             # other names cannot be imported: site-packages in the standard library, caches
             folders[:] = sorted(
-                f for f in folders if f.isidentifier() and f not in TEST_FOLDERS | {"__pycache__"}
+                name for name in folders if name.isidentifier() and name not in skipped_folders
             )
-            inside = prefix + Path(folder).relative_to(root).parts
+            parents = prefix + Path(folder).relative_to(root).parts
             for name in sorted(names):
                 if name.endswith(".py"):
                     stem = name.removesuffix(".py")
-                    parts = inside if stem == "__init__" else (*inside, stem)
-                    modules.append((Path(folder, name), ".".join(parts) or package))
+                    parts = parents if stem == "__init__" else (*parents, stem)
+                    module = ".".join(parts) or package
+                    modules.append((Path(folder, name), module))
     return modules
 
 

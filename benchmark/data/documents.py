@@ -1,5 +1,6 @@
-"""Documents, and the files that they stand in: lines of JSON, plain text or tables, packed or as
-they are.
+"""Documents, and the files that they stand in.
+
+They are lines of JSON, plain text or tables, packed or as they are.
 """
 
 from __future__ import annotations
@@ -26,23 +27,22 @@ from typing import IO, Any, Generic, Literal, NoReturn, TypeVar
 from benchmark.errors import UserError
 from benchmark.settings.texts import Domain, OnError, TextField
 
-LONGEST_DOCUMENT = (
-    100_000  # characters; longer ones are cut, so that one file can hold a whole corpus
-)
-
+# characters; longer ones are cut, so that one file can hold a whole corpus
+LONGEST_DOCUMENT = 100_000
 TORN = re.compile(r"[\ud800-\udfff]")  # half of a surrogate pair, which no tokenizer reads
 PIECE = 2000  # characters, held out of a text that is one document
 LONGEST_PAGE = 10 * PIECE  # of a file without blank lines
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 FEW_DOCUMENTS = 20  # for validation: perplexity is theirs more than the domain's
 CHUNK = 2**18  # characters read at once
-DOCUMENTS, TABLES = (
-    (".jsonl", ".txt"),
-    (".json", ".csv", ".parquet"),
-)  # the kinds of files, by the ends of their names
+# the kinds of files, by the ends of their names
+DOCUMENTS = (".jsonl", ".txt")
+TABLES = (".json", ".csv", ".parquet")
 PACKED = (".gz", ".zst")
 KINDS = f"{', '.join((*DOCUMENTS, *TABLES))}, perhaps with {' or '.join(PACKED)}"
-HIDDEN, NO_FILE = "hidden", "no regular file"  # why something in a folder is no text
+# why something in a folder is no text
+HIDDEN = "hidden"
+NO_FILE = "no regular file"
 TABLE = f"table ({', '.join(TABLES)}) beside documents"
 NAMED = 10  # texts that are broken are named in what was skipped, so many of them
 BROKEN = "broken:"
@@ -61,21 +61,21 @@ class NotHere(DataError):
 
 
 class BrokenText(DataError):
-    """A document that is none. `place` says where it stands; domains with `on_error = "skip"` go on
-    after it.
+    """A document that is none.
+
+    `place` says where it stands. Domains with `on_error = "skip"` go on after it.
     """
 
-    def __init__(self, place: str, what: str) -> None:
-        super().__init__(f"{place}: {what}")
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}")
         self.place = place
 
 
 @contextmanager
-def name_source_in_errors(what: str) -> Iterator[None]:
-    """Turn whatever libraries raise over text from a network, in the middle of it too, into a
-    DataError that names it.
+def name_source_in_errors(source: str) -> Iterator[None]:
+    """Turn whatever libraries raise over text from a network into a DataError that names it.
 
-    They do not say what that may be.
+    They raise in the middle of a text, too, and do not say what that may be.
     """
     try:
         yield
@@ -83,8 +83,8 @@ def name_source_in_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DataError(
-            f"{what}: {type(error).__name__}: {error}: correct the name, or try again where there "
-            "is a network"
+            f"{source}: {type(error).__name__}: {error}: correct the name, or try again where "
+            "there is a network"
         ) from error
 
 
@@ -93,11 +93,11 @@ Half = Literal["train", "valid", ""]  # of a domain's text; "" is not known yet
 
 @dataclass(frozen=True)
 class Document:
-    """`source` says where the text stands: "pandas.core.frame:DataFrame.join", "FILE:LINE" or
-    "DATASET:ROW".
+    """A text, and where it stands.
 
-    `decides` is the fingerprint of the text that it was cut from, by which all of that is in one
-    split; 0 is not known.
+    `source` is "pandas.core.frame:DataFrame.join", "FILE:LINE" or "DATASET:ROW". `decides` is the
+    fingerprint of the text that it was cut from, by which all of that is in one split. 0 is not
+    known.
     """
 
     text: str
@@ -107,16 +107,19 @@ class Document:
 
 
 def make_fingerprint(text: str) -> int:
-    """64 bits of the sha256 of a text without case, Unicode form and kinds of blanks: copies have
-    the same.
+    """64 bits of the sha256 of a text without case, Unicode form and kinds of blanks.
+
+    Copies have the same.
     """
-    same = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return int.from_bytes(hashlib.sha256(same.encode(errors="surrogatepass")).digest()[:8], "big")
+    words = unicodedata.normalize("NFKC", text).casefold().split()
+    plain = " ".join(words).encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.sha256(plain).digest()[:8], "big")
 
 
 def cut(text: str, longest: int = 0) -> list[str]:
-    """`text` in pieces of at most `longest` or LONGEST_DOCUMENT characters, each to the end of a
-    line, else a word.
+    """`text` in pieces of at most `longest` or LONGEST_DOCUMENT characters.
+
+    Each goes to the end of a line, else a word.
     """
     longest = longest or LONGEST_DOCUMENT
     pieces = []
@@ -130,26 +133,31 @@ def cut(text: str, longest: int = 0) -> list[str]:
 
 
 def cut_in_pages(text: str) -> list[str]:
-    """`text` in pieces to the first blank line after PIECE characters; where that is far, to a line
-    or a word.
+    """`text` in pieces to the first blank line after PIECE characters.
+
+    Where that is far, a piece ends at a line or a word.
     """
     pages = []
     start = 0
-    while end := BLANK_LINE.search(text, start + PIECE):
-        pages += cut(text[start : end.end()], LONGEST_PAGE)
-        start = end.end()
+    while blank := BLANK_LINE.search(text, start + PIECE):
+        pages += cut(text[start : blank.end()], LONGEST_PAGE)
+        start = blank.end()
     return [*pages, *cut(text[start:], LONGEST_PAGE)]
 
 
 def find_text(record: Any, text_field: TextField, place: str) -> str:
-    """The text of a record, or of several of its fields with a blank line between; null counts as
-    blank.
+    """The text of a record, or of several of its fields with a blank line between.
+
+    Null counts as blank.
     """
     texts = []
     for field in (text_field,) if isinstance(text_field, str) else text_field:
         if not isinstance(record, Mapping):
-            what = f"not an object with a field {field!r}: write one on each line"
-            raise BrokenText(place, f"a {type(record).__name__}, {what}")
+            raise BrokenText(
+                place,
+                f"a {type(record).__name__}, not an object with a field {field!r}: "
+                "write one on each line",
+            )
         value: Any = record
         for part in [field] if field in record else field.split("."):
             if value is not None and (not isinstance(value, Mapping) or part not in value):
@@ -160,10 +168,11 @@ def find_text(record: Any, text_field: TextField, place: str) -> str:
                 )
             value = value and value[part]
         if not isinstance(value, str | None):
-            what = (
-                f"field {field!r} is a {type(value).__name__}, not text: name another in text_field"
+            raise BrokenText(
+                place,
+                f"field {field!r} is a {type(value).__name__}, not text: "
+                "name another in text_field",
             )
-            raise BrokenText(place, what)
         texts.append(value)
     return "\n\n".join(filter(None, texts))
 
@@ -172,26 +181,29 @@ Item = TypeVar("Item")
 
 
 class Sample(Generic[Item]):
-    """Of all items that are added those with the smallest hashes, until `size` is full: repeatable,
-    in one pass.
+    """Of all items that are added those with the smallest hashes, until `size` is full.
+
+    It is repeatable, and takes one pass.
     """
 
     def __init__(self, size: int) -> None:
         self._room = size
-        self._kept: list[tuple[int, int, int, Item]] = []  # a heap, the largest hash on top
+        # hash, number, size and item, in a heap with the largest hash on top
+        self._heap: list[tuple[int, int, int, Item]] = []
         self._numbers = count()
         self.dropped = 0
 
     def add(self, item: Item, size: int, hashed: int) -> None:
-        heapq.heappush(self._kept, (-hashed, next(self._numbers), size, item))
+        heapq.heappush(self._heap, (-hashed, next(self._numbers), size, item))
         self._room -= size
-        while self._room + self._kept[0][2] <= 0:
-            self._room += heapq.heappop(self._kept)[2]
+        while self._room + self._heap[0][2] <= 0:
+            self._room += heapq.heappop(self._heap)[2]
             self.dropped += 1
 
     def list_items(self) -> list[Item]:
         """Return what was kept, in the order in which it came."""
-        return [item for _, _, _, item in sorted(self._kept, key=lambda kept: kept[1])]
+        entries = sorted(self._heap, key=lambda entry: entry[1])
+        return [item for _, _, _, item in entries]
 
 
 def find_kind(path: Path) -> str:
@@ -199,35 +211,33 @@ def find_kind(path: Path) -> str:
     name = path.name.lower()
     for packing in PACKED:
         name = name.removesuffix(packing)
-    return next((kind for kind in (*DOCUMENTS, *TABLES) if name.endswith(kind)), "")
+    for kind in (*DOCUMENTS, *TABLES):
+        if name.endswith(kind):
+            return kind
+    return ""
 
 
 def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
-    """The files that a file name, a folder or a glob stands for, sorted. Raises DataError where
-    there are none.
+    """The files that a file name, a folder or a glob stands for, sorted.
 
     Hidden files of a folder, other formats, tables beside documents, and no regular files are
-    skipped and counted.
+    skipped and counted. Raises DataError where there are none.
     """
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
-        inside = list(walk_folder(path, skipped))
-        files = [file for file in inside if find_kind(file) in DOCUMENTS] or [
-            file for file in inside if find_kind(file)
-        ]
-        for file in set(inside) - set(files):
-            skipped[TABLE if find_kind(file) in TABLES else "file of another format"] += 1
+        files = _select_files(list(walk_folder(path, skipped)), skipped)
         problem = (
             f"the folder holds no file that ends in {KINDS}: put some there, or correct the path"
         )
     elif path.is_file():
         files = [path]
     else:
-        files = [
-            Path(match) for match in glob.glob(str(path), recursive=True) if os.path.isfile(match)
-        ]
-        what = "no file matches this pattern" if glob.has_magic(spec) else "no such file or folder"
-        problem = f"{what} (from {Path.cwd()}): correct the path"
+        matches = glob.glob(str(path), recursive=True)
+        files = [Path(match) for match in matches if os.path.isfile(match)]
+        reason = "no such file or folder"
+        if glob.has_magic(spec):
+            reason = "no file matches this pattern"
+        problem = f"{reason} (from {Path.cwd()}): correct the path"
     if not files:
         raise NotHere(f"{spec}: {problem}")
     for file in files:
@@ -236,28 +246,43 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
     return sorted(files)
 
 
+def _select_files(candidates: list[Path], skipped: Counter[str]) -> list[Path]:
+    """The documents of a folder, or its tables where it has no documents; others are counted."""
+    files = [file for file in candidates if find_kind(file) in DOCUMENTS]
+    if not files:
+        files = [file for file in candidates if find_kind(file)]
+    for file in set(candidates) - set(files):
+        reason = TABLE if find_kind(file) in TABLES else "file of another format"
+        skipped[reason] += 1
+    return files
+
+
 def refuse(error: OSError) -> NoReturn:
-    """Raise the error. `os.walk` without this skips a folder that cannot be read, and its text
-    would be missing.
+    """Raise the error.
+
+    `os.walk` without this skips a folder that cannot be read, and its text would be missing.
     """
     raise error
 
 
 def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
-    """The files in a folder and in those inside it but hidden ones, links to folders followed, each
-    entered once.
+    """The files in a folder and in those inside it, but hidden ones.
+
+    Links to folders are followed, and each folder is entered once.
     """
     entered = set[str]()
     for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        real, inside = os.path.realpath(place), sorted(folders)
+        real_place = os.path.realpath(place)
+        subfolders = sorted(folders)
         folders.clear()
-        if real not in entered:
-            entered.add(real)
-            folders += [name for name in inside if not name.startswith(".")]
-            skipped.update(HIDDEN for name in (*inside, *names) if name.startswith("."))
-            shown = [Path(place, name) for name in names if not name.startswith(".")]
-            skipped.update(NO_FILE for file in shown if not file.is_file())
-            yield from filter(Path.is_file, shown)
+        if real_place in entered:
+            continue
+        entered.add(real_place)
+        folders += [name for name in subfolders if not name.startswith(".")]
+        skipped.update(HIDDEN for name in (*subfolders, *names) if name.startswith("."))
+        files = [Path(place, name) for name in names if not name.startswith(".")]
+        skipped.update(NO_FILE for file in files if not file.is_file())
+        yield from filter(Path.is_file, files)
 
 
 # What stands in a file
@@ -266,7 +291,10 @@ Row = bytes | str | Mapping[str, Any]  # a line of JSON, a text, a record
 
 
 def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
-    """The documents of a file. Raises DataError, which names the line, for bytes that are no text."""
+    """The documents of a file.
+
+    Raises DataError, which names the line, for bytes that are no text.
+    """
     empty = True
     rows = read_rows(path, domain.text_field, domain.cut_at_blank_lines)
     for document in parse_rows(rows, domain.text_field, domain.on_error, skipped):
@@ -279,8 +307,9 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
 def parse_rows(
     rows: Iterator[tuple[str, Row]], text_field: TextField, on_error: OnError, skipped: Counter[str]
 ) -> Iterator[Document]:
-    """The documents of rows, each with its place. With "skip" broken ones are left out, counted and
-    named.
+    """The documents of rows, each with its place.
+
+    With "skip" broken ones are left out, counted and named.
     """
     while True:
         try:
@@ -293,8 +322,11 @@ def parse_rows(
                 raise DataError(
                     f'{error}; or on_error = "skip" in the domain leaves such out'
                 ) from None
-            named = sum(reason.startswith(BROKEN) for reason in skipped) < NAMED
-            skipped[f"{BROKEN} {error.place}" if named else "more that are broken"] += 1
+            names = [reason for reason in skipped if reason.startswith(BROKEN)]
+            reason = "more that are broken"
+            if len(names) < NAMED:
+                reason = f"{BROKEN} {error.place}"
+            skipped[reason] += 1
         else:
             yield from documents
 
@@ -304,10 +336,12 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
     if isinstance(row, bytes):
         row = parse_line(row, place, '{"text": ...}') if row.strip() else ""
     text = row if isinstance(row, str) else find_text(row, text_field, place)
-    if torn := TORN.search(text):
-        half = f"half of a surrogate pair (\\u{ord(torn[0]):x})"
-        raise BrokenText(place, f"character {torn.start()} is {half}: repair the text")
-    if (nuls := text.count("\0")) > max(1, NULS * len(text)):
+    surrogate = TORN.search(text)
+    if surrogate:
+        half = f"half of a surrogate pair (\\u{ord(surrogate[0]):x})"
+        raise BrokenText(place, f"character {surrogate.start()} is {half}: repair the text")
+    nuls = text.count("\0")
+    if nuls > max(1, NULS * len(text)):
         raise BrokenText(
             place, f"{nuls:,} of {len(text):,} characters are NUL: {CONVERT} -f UTF-16LE"
         )
@@ -327,28 +361,33 @@ def read_rows(
     with open_unpacked(path) as file:
         if kind == ".txt":
             cuts = cut_in_pages if cut_at_blank_lines else cut
-            yield from ((str(path), piece) for piece in _cut_file(path, file, cuts))
+            for piece in _cut_file(path, file, cuts):
+                yield str(path), piece
         elif kind == ".csv":
             yield from _read_csv(path, file)
-        elif kind == ".json" and file.peek(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(
-            b"["
-        ):
+        elif kind == ".json" and _begins_array(file):
             yield from _read_array(path, file)
         else:
-            yield from (
-                (f"{path}:{number}", line.removesuffix(b"\n"))
-                for number, line in enumerate(file, 1)
-            )
+            for number, line in enumerate(file, 1):
+                yield f"{path}:{number}", line.removesuffix(b"\n")
+
+
+def _begins_array(file: Any) -> bool:
+    head: bytes = file.peek(1024)
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
 def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> Iterator[str]:
-    """A file is one document, or those that `cuts` makes of it: it is never in memory as a whole."""
+    """A file is one document, or those that `cuts` makes of it.
+
+    It is never in memory as a whole.
+    """
     rest = ""
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         try:
             while part := text.read(CHUNK):
-                *whole, rest = cuts(rest + part)
-                yield from whole
+                *pieces, rest = cuts(rest + part)
+                yield from pieces
         except UnicodeDecodeError as error:
             raise BrokenText(str(path), _describe_bad_byte(error)) from None
     if rest:
@@ -359,7 +398,8 @@ def _read_csv(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         rows = csv.DictReader(text, strict=True)
         try:
-            yield from ((f"{path}:{rows.line_num}", row) for row in rows)
+            for row in rows:
+                yield f"{path}:{rows.line_num}", row
         except csv.Error as error:  # where the next row begins is not known, so none can be skipped
             raise DataError(
                 f"{path}:{rows.line_num}: not CSV ({error}): quote fields as RFC 4180 says"
@@ -369,12 +409,13 @@ def _read_csv(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
 
 
 def _read_array(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
-    """A file of JSON that is one array, of which each item is a record; it is in memory as a whole."""
+    """The records of a file of JSON that is one array; it is in memory as a whole."""
     try:
         items = parse_line(file.read(), str(path), '{"text": ...}')
     except BrokenText as error:
         raise DataError(str(error)) from None
-    yield from ((f"{path}:{number}", item) for number, item in enumerate(items, 1))
+    for number, item in enumerate(items, 1):
+        yield f"{path}:{number}", item
 
 
 def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
@@ -382,21 +423,26 @@ def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]
         import pyarrow.parquet
     except ImportError:
         raise DataError(f"{path}: to read .parquet files, `pip install -e .[hf]`") from None
-    fields = (text_field,) if isinstance(text_field, str) else text_field
-    wanted = {name for field in fields for name in (field, field.partition(".")[0])}
+    names = set()
+    for field in (text_field,) if isinstance(text_field, str) else text_field:
+        names.add(field)
+        names.add(field.partition(".")[0])
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
-            columns = [name for name in table.schema_arrow.names if name in wanted] or None
-            number = count(1)
+            columns = [name for name in table.schema_arrow.names if name in names] or None
+            number = 0
             for batch in table.iter_batches(ROWS, columns=columns):
-                yield from ((f"{path}:{next(number)}", row) for row in batch.to_pylist())
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}:{number}", row
     except pyarrow.ArrowException as error:
         raise DataError(f"{path}: damaged ({error}): make or fetch it again") from None
 
 
 def parse_line(line: bytes, place: str, example: str) -> Any:
-    """The object in a line of JSON. Raises BrokenText for another, with an `example` of what it
-    should be.
+    """The object in a line of JSON.
+
+    Raises BrokenText for another, with an `example` of what it should be.
     """
     try:
         return json.loads(line.decode("utf-8-sig"), parse_int=_parse_integer)
@@ -404,7 +450,8 @@ def parse_line(line: bytes, place: str, example: str) -> Any:
         raise BrokenText(place, _describe_bad_byte(error)) from None
     except (ValueError, RecursionError) as error:
         cure = f"each line must be one object such as {example}, or a .json file one array of them"
-        cure = f"{CONVERT} -f UTF-16LE" if b"\0" in line else cure
+        if b"\0" in line:
+            cure = f"{CONVERT} -f UTF-16LE"
         raise BrokenText(place, f"not JSON ({error}): {cure}") from None
 
 
@@ -414,32 +461,37 @@ def _parse_integer(digits: str) -> int | float:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, decompressed, without their ends. Raises DataError where it is damaged."""
+    """The lines of a file, decompressed, without their ends.
+
+    Raises DataError where it is damaged.
+    """
     with open_unpacked(path) as file:
-        yield from (line.removesuffix(b"\n") for line in file)
+        for line in file:
+            yield line.removesuffix(b"\n")
 
 
 @contextmanager
 def open_unpacked(path: Path) -> Iterator[Any]:
-    """A file of bytes to read, decompressed. Raises DataError if it is damaged, or its gzip is cut
-    short.
+    """A file of bytes to read, decompressed.
+
+    Raises DataError if it is damaged, or its gzip is cut short.
     """
     damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
+    packing = path.suffix.lower()
     with path.open("rb") as file:
         content: Any = file
-        if path.suffix.lower() == ".gz":
+        if packing == ".gz":
             content = gzip.GzipFile(fileobj=file)
-        elif path.suffix.lower() == ".zst":
+        elif packing == ".zst":
             try:
                 import zstandard
             except ImportError:
                 raise DataError(f"{path}: to read .zst files, `pip install -e .[zstd]`") from None
             damage = (zstandard.ZstdError,)
-            content = io.BufferedReader(
-                zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-            )
+            decompressor = zstandard.ZstdDecompressor()
+            content = io.BufferedReader(decompressor.stream_reader(file, read_across_frames=True))
         try:
-            if path.suffix.lower() == ".gz" and path.stat().st_size == 0:
+            if packing == ".gz" and path.stat().st_size == 0:
                 raise EOFError("the file is empty")
             yield content
         except damage as error:

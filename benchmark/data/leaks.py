@@ -1,8 +1,8 @@
-"""Validation documents, and tests of tasks, that nearly stand in the training text of a stream, or
-of the task.
+"""Validation documents, and tests of tasks, that nearly stand in training text.
 
-They are looked for once; `copies/` in the folder of prepared data holds the answer. Near copies are
-documents that differ in a few words, so that they have long runs of words in common.
+That is the text of a stream, or of the task. They are looked for once; `copies/` in the folder of
+prepared data holds the answer. Near copies are documents that differ in a few words, so that they
+have long runs of words in common.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from benchmark.data.tokenizer import Ids
-from benchmark.data.tokens import Corpus, Place, Poll, describe_cure
+from benchmark.data.tokens import Corpus, DomainTokens, Place, Poll, describe_cure
 from benchmark.files import read_json, write_json
 from benchmark.settings.base import digest
 from benchmark.settings.texts import Domain
@@ -27,9 +27,8 @@ NEARLY = 0.5  # of a document's runs stand in another text
 BLOCK = 2**18  # ids that are looked through at once
 BLANKS = "\u0120\u010a\u0109\u010d\u2581 \t\r\n"  # how byte-level tokenizers and others write them
 END = np.uint64(1)  # of a document, in place of a word
-POWERS = np.multiply.accumulate(
-    np.full(1000, 0x9E3779B97F4A7C15, np.uint64)
-)  # of the places of letters in a word
+# of the places of letters in a word
+POWERS = np.multiply.accumulate(np.full(1000, 0x9E3779B97F4A7C15, np.uint64))
 Hashes = NDArray[np.uint64]
 FORMAT = 1  # raised when other documents come to be copies
 Text = tuple[str, Callable[[], Ids]]  # a key, and what reads its ids
@@ -39,29 +38,31 @@ Found = dict[str, dict[str, list[int]]]  # by domain, by text: numbers of its do
 def find_leaks(
     bpe: Tokenizer,
     eos: int,
-    asked: Mapping[str, Text],
+    suspects: Mapping[str, Text],
     texts: Mapping[str, Text],
     folder: Path,
     poll: Poll = lambda waits: None,
 ) -> Found:
-    """The documents of each text `asked` about that nearly stand in each of `texts`: see
-    `find_near_copies`.
+    """The documents of each of `suspects` that nearly stand in each of `texts`.
 
-    Ids come from this tokenizer, and each document is followed by `eos`.
+    See `find_near_copies`. Ids come from this tokenizer, and each document is followed by `eos`.
     """
     copies: Found = {}
+    if not suspects:
+        return copies
 
     def make(read: Callable[[], Ids], unfinished: Path) -> None:
-        documents = [np.asarray(read_documents()) for _, read_documents in asked.values()]
+        documents = [np.asarray(read_documents()) for _, read_documents in suspects.values()]
         found = find_near_copies(bpe, eos, documents, read())
         write_json(unfinished / "copies.json", {"copies": found})
 
-    for name, (key, read) in texts.items() if asked else ():
-        identity = digest([FORMAT, key, [key for key, _ in asked.values()]])
-        made = Place(folder, poll=poll).make_once("copies", identity, partial(make, read))
-        copies[name] = dict(
-            zip(asked, read_json(made / "copies.json", describe_cure(made))["copies"], strict=True)
-        )
+    suspect_keys = [key for key, _ in suspects.values()]
+    for name, (key, read) in texts.items():
+        identity = digest([FORMAT, key, suspect_keys])
+        place = Place(folder, poll=poll)
+        answer = place.make_once("copies", identity, partial(make, read))
+        content = read_json(answer / "copies.json", describe_cure(answer))
+        copies[name] = dict(zip(suspects, content["copies"], strict=True))
     return copies
 
 
@@ -75,95 +76,117 @@ def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
 def find_validation_leaks(
     corpus: Corpus, learned: Sequence[Domain], folder: Path, poll: Poll = lambda waits: None
 ) -> Found:
-    """The documents of the validation text of each domain and probe that nearly stand in training
-    text.
+    """The documents of validation text that nearly stand in training text.
+
+    It is the text of each domain and probe.
     """
-    asked = {
-        text.name: (text.key, partial(np.asarray, text.valid))
-        for text in (*corpus.domains, *corpus.probes)
-    }
-    return find_leaks(
-        corpus.tokenizer, corpus.special.eos, asked, list_learned(corpus, learned), folder, poll
-    )
+    suspects = _list_validation_texts((*corpus.domains, *corpus.probes))
+    texts = list_learned(corpus, learned)
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder, poll)
 
 
 def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
-    """The documents of the validation text of each domain that nearly stand in that of another, or
-    in its own.
+    """The documents of validation text that nearly stand in that of another domain.
+
+    Those that nearly stand in their own domain's validation text count, too.
     """
-    asked = {text.name: (text.key, partial(np.asarray, text.valid)) for text in corpus.domains}
-    texts = {name: (f"valid {key}", read) for name, (key, read) in asked.items()}
-    return find_leaks(corpus.tokenizer, corpus.special.eos, asked, texts, folder)
+    suspects = _list_validation_texts(corpus.domains)
+    texts = {name: (f"valid {key}", read) for name, (key, read) in suspects.items()}
+    return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder)
+
+
+def _list_validation_texts(texts: Sequence[DomainTokens]) -> dict[str, Text]:
+    return {text.name: (text.key, partial(np.asarray, text.valid)) for text in texts}
 
 
 # Near copies
 
 
 def find_near_copies(
-    bpe: Tokenizer, eos: int, asked: Sequence[NDArray[Any]], ids: NDArray[Any]
+    bpe: Tokenizer, eos: int, suspects: Sequence[NDArray[Any]], ids: NDArray[Any]
 ) -> list[list[int]]:
-    """For each array, the numbers of the documents at least NEARLY of whose runs of RUN words stand
-    in `ids` too.
+    """For each array, the numbers of the documents that nearly stand in `ids` too.
 
-    Neither case nor blanks count, nor how the tokenizer cuts words. A document of fewer words has
-    no run.
+    At least NEARLY of their runs of RUN words stand in it. Neither case nor blanks count, nor how
+    the tokenizer cuts words. A document of fewer words has no run.
     """
     words = _Words(bpe, eos)
-    parts = [words.hash_runs(text) for text in asked]
-    sought = np.unique(np.concatenate([np.empty(0, np.uint64), *(runs for runs, _ in parts)]))
-    is_copied, likely = np.zeros(len(sought), bool), np.zeros(2**22, bool)
-    likely[sought % len(likely)] = True
-    for start in range(0, len(ids) if len(sought) else 0, BLOCK):
-        runs, _ = words.hash_runs(ids[start : start + BLOCK + 8 * RUN])
-        runs = runs[likely[runs % len(likely)]]
-        places = np.minimum(np.searchsorted(sought, runs), len(sought) - 1)
-        is_copied[places[sought[places] == runs]] = True
-    shares = (
-        np.bincount(of, is_copied[np.searchsorted(sought, runs)]) / np.bincount(of).clip(1)
-        for runs, of in parts
-    )
-    return [np.flatnonzero(share >= NEARLY).tolist() for share in shares]
+    suspect_runs = [words.hash_runs(suspect) for suspect in suspects]
+    no_runs = np.empty(0, np.uint64)
+    sought = np.unique(np.concatenate([no_runs, *(runs for runs, _ in suspect_runs)]))
+    is_copied = np.zeros(len(sought), bool)
+    if len(sought):
+        is_likely = np.zeros(2**22, bool)
+        is_likely[sought % len(is_likely)] = True
+        for start in range(0, len(ids), BLOCK):
+            runs, _ = words.hash_runs(ids[start : start + BLOCK + 8 * RUN])
+            runs = runs[is_likely[runs % len(is_likely)]]
+            places = np.searchsorted(sought, runs)
+            places = np.minimum(places, len(sought) - 1)
+            matches = sought[places] == runs
+            is_copied[places[matches]] = True
+    copies = []
+    for runs, numbers in suspect_runs:
+        places = np.searchsorted(sought, runs)
+        copied_counts = np.bincount(numbers, is_copied[places])
+        counts = np.bincount(numbers)
+        shares = copied_counts / counts.clip(1)
+        copies.append(np.flatnonzero(shares >= NEARLY).tolist())
+    return copies
 
 
 class _Words:
     """Hashes of words, put together from those of the letters in their tokens."""
 
     def __init__(self, bpe: Tokenizer, eos: int) -> None:
-        tokens, size = bpe.get_vocab(), max(eos, *bpe.get_vocab().values()) + 1
-        pieces = isinstance(bpe.model, models.WordPiece)
+        tokens = bpe.get_vocab()
+        size = max(eos, *tokens.values()) + 1
+        has_pieces = isinstance(bpe.model, models.WordPiece)
+        prefix = "##" if has_pieces else ""
         self._eos = eos
-        self._hashed, self._letters = np.zeros(size, np.uint64), np.zeros(size, np.int64)
-        self._begins = np.full(size, pieces)
+        # of each token: the hash of its letters, how many they are, and whether it begins a word
+        self._hashes = np.zeros(size, np.uint64)
+        self._letters = np.zeros(size, np.int64)
+        self._begins = np.full(size, has_pieces)
         for token, number in tokens.items():
-            self._begins[number] = not token.startswith("##") if pieces else token[:1] in BLANKS
-            letters = token.removeprefix("##" if pieces else "").strip(BLANKS).casefold()[:500]
+            if has_pieces:
+                self._begins[number] = not token.startswith("##")
+            else:
+                self._begins[number] = token[:1] in BLANKS
+            letters = token.removeprefix(prefix).strip(BLANKS).casefold()[:500]
             codes = np.array([ord(letter) for letter in letters], np.uint64)
-            self._hashed[number], self._letters[number] = (
-                (codes * POWERS[: len(codes)]).sum(),
-                len(codes),
-            )
+            self._hashes[number] = (codes * POWERS[: len(codes)]).sum()
+            self._letters[number] = len(codes)
 
     def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, NDArray[np.int64]]:
         """A hash of each run of RUN words inside a document, and the document's number."""
         if not len(ids):
             return np.empty(0, np.uint64), np.empty(0, np.int64)
-        ends = ids == self._eos
-        begins = self._begins[ids] | ends
-        begins[1:] |= ends[:-1]
-        begins[0] = True
-        places = np.flatnonzero(begins)
-        letters = np.cumsum(self._letters[ids]) - self._letters[ids]
-        letters -= np.repeat(letters[places], np.diff(places, append=len(ids)))
-        powers = POWERS[np.minimum(letters, len(POWERS)) - 1]
-        powers[letters == 0] = 1
-        words = np.add.reduceat(self._hashed[ids] * powers, places)
-        words[ends[places]] = END
-        words = words[words != 0]
-        ended = np.cumsum(words == END)
-        before = ended - (words == END)
+        words = self._hash_words(ids)
+        is_end = words == END
+        last_documents = np.cumsum(is_end)  # the number of the document after each word
+        documents = last_documents - is_end  # the number of each word's document
         count = max(0, len(words) - RUN + 1)
         runs = np.zeros(count, np.uint64)
         for place in range(RUN):
             runs = runs * POWERS[0] + words[place : place + count]
-        whole = before[:count] == ended[RUN - 1 :][:count]
-        return runs[whole], before[:count][whole]
+        first_documents = documents[:count]
+        is_inside = first_documents == last_documents[RUN - 1 :][:count]
+        return runs[is_inside], first_documents[is_inside]
+
+    def _hash_words(self, ids: NDArray[Any]) -> Hashes:
+        """A hash of each word, and END after each document; words without letters are left out."""
+        is_end = ids == self._eos
+        is_begin = self._begins[ids] | is_end
+        is_begin[1:] |= is_end[:-1]
+        is_begin[0] = True
+        starts = np.flatnonzero(is_begin)
+        counts = self._letters[ids]
+        letters = np.cumsum(counts) - counts  # of its word, before each token
+        sizes = np.diff(starts, append=len(ids))
+        letters -= np.repeat(letters[starts], sizes)
+        powers = POWERS[np.minimum(letters, len(POWERS)) - 1]
+        powers[letters == 0] = 1
+        words: Hashes = np.add.reduceat(self._hashes[ids] * powers, starts)
+        words[is_end[starts]] = END
+        return words[words != 0]

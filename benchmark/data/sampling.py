@@ -1,5 +1,6 @@
-"""Random numbers that are hashes of counters: no state, and the same whoever asks for them; the
-blocks of text that they draw. No torch here.
+"""Random numbers that are hashes of counters, and the blocks of text that they draw.
+
+They have no state, and are the same whoever asks for them. No torch here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.texts import WeightedText
 
 Integers = NDArray[np.int64]
-STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+STEP = 0x9E3779B97F4A7C15
+FIRST = 0xBF58476D1CE4E5B9
+SECOND = 0x94D049BB133111EB
 WORD = 2**64 - 1
 CHOOSES = 7  # apart are the numbers that choose a row's source
 MOMENTS = 100  # of a stage, over which weights that change are averaged
@@ -25,14 +28,14 @@ PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 
 
 def draw_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
-    """Random bits, 64 for each combination of the counters (broadcast), by rounds of splitmix64's
-    finalizer.
+    """Random bits, 64 for each combination of the counters (broadcast).
+
+    They are made by rounds of splitmix64's finalizer.
     """
     numbers: list[Any] = list(takewhile(lambda counter: isinstance(counter, int), counters))
     mixed = STEP
-    for (
-        number
-    ) in numbers:  # for plain numbers, the same for all, numpy would take five times as long
+    # for plain numbers, the same for all, numpy would take five times as long
+    for number in numbers:
         mixed = (mixed + number * STEP) & WORD
         mixed = (mixed ^ (mixed >> 30)) * FIRST & WORD
         mixed = (mixed ^ (mixed >> 27)) * SECOND & WORD
@@ -60,16 +63,20 @@ def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
     the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), so memory does not
     grow with the corpus.
     """
-    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    bits = max(size - 1, 1).bit_length()
+    half = np.uint64(max(1, (bits + 1) // 2))
     mask = np.uint64((1 << int(half)) - 1)
     image = np.asarray(indices).astype(np.uint64)
     pending = np.ones(image.shape, dtype=bool)
     while pending.any():
         value = image[pending]
-        left, right = value >> half, value & mask
+        high = value >> half
+        low = value & mask
         for round_ in range(4):
-            left, right = right, left ^ (draw_bits(*key, round_, right) & mask)
-        image[pending] = (left << half) | right
+            mixed = high ^ (draw_bits(*key, round_, low) & mask)
+            high = low
+            low = mixed
+        image[pending] = (high << half) | low
         pending = image >= np.uint64(size)
     return image.astype(np.int64)
 
@@ -77,32 +84,42 @@ def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
 @lru_cache(maxsize=64)
 def _order_blocks(part: int, size: int, key: tuple[int, ...]) -> Integers:
     """The blocks that the PART rows from `part` * PART on come from, in epochs of `size` blocks."""
-    epochs, within = np.divmod(np.arange(part * PART, (part + 1) * PART), size)
+    rows = np.arange(part * PART, (part + 1) * PART)
+    epochs, places = np.divmod(rows, size)
     blocks = np.empty(PART, dtype=np.int64)
     for epoch in set(epochs.tolist()):
-        here = epochs == epoch
-        blocks[here] = shuffle(within[here], size, *key, epoch)
+        in_epoch = epochs == epoch
+        blocks[in_epoch] = shuffle(places[in_epoch], size, *key, epoch)
     return blocks
 
 
 def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Integers:
-    """The blocks of rows that are counted since a phase began, each of `size` blocks once an epoch."""
-    parts, within = np.divmod(numbers, PART)
+    """The blocks of rows that are counted since a phase began.
+
+    Each of `size` blocks comes once an epoch.
+    """
+    parts, places = np.divmod(numbers, PART)
     blocks = np.empty(len(numbers), dtype=np.int64)
     for part in set(parts.tolist()):
-        here = parts == part
-        blocks[here] = _order_blocks(part, size, key)[within[here]]
+        in_part = parts == part
+        order = _order_blocks(part, size, key)
+        blocks[in_part] = order[places[in_part]]
     return blocks
 
 
-def weigh(sources: Sequence[WeightedText], over: float | None) -> NDArray[np.float64]:
-    """The probability that a row comes from each source when the share `over` of the stage is over.
+def weigh(sources: Sequence[WeightedText], progress: float | None) -> NDArray[np.float64]:
+    """The probability that a row comes from each source, at a time of a stage.
 
-    The mean over the stage where `over` is None.
+    The share `progress` of the stage is over then. None stands for the mean over the stage.
     """
-    moments = (np.arange(MOMENTS) + 0.5) / MOMENTS if over is None else np.array([over])
-    lists = [np.atleast_1d(source.weight) for source in sources]
-    weights = np.array([np.interp(moments, np.linspace(0, 1, len(each)), each) for each in lists])
+    whole_stage = (np.arange(MOMENTS) + 0.5) / MOMENTS
+    moments = whole_stage if progress is None else np.array([progress])
+    curves = []
+    for source in sources:
+        values = np.atleast_1d(source.weight)
+        times = np.linspace(0, 1, len(values))
+        curves.append(np.interp(moments, times, values))
+    weights = np.array(curves)
     shares: NDArray[np.float64] = (weights / weights.sum(axis=0)).mean(axis=1)
     return shares
 
@@ -118,55 +135,63 @@ class DomainBlocks:
     """
 
     def __init__(self, text: DomainTokens, length: int, memory: int, key: tuple[int, ...]) -> None:
-        self._sources, self._key = text.sources, key
-        self._mean = weigh(text.sources, None) if text.sources else np.ones(1)
-        ends = np.cumsum(text.info["parts"] if text.sources else [len(text.train)])
-        self._first = -(-np.concatenate([[0], ends[:-1]]) // length)  # block of each source
+        self._sources = text.sources
+        self._key = key
+        self._mean = np.ones(1)
+        sizes = [len(text.train)]
+        if text.sources:
+            self._mean = weigh(text.sources, None)
+            sizes = text.info["parts"]
+        ends = np.cumsum(sizes)
+        starts = np.concatenate([[0], ends[:-1]])
+        self._first = -(-starts // length)  # block of each source
         self._blocks = ends // length - self._first
         if self._blocks.min() < 1:
             raise ConfigError(
                 f"domain {text.name!r}: source {int(self._blocks.argmin()) + 1} holds no row of "
-                f"{length} training "
-                "tokens: give it more, or leave it out"
+                f"{length} training tokens: give it more, or leave it out"
             )
-        self._sizes = np.minimum(self._blocks, np.maximum(1, np.round(self._mean * memory))).astype(
-            np.int64
-        )
+        shares = np.maximum(1, np.round(self._mean * memory))
+        self._sizes = np.minimum(self._blocks, shares).astype(np.int64)
 
-    def draw(self, numbers: Integers, key: tuple[int, ...], over: float | None) -> Integers:
-        """The blocks of new rows, which `numbers` count, when the share `over` of the stage is
-        over; None: its mean.
+    def draw(self, numbers: Integers, key: tuple[int, ...], progress: float | None) -> Integers:
+        """The blocks of new rows, which `numbers` count.
+
+        The share `progress` of the stage is over; None stands for its mean.
         """
         if not self._sources:
             return draw_in_epochs(numbers, int(self._blocks[0]), key)
-        share = np.cumsum(self._mean if over is None else weigh(self._sources, over))
-        chosen = np.searchsorted(share[:-1], draw_uniform(*key, CHOOSES, numbers), side="right")
+        weights = self._mean
+        if progress is not None:
+            weights = weigh(self._sources, progress)
+        ends = np.cumsum(weights)
+        uniform = draw_uniform(*key, CHOOSES, numbers)
+        row_sources = np.searchsorted(ends[:-1], uniform, side="right")
         blocks = np.empty(len(numbers), dtype=np.int64)
-        for source in set(chosen.tolist()):
-            here = chosen == source
-            blocks[here] = self._first[source] + draw_in_epochs(
-                numbers[here], int(self._blocks[source]), key
-            )
+        for source in set(row_sources.tolist()):
+            in_source = row_sources == source
+            order = draw_in_epochs(numbers[in_source], int(self._blocks[source]), key)
+            blocks[in_source] = self._first[source] + order
         return blocks
 
-    def remember(self, drawn: NDArray[np.float64]) -> Integers:
+    def remember(self, uniform: NDArray[np.float64]) -> Integers:
         """The blocks of memory rows by numbers that are uniform in [0, 1)."""
-        share = np.cumsum(self._mean)
-        chosen = np.searchsorted(share[:-1], drawn, side="right")
-        within = (drawn - (share - self._mean)[chosen]) / self._mean[chosen]
-        places = np.minimum(
-            (within * self._sizes[chosen]).astype(np.int64), self._sizes[chosen] - 1
-        )
-        blocks: Integers = self._memory[(np.cumsum(self._sizes) - self._sizes)[chosen] + places]
+        ends = np.cumsum(self._mean)
+        row_sources = np.searchsorted(ends[:-1], uniform, side="right")
+        starts = (ends - self._mean)[row_sources]
+        shares = (uniform - starts) / self._mean[row_sources]  # of the source's memory
+        sizes = self._sizes[row_sources]
+        places = np.minimum((shares * sizes).astype(np.int64), sizes - 1)
+        first_places = np.cumsum(self._sizes) - self._sizes
+        blocks: Integers = self._memory[first_places[row_sources] + places]
         return blocks
 
     @cached_property
     def _memory(self) -> Integers:
         """The blocks of its memory: of each source the first of a shuffle."""
-        kept: list[Integers] = []
-        for source, (first, size, blocks) in enumerate(
-            zip(self._first, self._sizes, self._blocks, strict=True)
-        ):
+        memory: list[Integers] = []
+        sources = zip(self._first, self._sizes, self._blocks, strict=True)
+        for source, (first, size, blocks) in enumerate(sources):
             key = (*self._key, source) if self._sources else self._key
-            kept.append(first + shuffle(np.arange(size), int(blocks), *key))
-        return np.concatenate(kept)
+            memory.append(first + shuffle(np.arange(size), int(blocks), *key))
+        return np.concatenate(memory)

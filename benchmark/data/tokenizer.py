@@ -1,9 +1,9 @@
-"""Tokenizers, trained or loaded, and the layout of the vocabulary, the same for every tokenizer,
-model and method.
+"""Tokenizers, trained or loaded, and the layout of the vocabulary.
 
-Ids 0 to 3 are special (a published model keeps its own), then comes the text, then one prompt row
-for each domain that the model has met. Prompt rows exist with and without prompts, so that all
-methods have the same softmax and the same number of parameters.
+The layout is the same for every tokenizer, model and method. Ids 0 to 3 are special (a published
+model keeps its own), then comes the text, then one prompt row for each domain that the model has
+met. Prompt rows exist with and without prompts, so that all methods have the same softmax and the
+same number of parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from benchmark.data.documents import DataError, Document, NotHere
 from benchmark.settings.base import digest
 
-BOS, PAD, EOS, MASK = 0, 1, 2, 3
+BOS = 0
+PAD = 1
+EOS = 2
+MASK = 3
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<mask>")
 """Token of each special id."""
 BATCH = 128  # documents that a thread tokenises at once
@@ -37,7 +40,10 @@ Ids = NDArray[np.integer[Any]]  # uint16 or uint32
 
 @dataclass(frozen=True)
 class Special:
-    """Ids of the special tokens. A published model has its own, and only a masked one needs `mask`."""
+    """Ids of the special tokens.
+
+    A published model has its own, and only a masked one needs `mask`.
+    """
 
     bos: int = BOS
     pad: int = PAD
@@ -47,8 +53,9 @@ class Special:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`text` ids of text (specials included), followed by one prompt row for each of `domains`
-    (names).
+    """`text` ids of text (specials included), followed by one prompt row for each of `domains`.
+
+    `domains` are names.
     """
 
     text: int
@@ -68,8 +75,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer of text: its rows of the vocabulary, its special tokens, and a hash of all that
-    decides ids.
+    """A tokenizer of text.
+
+    It has its rows of the vocabulary, its special tokens, and a hash of all that decides ids.
     """
 
     bpe: Tokenizer
@@ -89,8 +97,9 @@ class TextTokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE of at most `vocabulary` ids, the special tokens first. The same text gives
-    the same ids.
+    """A byte-level BPE of at most `vocabulary` ids, the special tokens first.
+
+    The same text gives the same ids.
     """
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -106,27 +115,27 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 def load_bpe(folder: Path) -> Tokenizer:
     """GPT-2's kind of vocab.json and merges.txt, with our special tokens before its entries.
 
-    So GPT-2's ids are shifted by 4; `<|endoftext|>` stays as a row that no text uses. Raises DataError.
+    So GPT-2's ids are shifted by 4. `<|endoftext|>` stays as a row that no text uses. Raises
+    DataError.
     """
+    vocabulary_file = folder / "vocab.json"
     try:
-        published, merges = models.BPE.read_file(
-            str(folder / "vocab.json"), str(folder / "merges.txt")
-        )
+        published, merges = models.BPE.read_file(str(vocabulary_file), str(folder / "merges.txt"))
     except Exception as error:  # the library raises nothing narrower
         raise NotHere(
             f"tokenizer folder {str(folder)!r}: {error}; it must hold vocab.json and merges.txt"
         ) from None
-    if missing := len(set(pre_tokenizers.ByteLevel.alphabet()).difference(published)):
+    missing_bytes = set(pre_tokenizers.ByteLevel.alphabet()).difference(published)
+    if missing_bytes:
         raise DataError(
-            f"{folder / 'vocab.json'}: not byte-level: it lacks {missing} of the 256 bytes"
+            f"{vocabulary_file}: not byte-level: it lacks {len(missing_bytes)} of the 256 bytes"
             ": take that of a byte-level BPE"
         )
-    text = [
-        token
-        for token in sorted(published, key=published.__getitem__)
-        if token not in SPECIAL_TOKENS
-    ]
-    ids = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *text))}
+    tokens = list(SPECIAL_TOKENS)
+    for token in sorted(published, key=published.__getitem__):
+        if token not in SPECIAL_TOKENS:
+            tokens.append(token)
+    ids = {token: index for index, token in enumerate(tokens)}
     try:
         model = models.BPE(ids, merges)
     except Exception as error:
@@ -155,11 +164,13 @@ def set_plain_encoding(bpe: Tokenizer) -> None:
 
 
 def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text alone, without special tokens. Raises DataError where the tokenizer's
-    pattern gives up.
+    """The ids of each text alone, without special tokens.
+
+    Raises DataError where the tokenizer's pattern gives up.
     """
     try:
-        return [encoding.ids for encoding in bpe.encode_batch_fast(texts, add_special_tokens=False)]
+        encodings = bpe.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
     except BaseException as error:  # a panic of the library is no Exception
         if type(error).__name__ != "PanicException":
             raise
@@ -173,25 +184,24 @@ def encode_texts(bpe: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
 
 
 def encode_documents(
-    made_with: TextTokenizer, documents: Iterable[Document], written: int = 0
+    tokenizer: TextTokenizer, documents: Iterable[Document], written: int = 0
 ) -> Iterator[tuple[Document, Ids]]:
-    """Documents in their order, with their ids and `</s>`. The library holds no lock while it works
-    in a thread.
+    """Documents in their order, with their ids and `</s>`.
 
-    Those for training among the first `written` get no ids.
+    The library holds no lock while it works in a thread. The documents for training among the first
+    `written` get no ids.
     """
 
     def encode(batch: list[tuple[int, Document]]) -> list[tuple[Document, Ids]]:
-        asked = [
+        unwritten = [
             document for number, document in batch if number >= written or document.split == "valid"
         ]
-        cut = encode_texts(made_with.bpe, [document.text for document in asked])
-        ids = {
-            id(document): [*text, made_with.special.eos]
-            for document, text in zip(asked, cut, strict=True)
-        }
+        texts = encode_texts(tokenizer.bpe, [document.text for document in unwritten])
+        ids: dict[int, list[int]] = {}
+        for document, text_ids in zip(unwritten, texts, strict=True):
+            ids[id(document)] = [*text_ids, tokenizer.special.eos]
         return [
-            (document, np.array(ids.get(id(document), []), made_with.dtype))
+            (document, np.array(ids.get(id(document), []), tokenizer.dtype))
             for _, document in batch
         ]
 
@@ -223,15 +233,15 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
     one, or has more ids than the model rows.
     """
     try:
-        from transformers import (
-            AutoTokenizer,
-        )  # it brings torch, 200 MB that tokenising can do without
+        # it brings torch, 200 MB that tokenising can do without
+        from transformers import AutoTokenizer
 
         wrapped: Any = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # transformers does not say what damaged files may raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        message = str(error).strip() or type(error).__name__
+        reason = message.splitlines()[0][:200]
         raise DataError(
             f"{folder}: no tokenizer ({reason}): copy the one that the model was trained with"
         ) from None
@@ -256,12 +266,15 @@ def load_tokenizer(folder: Path) -> TextTokenizer:
             ": name one in tokenizer_config.json"
         )
     bos = _pick_first(wrapped.bos_token_id, wrapped.cls_token_id, eos)
-    pad, mask = _pick_first(wrapped.pad_token_id, eos), _pick_first(wrapped.mask_token_id, -1)
+    pad = _pick_first(wrapped.pad_token_id, eos)
+    mask = _pick_first(wrapped.mask_token_id, -1)
     special = Special(bos, pad, eos, mask)
-    return TextTokenizer(
-        bpe, rows, special, digest([json.loads(bpe.to_str()), rows, vars(special)])
-    )
+    content = json.loads(bpe.to_str())
+    return TextTokenizer(bpe, rows, special, digest([content, rows, vars(special)]))
 
 
 def _pick_first(*ids: int | None) -> Any:
-    return next((id for id in ids if id is not None), None)
+    for id_ in ids:
+        if id_ is not None:
+            return id_
+    return None

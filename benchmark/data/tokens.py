@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import IO, Any, TypedDict, cast
 
 import numpy as np
 import tokenizers
@@ -86,16 +86,17 @@ class DomainInfo(TypedDict, total=False):
     near_copies_in: dict[str, int]  # or in that of another domain
     versions: dict[str, str]  # by package
     source: dict[str, Any]
-    parts: list[
-        int
-    ]  # training tokens of each source of a mixed domain, which come one after the other
+    # training tokens of each source of a mixed domain, which come one after the other
+    parts: list[int]
     keys: dict[str, str]  # of these sources, as `Corpus.keys`
     unigram_perplexity: float
 
 
 @dataclass(frozen=True)
 class DomainTokens:
-    """`train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by
+    """The tokens of a domain.
+
+    `train` and `valid` are 1-D memory-mapped ids (uint16 or uint32), each document followed by
     `</s>`.
     """
 
@@ -106,9 +107,8 @@ class DomainTokens:
     valid: Ids
     info: DomainInfo
     folder: Path | None = None  # where they lie, if they do
-    sources: tuple[
-        WeightedText, ...
-    ] = ()  # of a mixed domain; `info["parts"]` says where each one's tokens end
+    # of a mixed domain; `info["parts"]` says where each one's tokens end
+    sources: tuple[WeightedText, ...] = ()
 
     def check(self) -> None:
         """Hold all ids against their checksums, once in a process. Raises DamagedFile."""
@@ -118,8 +118,9 @@ class DomainTokens:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The domains of a stream as tokens. `tokenizer` takes special tokens in a text for ordinary
-    text.
+    """The domains of a stream as tokens.
+
+    `tokenizer` takes special tokens in a text for ordinary text.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -131,18 +132,20 @@ class Corpus:
     @property
     def vocabulary(self) -> Vocabulary:
         """The layout for a model that has met all domains."""
-        return Vocabulary(
-            self.text_vocabulary, tuple(domain.name for domain in self.domains), self.special
-        )
+        names = tuple(domain.name for domain in self.domains)
+        return Vocabulary(self.text_vocabulary, names, self.special)
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        """By name, a hash for each domain, probe and source of a mixed one, of its tokens and the
-        tokenizer's own.
+        """By name, a hash for each domain, probe and source of a mixed one.
+
+        It is of its tokens and the tokenizer's own.
         """
         texts = (*self.domains, *self.probes)
-        of_sources = (each for text in texts for each in text.info.get("keys", {}).items())
-        return {**{text.name: text.key for text in texts}, **dict(of_sources)}
+        keys = {text.name: text.key for text in texts}
+        for text in texts:
+            keys |= text.info.get("keys", {})
+        return keys
 
 
 class Unprepared(Exception):
@@ -151,8 +154,9 @@ class Unprepared(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """A folder of prepared data, who is told of its making, who may end that, and whether anything
-    is made.
+    """A folder of prepared data, and how it is made.
+
+    `report` is told of the making, `poll` may end it, and `makes` says whether anything is made.
     """
 
     folder: Path
@@ -161,8 +165,9 @@ class Place:
     poll: Poll = lambda waits: None
 
     def make_once(self, kind: str, identity: str, make: Callable[[Path], None]) -> Path:
-        """A folder, filled by `make` if it is not there: by one process while others wait, all of
-        it or nothing.
+        """A folder, filled by `make` if it is not there.
+
+        One process makes it while others wait, all of it or nothing.
         """
         folder = self.folder / kind / identity
         if folder.exists():
@@ -171,8 +176,11 @@ class Place:
             raise Unprepared
         folder.parent.mkdir(parents=True, exist_ok=True)
         lease = Lease(folder.with_name(f"{folder.name}.lock"))
-        say = lambda: self.report(f"waiting for {lease.name_owner()}, which prepares {folder}")  # noqa: E731
-        lease.acquire(say, lambda: self.poll(True))
+
+        def report_wait() -> None:
+            self.report(f"waiting for {lease.name_owner()}, which prepares {folder}")
+
+        lease.acquire(report_wait, lambda: self.poll(True))
         try:
             if not folder.exists():
                 with replace_folder(folder) as unfinished:
@@ -208,33 +216,39 @@ def prepare(
     raises, after which another call goes on; Unprepared, with nothing made, if something is not
     there and `makes` is false.
     """
-    into = Place(folder, progress, makes, poll)
+    place = Place(folder, progress, makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
     notes = folder / "texts"
     sources = {
         text.name: corpus.identify(text, data.valid_share, notes, makes)
         for text in (*domains, *probes)
     }
-    made_with = (
-        load_tokenizer(start) if start else _make_tokenizer(domains, tokenizer, data, sources, into)
-    )
-    made_with.bpe.encode_special_tokens = True  # "<mask>" in a document is text
-    tokenised = [
-        _prepare_domain(domain, sources[domain.name], made_with, data, into)
+    if start:
+        text_tokenizer = load_tokenizer(start)
+    else:
+        text_tokenizer = _make_tokenizer(domains, tokenizer, data, sources, place)
+    text_tokenizer.bpe.encode_special_tokens = True  # "<mask>" in a document is text
+    texts = [
+        _prepare_domain(domain, sources[domain.name], text_tokenizer, data, place)
         for domain in (*domains, *probes)
     ]
-    split = tuple(tokenised[: len(domains)]), tuple(tokenised[len(domains) :])
-    made = Corpus(made_with.bpe, made_with.vocabulary, *split, made_with.special)
-    taken = [
-        prompt
-        for prompt in made.vocabulary.prompt_tokens
-        if made.tokenizer.token_to_id(prompt) is not None
+    prepared = Corpus(
+        tokenizer=text_tokenizer.bpe,
+        text_vocabulary=text_tokenizer.vocabulary,
+        domains=tuple(texts[: len(domains)]),
+        probes=tuple(texts[len(domains) :]),
+        special=text_tokenizer.special,
+    )
+    repeats = [
+        token
+        for token in prepared.vocabulary.prompt_tokens
+        if prepared.tokenizer.token_to_id(token) is not None
     ]
-    if taken:
+    if repeats:
         raise DataError(
-            f"the tokenizer's vocabulary already holds {', '.join(taken)}: rename the domain"
+            f"the tokenizer's vocabulary already holds {', '.join(repeats)}: rename the domain"
         )
-    return made
+    return prepared
 
 
 # Tokenizers
@@ -245,18 +259,17 @@ def _make_tokenizer(
     config: TokenizerConfig,
     data: Data,
     sources: dict[str, str],
-    into: Place,
+    place: Place,
 ) -> TextTokenizer:
     """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
     if config.folder:
         return TextTokenizer.wrap(load_bpe(Path(os.path.expanduser(config.folder))))
     by_name = {domain.name: domain for domain in domains}
     sampled = [by_name[name] for name in config.domains or by_name]
-    given = [sources[domain.name] for domain in sampled]
-    identity = digest([FORMAT, config.vocabulary, config.sample_bytes, given])
-    return _load_trained(
-        into.make_once("tokenizers", identity, partial(_train, sampled, config, data, into))
-    )
+    identities = [sources[domain.name] for domain in sampled]
+    identity = digest([FORMAT, config.vocabulary, config.sample_bytes, identities])
+    make = partial(_train, sampled, config, data, place)
+    return _load_trained(place.make_once("tokenizers", identity, make))
 
 
 def _load_trained(folder: Path) -> TextTokenizer:
@@ -265,48 +278,47 @@ def _load_trained(folder: Path) -> TextTokenizer:
 
 
 def _train(
-    sampled: Sequence[Domain], config: TokenizerConfig, data: Data, into: Place, folder: Path
+    sampled: Sequence[Domain], config: TokenizerConfig, data: Data, place: Place, folder: Path
 ) -> None:
-    """Write tokenizer.json. What a killed process has sampled stays: of the Hub it may be hours of
-    reading.
+    """Write tokenizer.json.
+
+    What a killed process has sampled stays: of the Hub it may be hours of reading.
     """
-    into.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
+    place.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
     files = [folder / f"sample_{domain.name}.json" for domain in sampled]
     texts: list[str] = []
     for domain, file in zip(sampled, files, strict=True):
         if not file.exists():
             size = config.sample_bytes // len(domain.parts)
-            sample = [
-                text
-                for part in domain.parts
-                for text in _sample_texts(part, data.valid_share, size, into.poll)
-            ]
+            sample: list[str] = []
+            for part in domain.parts:
+                sample += _sample_texts(part, data.valid_share, size, place.poll)
             write_json(file, {"texts": sample})
             write_json(folder / BEGUN, {})
         texts += read_json(file, f"remove {folder}")["texts"]
-    trained = train_bpe(texts, config.vocabulary)
+    bpe = train_bpe(texts, config.vocabulary)
     for file in files:
         file.unlink()
-    if (size := trained.get_vocab_size()) < config.vocabulary:
-        into.report(
-            f"tokenizer: {size:,} of {config.vocabulary:,} entries, as the sample has no more "
-            "pairs of tokens; "
-            "give more text or raise tokenizer.sample_bytes"
+    entries = bpe.get_vocab_size()
+    if entries < config.vocabulary:
+        place.report(
+            f"tokenizer: {entries:,} of {config.vocabulary:,} entries, as the sample has no more "
+            "pairs of tokens; give more text or raise tokenizer.sample_bytes"
         )
-    trained.save(str(folder / "tokenizer.json"))
+    bpe.save(str(folder / "tokenizer.json"))
 
 
 def _sample_texts(domain: Domain, valid_share: float, size: int, poll: Poll) -> list[str]:
     """About `size` bytes of training text, spread over the first `SAMPLED_FROM * size`."""
     sample: Sample[str] = Sample(size)
-    seen = 0
+    bytes_read = 0
     for document in corpus.read(domain, valid_share, Counter()):
         poll(False)
         if document.split == "train":
             text = document.text.encode()
             sample.add(document.text, len(text), zlib.crc32(text))
-            seen += len(text)
-            if seen >= SAMPLED_FROM * size:
+            bytes_read += len(text)
+            if bytes_read >= SAMPLED_FROM * size:
                 break
     return sample.list_items()
 
@@ -315,59 +327,65 @@ def _sample_texts(domain: Domain, valid_share: float, size: int, poll: Poll) -> 
 
 
 def _prepare_domain(
-    domain: Domain, source: str, made_with: TextTokenizer, data: Data, into: Place
+    domain: Domain, source: str, tokenizer: TextTokenizer, data: Data, place: Place
 ) -> DomainTokens:
     limit = data.max_valid_tokens or ["bytes", data.max_valid_bytes]
     early = ["early"] if data.max_train_tokens and not domain.valid else []  # see `_write_ids`
-    identity = digest([FORMAT, source, made_with.key, data.max_train_tokens, limit, *early])
-    made = into.make_once("domains", identity, partial(_tokenise, domain, made_with, data, into))
-    check_checksums(made, describe_cure(made), sizes_alone=("train.bin", "valid.bin"))
-    info = json.loads((made / "info.json").read_text(encoding="utf-8"))
-    paths = (made / f"{split}.bin" for split in ("train", "valid"))
-    train, valid = (
-        np.memmap(path, made_with.dtype, mode="r")
-        if path.stat().st_size
-        else np.empty(0, made_with.dtype)
-        for path in paths  # an empty file cannot be mapped
-    )
+    identity = digest([FORMAT, source, tokenizer.key, data.max_train_tokens, limit, *early])
+    make = partial(_tokenise, domain, tokenizer, data, place)
+    folder = place.make_once("domains", identity, make)
+    check_checksums(folder, describe_cure(folder), sizes_alone=("train.bin", "valid.bin"))
+    info = json.loads((folder / "info.json").read_text(encoding="utf-8"))
+    train = _map_ids(folder / "train.bin", tokenizer)
+    valid = _map_ids(folder / "valid.bin", tokenizer)
     for split, tokens in (("training", train), ("validation", valid)):
         if len(tokens) < data.text_length:
             raise DataError(
                 f"domain {domain.name!r}: {len(tokens):,} {split} tokens, less than one row of "
-                f"{data.text_length} "
-                f"(documents: {info['documents']:,}, skipped: {info['skipped'] or 'none'}). Add "
-                "text, "
-                "or change data.sequence_length, data.valid_share or the domain's validation files"
+                f"{data.text_length} (documents: {info['documents']:,}, "
+                f"skipped: {info['skipped'] or 'none'}). Add text, or change "
+                "data.sequence_length, data.valid_share or the domain's validation files"
             )
     return DomainTokens(
-        domain.name, domain.label, info.pop("key"), train, valid, info, made, domain.sources
+        name=domain.name,
+        title=domain.label,
+        key=info.pop("key"),
+        train=train,
+        valid=valid,
+        info=info,
+        folder=folder,
+        sources=domain.sources,
     )
 
 
+def _map_ids(path: Path, tokenizer: TextTokenizer) -> Ids:
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
+        return np.empty(0, tokenizer.dtype)
+    return np.memmap(path, tokenizer.dtype, mode="r")
+
+
 def _tokenise(
-    domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path
+    domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
 ) -> None:
     """Write train.bin, valid.bin and info.json."""
-    into.report(f"{domain.name}: tokenising")
+    place.report(f"{domain.name}: tokenising")
     write = _join_sources if domain.sources else _write_ids
     try:
-        info = write(domain, made_with, data, into, folder)
+        info = write(domain, tokenizer, data, place, folder)
     except DataError:
         if not domain.datasets:  # their text is wrong, and will be another
             (folder / BEGUN).unlink(missing_ok=True)
         raise
-    train, train_hash = _count_and_hash(folder / "train.bin", made_with)
-    valid, valid_hash = _count_and_hash(folder / "valid.bin", made_with)
-    unigrams = np.log(
-        (train + 1) / (train.sum() + len(train))
-    )  # by their counts in training, plus one
-    key = digest([made_with.key, train_hash, valid_hash, *info.get("parts", [])])
+    train, train_hash = _count_and_hash(folder / "train.bin", tokenizer)
+    valid, valid_hash = _count_and_hash(folder / "valid.bin", tokenizer)
+    # of ids by their counts in training, plus one
+    log_shares = np.log((train + 1) / (train.sum() + len(train)))
+    key = digest([tokenizer.key, train_hash, valid_hash, *info.get("parts", [])])
+    packages = [name for part in domain.parts for name in part.packages]
     info |= {
         "tokens": int(train.sum() + valid.sum()),
-        "unigram_perplexity": float(np.exp(-(valid @ unigrams) / max(1, valid.sum()))),
-        "versions": docstrings.read_versions(
-            [name for part in domain.parts for name in part.packages]
-        ),
+        "unigram_perplexity": float(np.exp(-(valid @ log_shares) / max(1, valid.sum()))),
+        "versions": docstrings.read_versions(packages),
         "source": domain.model_dump(
             mode="json", include={"packages", "train", "valid", "datasets", "sources"}
         ),
@@ -376,28 +394,29 @@ def _tokenise(
 
 
 def _join_sources(
-    domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path
+    domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
 ) -> DomainInfo:
-    """Write the ids of the sources of a mixed domain one after the other, each tokenised by itself
-    before.
+    """Write the ids of the sources of a mixed domain one after the other.
+
+    Each is tokenised by itself before.
     """
-    notes = into.folder / "texts"
-    parts = [
-        _prepare_domain(
-            source, corpus.identify(source, data.valid_share, notes), made_with, data, into
-        )
-        for source in domain.parts
-    ]
+    parts = []
+    for source in domain.parts:
+        identity = corpus.identify(source, data.valid_share, place.folder / "texts")
+        parts.append(_prepare_domain(source, identity, tokenizer, data, place))
     for name in ("train.bin", "valid.bin"):
         with (folder / name).open("wb") as file:
             for part in parts:
-                with (cast(Path, part.folder) / name).open("rb") as source:
-                    shutil.copyfileobj(source, file)
+                with (cast(Path, part.folder) / name).open("rb") as part_file:
+                    shutil.copyfileobj(part_file, file)
     infos: list[Any] = [part.info for part in parts]
+    skipped = Counter[str]()
+    for info in infos:
+        skipped += Counter(info["skipped"])
     joined: Any = {name: sum(info[name] for info in infos) for name in SUMMED}
     joined |= {
         "sha256": digest([info["sha256"] for info in infos]),
-        "skipped": dict(sum((Counter(info["skipped"]) for info in infos), Counter())),
+        "skipped": dict(skipped),
         "parts": [len(part.train) for part in parts],
         "keys": {part.name: part.key for part in parts},
     }
@@ -405,7 +424,7 @@ def _join_sources(
 
 
 def _write_ids(
-    domain: Domain, made_with: TextTokenizer, data: Data, into: Place, folder: Path
+    domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
 ) -> DomainInfo:
     """Write train.bin as the text comes, and valid.bin at the end; say what was read.
 
@@ -413,101 +432,100 @@ def _write_ids(
     `max_train_tokens` validation ends where some tokenizer could have so many, at a token a byte
     and two a document: it is the same for all tokenizers.
     """
-    begun = (
-        read_json(folder / BEGUN, describe_cure(folder)) if (folder / BEGUN).exists() else NOTHING
-    )
+    checkpoint = NOTHING
+    if (folder / BEGUN).exists():
+        checkpoint = read_json(folder / BEGUN, describe_cure(folder))
     early_end = data.max_train_tokens or sys.maxsize
-    room = early_end - begun["bytes"] // made_with.dtype.itemsize
+    room = early_end - checkpoint["bytes"] // tokenizer.dtype.itemsize
     valid: Sample[tuple[Ids, int]] = Sample(data.max_valid_tokens or data.max_valid_bytes)
-    skipped, text_hash = Counter[str](), hashlib.sha256()
-    count = read = train_documents = train_bytes = 0
+    skipped = Counter[str]()
+    text_hash = hashlib.sha256()
+    count = bytes_read = train_documents = train_bytes = 0
     with (folder / "train.bin").open("ab") as file:
-        file.truncate(begun["bytes"])
+        file.truncate(checkpoint["bytes"])
         documents = corpus.read(domain, data.valid_share, skipped)
-        for document, ids in encode_documents(made_with, documents, begun["documents"]):
-            into.poll(False)
-            if document.split == "train" and count >= begun["documents"] and not room:
+        for document, ids in encode_documents(tokenizer, documents, checkpoint["documents"]):
+            place.poll(False)
+            if document.split == "train" and count >= checkpoint["documents"] and not room:
                 break
             count += 1
             text = document.text.encode()
             text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
-            if (
-                document.split == "valid"
-                and not domain.valid
-                and train_bytes + 2 * train_documents >= early_end
-            ):
-                skipped[BEYOND] += 1
-            elif document.split == "valid":
-                valid.add(
-                    (ids, len(text)),
-                    len(ids) if data.max_valid_tokens else len(text),
-                    zlib.crc32(text),
-                )
-            else:
+            if document.split != "valid":
                 train_documents += 1
                 train_bytes += len(text)
                 file.write(ids[:room].tobytes())  # none of a document that was written before
                 room -= min(room, len(ids))
-            if count == begun["documents"] and text_hash.hexdigest() != begun["sha256"]:
+            elif not domain.valid and train_bytes + 2 * train_documents >= early_end:
+                skipped[BEYOND] += 1
+            else:
+                size = len(ids) if data.max_valid_tokens else len(text)
+                valid.add((ids, len(text)), size, zlib.crc32(text))
+            if count == checkpoint["documents"] and text_hash.hexdigest() != checkpoint["sha256"]:
                 break
-            before, read = read, read + len(text)
-            if before // REPORT_EVERY < read // REPORT_EVERY:
-                if count > begun["documents"]:
-                    file.flush()
-                    os.fsync(file.fileno())  # all that is told of is on the disk
-                    state = {
-                        "documents": count,
-                        "sha256": text_hash.hexdigest(),
-                        "bytes": file.tell(),
-                    }
-                    write_json(folder / BEGUN, state)
-                into.report(f"{domain.name}: {read / 1e6:,.0f} MB of text tokenised")
-    if (
-        count <= begun["documents"]
-        and text_hash.hexdigest() != begun["sha256"]
-        and begun["documents"]
-    ):
+            reports = bytes_read // REPORT_EVERY
+            bytes_read += len(text)
+            if reports < bytes_read // REPORT_EVERY:
+                if count > checkpoint["documents"]:
+                    _write_checkpoint(folder, file, count, text_hash.hexdigest())
+                place.report(f"{domain.name}: {bytes_read / 1e6:,.0f} MB of text tokenised")
+    is_new_text = text_hash.hexdigest() != checkpoint["sha256"]
+    if checkpoint["documents"] and count <= checkpoint["documents"] and is_new_text:
         (folder / BEGUN).unlink()
-        return _write_ids(domain, made_with, data, into, folder)
+        return _write_ids(domain, tokenizer, data, place, folder)
     skipped[BEYOND] += valid.dropped
-    kept = valid.list_items()
+    valid_items = valid.list_items()
     return {
-        "documents": train_documents + len(kept),
-        "valid_documents": len(kept),
-        "valid_bytes": _write_valid(kept, made_with, data.max_valid_tokens, folder),
+        "documents": train_documents + len(valid_items),
+        "valid_documents": len(valid_items),
+        "valid_bytes": _write_valid(valid_items, tokenizer, data.max_valid_tokens, folder),
         "sha256": text_hash.hexdigest(),
         "skipped": dict(sorted((+skipped).items())),
     }
 
 
+def _write_checkpoint(folder: Path, file: IO[bytes], documents: int, sha256: str) -> None:
+    """Write how far train.bin has come, to go on from there."""
+    file.flush()
+    os.fsync(file.fileno())  # all that is told of is on the disk
+    state = {"documents": documents, "sha256": sha256, "bytes": file.tell()}
+    write_json(folder / BEGUN, state)
+
+
 def _write_valid(
-    kept: Sequence[tuple[Ids, int]], made_with: TextTokenizer, most: int | None, folder: Path
+    items: Sequence[tuple[Ids, int]],
+    tokenizer: TextTokenizer,
+    max_tokens: int | None,
+    folder: Path,
 ) -> int:
     """Write valid.bin, of at most so many tokens; return the bytes of its text."""
-    valid_bytes, room = 0, most or sys.maxsize
+    valid_bytes = 0
+    room = max_tokens or sys.maxsize
     with (folder / "valid.bin").open("wb") as file:
-        for ids, size in kept:
+        for ids, size in items:
             part = ids[:room]
             room -= len(part)
             file.write(part.tobytes())
             if len(part) < len(ids):
-                size = len(made_with.bpe.decode(part.tolist(), skip_special_tokens=False).encode())
+                text = tokenizer.bpe.decode(part.tolist(), skip_special_tokens=False)
+                size = len(text.encode())
             valid_bytes += size
     return valid_bytes
 
 
-def _count_and_hash(path: Path, made_with: TextTokenizer) -> tuple[NDArray[np.int64], str]:
-    """The counts of each id in a file, (vocabulary,), and a hash of the ids, the same for 16 and 32
-    bits.
+def _count_and_hash(path: Path, tokenizer: TextTokenizer) -> tuple[NDArray[np.int64], str]:
+    """The counts of each id in a file, (vocabulary,), and a hash of the ids.
 
-    The file is read in parts: pages of a mapped one would count as our memory.
+    The hash is the same for 16 and 32 bits. The file is read in parts: pages of a mapped one would
+    count as our memory.
     """
-    counts, hashed = np.zeros(made_with.vocabulary, np.int64), hashlib.sha256()
+    counts = np.zeros(tokenizer.vocabulary, np.int64)
+    ids_hash = hashlib.sha256()
     with path.open("rb") as file:
-        while (part := np.fromfile(file, made_with.dtype, 2**20)).size:
-            counts += np.bincount(part, minlength=made_with.vocabulary)
-            hashed.update(part.astype("<u4").tobytes())
-    return counts, hashed.hexdigest()
+        while (part := np.fromfile(file, tokenizer.dtype, 2**20)).size:
+            counts += np.bincount(part, minlength=tokenizer.vocabulary)
+            ids_hash.update(part.astype("<u4").tobytes())
+    return counts, ids_hash.hexdigest()
 
 
 # The corpus of a run, as its settings say
@@ -521,26 +539,26 @@ def prepare_corpus(
     makes: bool = True,
     poll: Poll = lambda waits: None,
 ) -> Corpus:
-    """The run's corpus; missing texts are tokenised. Raises DataError, and Unprepared as `prepare`
-    does.
+    """The run's corpus; missing texts are tokenised.
 
     `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see
-    `prepare`.
+    `prepare`. Raises DataError, and Unprepared as `prepare` does.
     """
-    start = Path(config.start.folder) if config.start else None
-    given = (
+    prepared = prepare(
         config.domains,
         config.tokenizer,
         config.data,
         store.data,
         progress,
         config.probes,
-        start,
+        Path(config.start.folder) if config.start else None,
+        poll=poll,
+        makes=makes,
     )
-    corpus = prepare(*given, poll=poll, makes=makes)
-    for text in (*corpus.domains, *corpus.probes) if check else ():
-        text.check()
-    return corpus
+    if check:
+        for text in (*prepared.domains, *prepared.probes):
+            text.check()
+    return prepared
 
 
 def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
@@ -552,12 +570,12 @@ def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
 
 
 def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
-    """By name the keys of the domains that are prepared, up to the first that is not, and of the
-    replayed text.
+    """By name the keys of the domains that are prepared, up to the first that is not.
 
-    Empty where the tokenizer or the replayed text is not prepared: then no stage is known.
+    Those of the replayed text are among them. Empty where the tokenizer or the replayed text is not
+    prepared: then no stage is known.
     """
-    into = Place(store.data, makes=False)
+    place = Place(store.data, makes=False)
     data = config.data
     keys: dict[str, str] = {}
 
@@ -567,59 +585,66 @@ def find_first_keys(config: RunConfig, store: Store) -> dict[str, str]:
     replayed = config.learned[len(config.domains) :]
     try:
         if config.start:
-            made_with = load_tokenizer(Path(config.start.folder))
+            tokenizer = load_tokenizer(Path(config.start.folder))
         else:
             names = config.tokenizer.domains or [domain.name for domain in config.domains]
             sources = {
                 domain.name: identify(domain) for domain in config.domains if domain.name in names
             }
-            made_with = _make_tokenizer(config.domains, config.tokenizer, data, sources, into)
+            tokenizer = _make_tokenizer(config.domains, config.tokenizer, data, sources, place)
         for text in (*replayed, *config.domains):
-            keys[text.name] = _prepare_domain(text, identify(text), made_with, data, into).key
+            tokens = _prepare_domain(text, identify(text), tokenizer, data, place)
+            keys[text.name] = tokens.key
     except (Unprepared, NotHere):
-        return keys if all(text.name in keys for text in replayed) else {}
+        has_replayed = all(text.name in keys for text in replayed)
+        return keys if has_replayed else {}
     return keys
 
 
 def find_prepared_keys(config: RunConfig, store: Store) -> dict[str, set[str]]:
-    """The run's texts that are on this machine, by name, each with the keys that it is prepared
-    under.
+    """The run's texts that are on this machine, by name, each with the keys of its preparations.
 
     It has a key for each tokenizer here. A source of a mixed text is a text, too. One of the Hub is
     here once prepared.
     """
-    into, here = Place(store.data, makes=False), dict[str, set[str]]()
+    place = Place(store.data, makes=False)
+    text_tokenizers = _find_tokenizers(config, store, place)
+    texts = [*config.domains, *config.probes]
+    for domain in (*config.domains, *config.probes):
+        if domain.sources:
+            texts += domain.parts
+    text_keys: dict[str, set[str]] = {}
+    for text in texts:
+        with contextlib.suppress(NotHere):
+            source = corpus.identify(
+                text, config.data.valid_share, store.data / "texts", makes=False
+            )
+            keys = set[str]()
+            for tokenizer in text_tokenizers:
+                with contextlib.suppress(Unprepared):
+                    tokens = _prepare_domain(text, source, tokenizer, config.data, place)
+                    keys.add(tokens.key)
+            is_here = not text.sources
+            if text.datasets:
+                is_here = any(os.path.isdir(dataset.path) for dataset in text.datasets)
+            if keys or is_here:
+                text_keys[text.name] = keys
+    return text_keys
+
+
+def _find_tokenizers(config: RunConfig, store: Store, place: Place) -> list[TextTokenizer]:
+    """The tokenizers that the run's texts may be prepared with."""
     try:
         if config.start:
-            made = [load_tokenizer(Path(config.start.folder))]
-        elif config.tokenizer.folder:
-            made = [_make_tokenizer((), config.tokenizer, config.data, {}, into)]
-        else:
-            made = [
-                _load_trained(file.parent)
-                for file in sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))
-            ]
+            return [load_tokenizer(Path(config.start.folder))]
+        if config.tokenizer.folder:
+            return [_make_tokenizer((), config.tokenizer, config.data, {}, place)]
+        files = sorted(store.data.glob("tokenizers/[!.]*/tokenizer.json"))
+        return [_load_trained(file.parent) for file in files]
     except DataError:
         # without its tokenizer nobody can tell whether a text that is here is the one that was
         # trained on
-        made = []
-    whole = (*config.domains, *config.probes)
-    for text in (
-        *whole,
-        *(source for domain in whole if domain.sources for source in domain.parts),
-    ):
-        with contextlib.suppress(NotHere):
-            source, keys = (
-                corpus.identify(text, config.data.valid_share, store.data / "texts", makes=False),
-                set[str](),
-            )
-            for tokenizer in made:
-                with contextlib.suppress(Unprepared):
-                    keys.add(_prepare_domain(text, source, tokenizer, config.data, into).key)
-            sets = [os.path.isdir(dataset.path) for dataset in text.datasets]
-            if keys or (any(sets) if sets else not text.sources):
-                here[text.name] = keys
-    return here
+        return []
 
 
 def hash_data_settings(config: RunConfig) -> str:
