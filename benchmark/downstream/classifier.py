@@ -1,6 +1,6 @@
-"""A checkpoint as a classifier: what goes in (ids of texts, pairs, prompts) and what comes out
-(logits of classes).
+"""A checkpoint as a classifier.
 
+Ids of texts, pairs and prompts go in, and logits of classes come out.
 A prompt may be picked by a discriminator of domains, which the paper leaves to future work:
 multinomial logistic regression on the mean of the model's own token embeddings, scaled to unit
 variance, fitted to the memory.
@@ -45,9 +45,8 @@ from benchmark.training.stream import Stream
 MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
 Texts = Sequence[Sequence[int]]  # ids
 Asked = Callable[[], bool]  # whether to stop
-Pick = Callable[
-    [Texts], list[int]
-]  # the domain of each of R texts without `<s>`, as an index of the stream
+# the domain of each of R texts without `<s>`, as an index of the stream
+Pick = Callable[[Texts], list[int]]
 
 
 @dataclass(frozen=True)
@@ -60,72 +59,81 @@ class Rows:
 
 
 class SavedModel:
-    """A pre-trained model in its folder, to be fine-tuned any number of times; each time starts
-    from the folder.
+    """A pre-trained model in its folder, to be fine-tuned any number of times.
+
+    Each time starts from the folder.
     """
 
     def __init__(
         self, folder: Path, final: bool = True, asked_to_stop: Asked = lambda: False
     ) -> None:
-        """`final`: whether it has met the whole stream, which is in `domains` as far as it has met
-        it.
+        """`final`: whether it has met the whole stream.
 
-        `asked_to_stop` is for who scores it. Raises ConfigError when `folder` holds no model of
-        this benchmark.
+        `domains` is the stream as far as it has met it. `asked_to_stop` is for who scores it.
+        Raises ConfigError when `folder` holds no model of this benchmark.
         """
-        self.folder, self.asked_to_stop = Path(folder), asked_to_stop
+        self.folder = Path(folder)
+        self.asked_to_stop = asked_to_stop
         check_files(self.folder)
         read_configuration(self.folder)
         self.config = AutoConfig.from_pretrained(
             self.folder, local_files_only=True, trust_remote_code=False
         )
         vocabulary = read_vocabulary(self.config, self.folder)
-        self.domains, self.special, self.final = vocabulary.domains, vocabulary.special, final
+        self.domains = vocabulary.domains
+        self.special = vocabulary.special
+        self.final = final
         self.tokenizer = read_tokenizer(self.folder, vocabulary)
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.find(self.config.model_type).count_positions(self.config)
-        self.pick: Pick = lambda texts: (
-            [self.find_index(self.domains[-1])] * len(texts)
-        )  # `score_stage` has one fitted
+        self.pick: Pick = self._pick_newest  # `score_stage` has one fitted
         self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
 
+    def _pick_newest(self, texts: Texts) -> list[int]:
+        return [self.find_index(self.domains[-1])] * len(texts)
+
     def find_index(self, domain: str) -> int:
-        """The place of a domain in the stream; the newest's for one that the model has not met, as
-        in evaluation.
+        """The place of a domain in the stream.
+
+        It is the newest's for one that the model has not met, as in evaluation.
         """
         return self.domains.index(domain) if domain in self.domains else len(self.domains) - 1
 
     def encode_texts(
-        self, data: TaskData, whole: bool = False
+        self, data: TaskData, uncut: bool = False
     ) -> dict[Split, list[list[list[int]]]]:
-        """Token ids of the text, or of text and pair, of each example, `whole` or cut to leave room
-        for a prompt.
+        """Token ids of the text, or of text and pair, of each example.
+
+        They are `uncut`, or cut to leave room for a prompt.
         """
-        if (data.key, whole) not in self._texts:
-            self._texts[data.key, whole] = {
-                split: [self._encode(example, whole) for example in getattr(data, split)]
+        if (data.key, uncut) not in self._texts:
+            self._texts[data.key, uncut] = {
+                split: [self._encode(example, uncut) for example in getattr(data, split)]
                 for split in SPLITS
             }
-        return self._texts[data.key, whole]
+        return self._texts[data.key, uncut]
 
     def cut_to_window(self, data: TaskData) -> TaskData:
         """The same task with that part of each text, or of text and pair, which a row holds."""
         splits: dict[Split, tuple[Example, ...]] = {}
-        for split, texts in self.encode_texts(data).items():
-            read = [
-                self.tokenizer.decode_batch(parts, skip_special_tokens=False) for parts in texts
-            ]
-            splits[split] = tuple(
-                replace(example, text=parts[0], text_pair=parts[1] if parts[1:] else None)
-                for example, parts in zip(getattr(data, split), read, strict=True)
-            )
+        for split, examples in self.encode_texts(data).items():
+            rows = []
+            for example, ids in zip(getattr(data, split), examples, strict=True):
+                parts = self.tokenizer.decode_batch(ids, skip_special_tokens=False)
+                pair = parts[1] if len(parts) > 1 else None
+                rows.append(replace(example, text=parts[0], text_pair=pair))
+            splits[split] = tuple(rows)
         return replace(data, train=splits["train"], dev=splits["dev"], test=splits["test"])
 
-    def _encode(self, example: Example, whole: bool) -> list[list[int]]:
-        parts = [example.text] if example.text_pair is None else [example.text, example.text_pair]
-        encoded = encode_texts(self.tokenizer, parts)
+    def _encode(self, example: Example, uncut: bool) -> list[list[int]]:
+        parts = [example.text]
+        if example.text_pair is not None:
+            parts.append(example.text_pair)
+        ids = encode_texts(self.tokenizer, parts)
+        if uncut:
+            return ids
         # beside them `<s>`, prompt, and a `</s>` after each
-        return encoded if whole else truncate(encoded, self.length - 2 - len(encoded))
+        return truncate(ids, self.length - 2 - len(ids))
 
     def load_classifier(self, labels: Sequence[str], domain: str) -> nn.Module:
         """A model with a new head: (B, T) ids and mask -> `.logits` (B, C).
@@ -153,14 +161,16 @@ class SavedModel:
 
 
 class ColumnClassifier(nn.Module):
-    """The head of transformers' sequence classifiers on the hidden states of a model, all of which
-    learns.
+    """The head of transformers' sequence classifiers on the hidden states of a model.
+
+    All of it learns.
     """
 
     def __init__(self, model: LanguageModel, config: Any, classes: int) -> None:
         super().__init__()
         architecture = architectures.find(config.model_type)
-        self.model, self.last = model.requires_grad_(), not architecture.masked
+        self.model = model.requires_grad_()
+        self.reads_last = not architecture.masked
         config.num_labels = classes
         self.head = architecture.make_classifier(config)
         for module in self.head.modules():
@@ -171,10 +181,9 @@ class ColumnClassifier(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SequenceClassifierOutput:
         hidden = self.model.encode(input_ids, attention_mask.bool())
-        if self.last:
-            hidden = hidden[
-                torch.arange(len(hidden), device=hidden.device), attention_mask.sum(1) - 1
-            ]
+        if self.reads_last:
+            rows = torch.arange(len(hidden), device=hidden.device)
+            hidden = hidden[rows, attention_mask.sum(1) - 1]
         return SequenceClassifierOutput(logits=self.head(hidden))
 
 
@@ -182,21 +191,22 @@ def truncate(parts: list[list[int]], room: int) -> list[list[int]]:
     """The parts cut at their ends to `room` tokens together; of two, the longer one gives first."""
     if len(parts) == 1:
         return [parts[0][:room]]
-    first, second = map(len, parts)
-    keep = min(first, max(room - second, (room + 1) // 2))
-    return [parts[0][:keep], parts[1][: room - keep]]
+    text, pair = parts
+    size = min(len(text), max(room - len(pair), (room + 1) // 2))
+    return [text[:size], pair[: room - size]]
 
 
 def draw_wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
-    """Another domain than the task's, drawn by the seed. Raises ConfigError where there is no
-    other.
+    """Another domain than the task's, drawn by the seed.
+
+    Raises ConfigError where there is no other.
     """
-    others = [name for name in domains if name != task.domain]
-    if not others:
+    names = [name for name in domains if name != task.domain]
+    if not names:
         raise ConfigError(
             f"task {task.name!r}: a wrong prompt needs a second domain that the model has seen"
         )
-    return random.Random(f"{task.name} {seed}").choice(others)
+    return random.Random(f"{task.name} {seed}").choice(names)
 
 
 def choose_prompt_domains(
@@ -204,65 +214,76 @@ def choose_prompt_domains(
 ) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
     if prompt == "picked":
-        texts = checkpoint.encode_texts(data)
-        return {
-            split: checkpoint.pick([list(chain(*parts)) for parts in texts[split]])
-            for split in SPLITS
-        }
+        splits = checkpoint.encode_texts(data)
+        picks: dict[Split, list[int]] = {}
+        for split in SPLITS:
+            texts = [list(chain(*parts)) for parts in splits[split]]
+            picks[split] = checkpoint.pick(texts)
+        return picks
     index = -1
     if prompt != "none":
-        name = (
-            data.task.domain
-            if prompt == "right"
-            else draw_wrong_domain(data.task, seed, checkpoint.domains)
-        )
+        name = data.task.domain
+        if prompt != "right":
+            name = draw_wrong_domain(data.task, seed, checkpoint.domains)
         index = checkpoint.find_index(name)
     return {split: [index] * len(getattr(data, split)) for split in SPLITS}
 
 
-def fit_discriminator(folder: Path, stream: Stream, seen: int) -> Pick:
-    """The discriminator of the first `seen` domains, fitted to their memory, for the checkpoint in
-    `folder`.
+def fit_discriminator(folder: Path, stream: Stream, domains: int) -> Pick:
+    """The discriminator of the first `domains` domains, for the checkpoint in `folder`.
+
+    It is fitted to their memory.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    model, stream, rows = load(folder), copy.copy(stream), MEMORY_ROWS * seen
+    model = load(folder)
+    stream = copy.copy(stream)
     stream.masked = False  # whole texts
-    [draw], _ = stream.plan_draws(
-        Phase("memory", memory=1.0, domain="previous", trains=False), 0, seen, rows
-    )
-    memory = stream.make_batch(seen, draw, 0, range(rows))
+    rows = MEMORY_ROWS * domains
+    phase = Phase("memory", memory=1.0, domain="previous", trains=False)
+    [draw], _ = stream.plan_draws(phase, 0, domains, rows)
+    memory = stream.make_batch(domains, draw, 0, range(rows))
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    classifier.fit(average_embeddings(model, memory.tokens.tolist()), memory.domains.numpy())
+    embeddings = average_embeddings(model, memory.tokens.tolist())
+    classifier.fit(embeddings, memory.domains.numpy())
     return lambda texts: classifier.predict(average_embeddings(model, texts)).tolist()
 
 
 def average_embeddings(model: LanguageModel, texts: Texts) -> NDArray[np.float64]:
-    """The mean of the token embeddings of each text, (R, D), `<s>` left out. Needs no forward pass."""
+    """The mean of the token embeddings of each text, (R, D), `<s>` left out.
+
+    It needs no forward pass.
+    """
     embedding: Any = model.network.get_input_embeddings()
     table = embedding.weight.detach().cpu().double().numpy()
     bos = model.vocabulary.special.bos
-    return np.stack([table[[token for token in text if token != bos]].mean(0) for text in texts])
+    means = []
+    for text in texts:
+        tokens = [token for token in text if token != bos]
+        means.append(table[tokens].mean(0))
+    return np.stack(means)
 
 
 def encode_rows(
     checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int
 ) -> dict[Split, Rows]:
-    """Rows `<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`: between texts stands
-    what stands between documents in pre-training.
+    """Rows `<s> [prompt] text </s>`, for a pair followed by `text_pair </s>`.
+
+    Between texts stands what stands between documents in pre-training.
     """
     splits: dict[Split, Rows] = {}
-    special, domains = checkpoint.special, choose_prompt_domains(checkpoint, data, prompt, seed)
+    special = checkpoint.special
+    domains = choose_prompt_domains(checkpoint, data, prompt, seed)
     for split, texts in checkpoint.encode_texts(data).items():
-        tokens = []
+        rows = []
         for parts, domain in zip(texts, domains[split], strict=True):
-            begin = (
-                [special.bos]
-                if domain < 0
-                else [special.bos, checkpoint.config.text_vocabulary + domain]
-            )
-            tokens.append([*begin, *(token for part in parts for token in [*part, special.eos])])
-        splits[split] = Rows(tokens, data.list_targets(split), special.pad)
+            row = [special.bos]
+            if domain >= 0:
+                row.append(checkpoint.config.text_vocabulary + domain)
+            for part in parts:
+                row += [*part, special.eos]
+            rows.append(row)
+        splits[split] = Rows(rows, data.list_targets(split), special.pad)
     return splits

@@ -1,7 +1,6 @@
 """Fine-tuning a checkpoint on downstream tasks: best epoch by dev, scored once on test.
 
-Shapes: B rows, T columns of a row (padded to the longest of its forward pass), D hidden size, C
-classes.
+Shapes: B rows, T columns of a row (padded to the longest of its forward pass), C classes.
 """
 
 from __future__ import annotations
@@ -65,35 +64,40 @@ from benchmark.training.processes import Stopped
 from benchmark.training.run import make_stream
 
 POOL = 8  # batches at most whose rows are sorted by length together
-BETAS, EPSILON = (0.9, 0.98), 1e-6  # fairseq's for RoBERTa, as in pre-training
+BETAS = (0.9, 0.98)  # fairseq's for RoBERTa, as in pre-training
+EPSILON = 1e-6  # likewise
 
 Computation = Callable[[], Sequence[ScoreLine | ZeroShotLine]]
+Progress = Callable[[Sequence[ScoreLine | ZeroShotLine], int], None]
 
 _log = logging.getLogger(__name__)
 
 
 class NotScored(ArithmeticError):
-    """Fine-tuning diverged or failed, or memory does not hold a row. Other scores are computed;
-    `run` tries again.
+    """Fine-tuning diverged or failed, or memory does not hold a row.
+
+    Other scores are computed. `run` tries again.
     """
 
 
 def bucket_by_length(
     lengths: NDArray[np.int64], batch_size: int, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Every row once, in batches of like lengths: shuffled, sorted within pools of a few batches,
-    batches shuffled.
+    """Every row once, in batches of like lengths.
 
-    A small task has smaller pools, at least four, lest its batches be the same in every epoch.
+    Rows are shuffled, and sorted within pools of a few batches, and batches are shuffled. A small
+    task has smaller pools, at least four, lest its batches be the same in every epoch.
     """
     order = generator.permutation(len(lengths))
-    size = batch_size * max(1, min(POOL, len(order) // (4 * batch_size)))
+    pool_batches = max(1, min(POOL, len(order) // (4 * batch_size)))
+    size = batch_size * pool_batches
     batches: list[NDArray[np.int64]] = []
     for start in range(0, len(order), size):
         pool = order[start : start + size]
         pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
-    return [batches[i] for i in generator.permutation(len(batches))]
+        for place in range(0, len(pool), batch_size):
+            batches.append(pool[place : place + batch_size])
+    return [batches[number] for number in generator.permutation(len(batches))]
 
 
 class Trainer:
@@ -109,7 +113,9 @@ class Trainer:
     ) -> None:
         self.asked_to_stop = asked_to_stop
         self.device = choose_device()
-        self.model, self.task, self.settings = model.to(self.device), task, settings
+        self.model = model.to(self.device)
+        self.task = task
+        self.settings = settings
         self.generator = np.random.default_rng(seed)
         self.precision = choose_precision(settings.precision, self.device)
         self.autocast = autocast(self.device, self.precision)
@@ -130,20 +136,18 @@ class Trainer:
         Returns that score. Raises NotScored when the loss is not finite.
         """
         lengths = np.array([len(row) for row in train.tokens])
-        total = self.task.max_epochs * -(-len(lengths) // self.task.batch_size)
+        batch_size = self.task.batch_size
+        total = self.task.max_epochs * -(-len(lengths) // batch_size)
         best: dict[str, Tensor] = {}
         scores: list[float] = []
         for epoch in range(self.task.max_epochs):
             self.model.train()
-            losses = [
-                self._step(train, batch, total)
-                for batch in bucket_by_length(lengths, self.task.batch_size, self.generator)
-            ]
+            batches = bucket_by_length(lengths, batch_size, self.generator)
+            losses = [self._step(train, batch, total) for batch in batches]
             if not torch.isfinite(torch.stack(losses)).all():
                 raise NotScored(
                     f"task {self.task.name!r}: the loss is not finite in epoch {epoch + 1}, with "
-                    "learning_rate "
-                    f"{self.task.learning_rate}; lower it"
+                    f"learning_rate {self.task.learning_rate}; lower it"
                 )
             scores.append(dev_score())
             if scores[-1] > max(scores[:-1], default=-1.0):
@@ -156,19 +160,17 @@ class Trainer:
     def _step(self, rows: Rows, batch: NDArray[np.int64], total: int) -> Tensor:
         if self.asked_to_stop():
             raise Stopped
-        share = (self.steps + 1) / (
-            total + 1
-        )  # neither the first nor the last step has a rate of 0
+        # neither the first nor the last step has a rate of 0
+        share = (self.steps + 1) / (total + 1)
         rate = find_schedule(self.task.schedule, self.task.warmup).at(share)
         for group in self.optimizer.param_groups:
             group["lr"] = self.task.learning_rate * rate
         self.optimizer.zero_grad()
         loss = torch.zeros((), device=self.device)
         for part in self._split_batch(rows, batch):
-            targets = torch.tensor([rows.targets[i] for i in part], device=self.device)
-            part_loss = F.cross_entropy(
-                self._compute_logits(rows, part), targets, reduction="sum"
-            ) / len(batch)
+            targets = torch.tensor([rows.targets[row] for row in part], device=self.device)
+            logits = self._compute_logits(rows, part)
+            part_loss = F.cross_entropy(logits, targets, reduction="sum") / len(batch)
             self.scaler.scale(part_loss).backward()
             loss += part_loss.detach()
         self.scaler.step(self.optimizer)
@@ -188,19 +190,20 @@ class Trainer:
 
     def _split_batch(self, rows: Rows, batch: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """The batch in pieces of at most `forward_tokens` columns, padding included."""
-        longest = max(len(rows.tokens[i]) for i in batch)
+        longest = max(len(rows.tokens[row]) for row in batch)
         size = max(1, self.settings.forward_tokens // longest)
         for start in range(0, len(batch), size):
             yield batch[start : start + size]
 
     def _compute_logits(self, rows: Rows, part: NDArray[np.int64]) -> Tensor:
         """Logits (B, C) in fp32 of the rows whose numbers `part` holds."""
-        tokens = [torch.tensor(rows.tokens[i]) for i in part]
-        padded = [nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=rows.padding)]
-        padded += [
-            nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tokens], batch_first=True)
-        ]
-        ids, mask = (part.to(self.device) for part in padded)
+        tokens = [torch.tensor(rows.tokens[row]) for row in part]
+        ones = [torch.ones_like(row) for row in tokens]
+        pad_sequence = nn.utils.rnn.pad_sequence
+        ids = pad_sequence(tokens, batch_first=True, padding_value=rows.padding)
+        mask = pad_sequence(ones, batch_first=True)
+        ids = ids.to(self.device)
+        mask = mask.to(self.device)
         with self.autocast:
             return self.model(input_ids=ids, attention_mask=mask).logits.float()
 
@@ -213,7 +216,8 @@ def score(
     Where memory does not hold the columns of a forward pass, it begins anew with half as many.
     Raises DataError, ConfigError, NotScored, and Stopped before the next step when asked to.
     """
-    began, name = time.monotonic(), data.task.name
+    start = time.monotonic()
+    name = data.task.name
     rows = encode_rows(checkpoint, data, prompt, seed)
     longest = max(len(row) for split in rows.values() for row in split.tokens)
     columns = settings.forward_tokens
@@ -227,23 +231,19 @@ def score(
             if settings.forward_tokens <= longest:
                 raise NotScored(
                     f"task {name!r}: memory does not hold a row of {longest} columns: shorten the "
-                    "texts, or use a "
-                    "machine with more"
+                    "texts, or use a machine with more"
                 ) from error
-        settings = settings.model_copy(
-            update={"forward_tokens": max(longest, settings.forward_tokens // 2)}
-        )
+        half = max(longest, settings.forward_tokens // 2)
+        settings = settings.model_copy(update={"forward_tokens": half})
         _log.warning(
-            "task %r: memory does not hold a forward pass: half as many columns, %d",
-            name,
-            settings.forward_tokens,
+            "task %r: memory does not hold a forward pass: half as many columns, %d", name, half
         )
     result = ScoreLine(
         prompt=prompt,
         seed=seed,
         dev=best,
         precision=trainer.precision,
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(time.monotonic() - start, 3),
         **score_predictions(data, predictions),
     )
     if settings.forward_tokens != columns:
@@ -268,7 +268,8 @@ def _fine_tune(
         def score_dev() -> float:
             return compute_metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))
 
-        return trainer, trainer.fit(rows["train"], score_dev), trainer.predict(rows["test"])
+        best = trainer.fit(rows["train"], score_dev)
+        return trainer, best, trainer.predict(rows["test"])
 
 
 def find_missing(
@@ -283,14 +284,15 @@ def find_missing(
     Of each the record that it cannot be computed, without a reason yet, and what it is computed
     from.
     """
-    done = {line.key for line in select_kind(records.read(path, records.SCORES), ScoreLine)}
+    lines = select_kind(records.read(path, records.SCORES), ScoreLine)
+    scored_keys = {line.key for line in lines}
+    has_prompts = checkpoint.config.prompts
     missing = []
     for data in tasks:
-        for how, prompt, seed in list_wanted(
-            data.task, settings, checkpoint.config.prompts, checkpoint.final
-        ):
+        trials = list_wanted(data.task, settings, has_prompts, checkpoint.final)
+        for how, prompt, seed in trials:
             key = make_score_key(stage_key, data.task, data.key, settings, prompt, seed, how)
-            if key not in done:
+            if key not in scored_keys:
                 line = UnscoredLine(
                     key=key, task=data.task.name, how=how, prompt=prompt, seed=seed, error=""
                 )
@@ -301,7 +303,7 @@ def find_missing(
 def record_missing(
     path: Path,
     find_computations: Callable[[], Sequence[tuple[Sequence[UnscoredLine], Computation]]],
-    progress: Callable[[Sequence[ScoreLine | ZeroShotLine], int], None] = lambda scored, left: None,
+    progress: Progress = lambda lines, remaining: None,
 ) -> bool:
     """Append to `path` the scores that it lacks; return whether it lacked any.
 
@@ -311,7 +313,7 @@ def record_missing(
     UserError and Stopped at once, NotScored for the last failure after all others were tried.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lost: NotScored | None = None
+    failure: NotScored | None = None
     with Lease(path.with_suffix(".lock")) as lease:
         computations = find_computations()
         for number, (missing, compute) in enumerate(computations, start=1):
@@ -321,22 +323,20 @@ def record_missing(
                 raise
             except Exception as error:
                 lease.check()
-                why = (
-                    str(error)
-                    if isinstance(error, NotScored)
-                    else f"task {missing[0].task!r}: {error!r:.500}"
-                )
-                said = "".join(traceback.format_exception(error))
+                reason = f"task {missing[0].task!r}: {error!r:.500}"
+                if isinstance(error, NotScored):
+                    reason = str(error)
+                text = "".join(traceback.format_exception(error))
                 for line in missing:
-                    records.append(path, structs.replace(line, error=why, traceback=said))
-                lost = NotScored(why)
+                    records.append(path, structs.replace(line, error=reason, traceback=text))
+                failure = NotScored(reason)
                 continue
             lease.check()
             for scored in lines:
                 records.append(path, scored)
             progress(lines, len(computations) - number)
-    if lost:
-        raise lost
+    if failure:
+        raise failure
     return bool(computations)
 
 
@@ -346,12 +346,11 @@ def score_all(
     tasks: Sequence[TaskData],
     settings: Finetuning,
     path: Path,
-    progress: Callable[[Sequence[ScoreLine | ZeroShotLine], int], None] = lambda scored, left: None,
+    progress: Progress = lambda lines, remaining: None,
 ) -> bool:
-    """Score a model on all tasks, prompts, ways and seeds that the records in `path` lack; see
-    `record_missing`.
+    """Score a model on all tasks, prompts, ways and seeds that the records in `path` lack.
 
-    Raises ConfigError and DataError before anything is trained.
+    See `record_missing`. Raises ConfigError and DataError before anything is trained.
     """
 
     def compute(missing: UnscoredLine, data: TaskData, prompt: Prompt) -> list[ScoreLine]:
@@ -365,25 +364,25 @@ def score_all(
     def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
         missing = find_missing(stage_key, checkpoint, tasks, settings, path)
         fine_tuned = {line.task: data for line, data, _ in missing if line.how == "finetune"}
-        record_baselines(
-            list(fine_tuned.values()), path.with_name("baselines.jsonl"), checkpoint.cut_to_window
-        )
+        baselines_file = path.with_name("baselines.jsonl")
+        record_baselines(list(fine_tuned.values()), baselines_file, checkpoint.cut_to_window)
         return [([line], partial(compute, line, data, prompt)) for line, data, prompt in missing]
 
     return record_missing(path, find_computations, progress)
 
 
 def find_trained_stage(store: Store, config: RunConfig, index: int) -> str:
-    """The key of a stage of a run, or "" where it has no model: a method may leave early stages
-    out.
+    """The key of a stage of a run, or "" where it has no model.
+
+    A method may leave early stages out.
     """
     keys = store.read_stage_keys(config)
-    lines = store.read_stage(keys[index]) if keys else []
-    return (
-        keys[index]
-        if records.find_last(lines, DoneLine) and records.find_last(lines, EvaluationLine)
-        else ""
-    )
+    if not keys:
+        return ""
+    lines = store.read_stage(keys[index])
+    if records.find_last(lines, DoneLine) and records.find_last(lines, EvaluationLine):
+        return keys[index]
+    return ""
 
 
 def score_stage(
@@ -395,34 +394,34 @@ def score_stage(
     progress: Callable[[str], None],
     asked_to_stop: Asked,
 ) -> str:
-    """Add the missing scores of the model after a stage, if that is finished; return a line that
-    says so.
+    """Add the missing scores of the model after a stage, if that is finished.
 
-    `progress` gets a text after each score. Raises Stopped in the middle of one when asked to stop.
+    Returns a line that says so. `progress` gets a text after each score. Raises Stopped in the
+    middle of one when asked to stop.
     """
-    place, final = config.domains[index].name, index == len(config.domains) - 1
+    domain = config.domains[index].name
+    final = index == len(config.domains) - 1
     key = find_trained_stage(store, config, index)
     if not key:
-        return f"nothing to score after {place}"
+        return f"nothing to score after {domain}"
 
-    def say(scored: Sequence[ScoreLine | ZeroShotLine], left: int) -> None:
-        for line in scored:
+    def report(lines: Sequence[ScoreLine | ZeroShotLine], remaining: int) -> None:
+        for line in lines:
             assert isinstance(line, ScoreLine)
             score = (
                 f"{line.task}, {line.how}, prompt {line.prompt}, seed {line.seed}: {line.test:.1%}"
             )
-            progress(f"scoring after {place}  {score}  {left} scores left of the stage")
+            progress(f"scoring after {domain}  {score}  {remaining} scores left of the stage")
 
     checkpoint = SavedModel(store.stage_folder(key) / "model", final, asked_to_stop)
 
     @cache
     def fit() -> Pick:
-        return fit_discriminator(
-            checkpoint.folder, make_stream(config, prepare_corpus(config, store)), index + 1
-        )
+        stream = make_stream(config, prepare_corpus(config, store))
+        return fit_discriminator(checkpoint.folder, stream, index + 1)
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
     tasks = mark_in_prepared_stream(tasks, config, store)
-    if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), say):
-        return f"nothing to score after {place}"
-    return f"scored after {place}"
+    if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), report):
+        return f"nothing to score after {domain}"
+    return f"scored after {domain}"

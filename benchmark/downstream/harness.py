@@ -1,6 +1,6 @@
-"""Our models in lm-evaluation-harness (Gao et al., the package lm_eval), which asks how likely they
-find a text.
+"""Our models in lm-evaluation-harness (Gao et al.), which asks how likely they find a text.
 
+The harness is the package lm_eval.
 A model reads a text as in its own evaluation: `<s>`, the prompt of its newest domain if it has
 prompts, or the column, adapters or experts of that domain. Masked models are left out, and nothing
 here writes text.
@@ -48,15 +48,19 @@ ROWS = 64  # of a forward pass, at most
 
 
 class Likelihoods(TemplateLM):  # type: ignore[misc]
-    """A model as the harness asks it. Raises Stopped between two forward passes when asked to stop."""
+    """A model as the harness asks it.
+
+    Raises Stopped between two forward passes when asked to stop.
+    """
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, asked_to_stop: Asked) -> None:
         super().__init__()
-        self.model, self.bpe, self.asked_to_stop = model, tokenizer, asked_to_stop
+        self.model = model
+        self.bpe = tokenizer
+        self.asked_to_stop = asked_to_stop
         self.bpe.encode_special_tokens = True  # "<s>" in a text is text
-        self.room = (
-            model.sequence_length - 2
-        )  # tokens of text in a row: `<s>` and a prompt stand before them
+        # tokens of text in a row: `<s>` and a prompt stand before them
+        self.room = model.sequence_length - 2
 
     @property
     def eot_token_id(self) -> int:
@@ -74,58 +78,71 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
-        """Of each continuation after its context: the log-likelihood, and whether it is what the
-        model would say.
+        """The log-likelihood of each continuation after its context.
+
+        Beside it stands whether the continuation is what the model would say.
         """
-        longest = max((len(continuation) for _, _, continuation in requests), default=1)
+        pairs = [(context, continuation) for _, context, continuation in requests]
+        sizes = [len(context) + len(continuation) for context, continuation in pairs]
+        longest = max((len(continuation) for _, continuation in pairs), default=1)
         rows = max(1, min(ROWS, LOGITS_AT_ONCE // (longest * self.model.vocabulary.text)))
-        order = sorted(range(len(requests)), key=lambda index: sum(map(len, requests[index][1:])))
+        order = sorted(range(len(pairs)), key=lambda index: sizes[index])
         answers: dict[int, tuple[float, bool]] = {}
         for start in range(0, len(order), rows):
             if self.asked_to_stop():
                 raise Stopped
             part = order[start : start + rows]
-            answers |= zip(part, self._answer([requests[index][1:] for index in part]), strict=True)
-        return [answers[index] for index in range(len(requests))]
+            part_answers = self._answer([pairs[index] for index in part])
+            answers |= zip(part, part_answers, strict=True)
+        return [answers[index] for index in range(len(pairs))]
 
     @torch.no_grad()
     def _answer(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[float, bool]]:
-        special, device = self.model.vocabulary.special, choose_device()
-        texts = [
-            [*(c[1:] if c[:1] == [special.bos] else c), *continuation][-self.room :]
-            for c, continuation in pairs
-        ]
+        special = self.model.vocabulary.special
+        device = choose_device()
+        texts = []
+        for context, continuation in pairs:
+            if context[:1] == [special.bos]:
+                context = context[1:]
+            texts.append([*context, *continuation][-self.room :])
         counts = [min(len(continuation), self.room) for _, continuation in pairs]
-        width, most = max(map(len, texts)), max(counts)
-        tokens = [[special.bos, *text, *[special.eos] * (width - len(text))] for text in texts]
-        places = [  # a token is predicted in the column before its own
-            [*range(len(text) - count, len(text)), *[0] * (most - count)]
-            for text, count in zip(texts, counts, strict=True)
-        ]
-        newest = torch.full(
-            (len(texts),), max(0, len(self.model.vocabulary.domains) - 1), device=device
-        )
+        width = max(len(text) for text in texts)
+        max_count = max(counts)
+        tokens = []
+        places = []  # a token is predicted in the column before its own
+        for text, count in zip(texts, counts, strict=True):
+            padding = [special.eos] * (width - len(text))
+            tokens.append([special.bos, *text, *padding])
+            columns = range(len(text) - count, len(text))
+            places.append([*columns, *[0] * (max_count - count)])
+        newest = max(0, len(self.model.vocabulary.domains) - 1)
         logits = self.model(
-            torch.tensor(tokens, device=device), newest, torch.tensor(places, device=device)
+            torch.tensor(tokens, device=device),
+            torch.full((len(texts),), newest, device=device),
+            torch.tensor(places, device=device),
         )
-        said = logits.float().log_softmax(-1).cpu()
+        log_shares = logits.float().log_softmax(-1).cpu()
         for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
             targets = torch.tensor(text[len(text) - count :])
-            likelihoods = said[row, :count].gather(1, targets.unsqueeze(1))
-            yield likelihoods.sum().item(), bool((said[row, :count].argmax(-1) == targets).all())
+            row_shares = log_shares[row, :count]
+            likelihoods = row_shares.gather(1, targets.unsqueeze(1))
+            is_greedy = bool((row_shares.argmax(-1) == targets).all())
+            yield likelihoods.sum().item(), is_greedy
 
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Of each text as a whole, in rows that are as long as the model reads, each token
-        predicted once.
+        """The log-likelihood of each text as a whole.
+
+        Its rows are as long as the model reads, and each token is predicted once.
         """
         likelihoods = []
         for request in requests:
             ids = self.tok_encode(request.args[0])
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.room, context_len=1)
             rows = [("", *make_disjoint_window(window)) for window in windows]
-            likelihoods.append(math.fsum(value for value, _ in self._loglikelihood_tokens(rows)))
+            answers = self._loglikelihood_tokens(rows)
+            likelihoods.append(math.fsum(value for value, _ in answers))
         return likelihoods
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -142,24 +159,25 @@ def ask(
     settings: Evaluate,
     stop: Asked,
 ) -> Any:
-    """The harness's scores of each task: values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1},
-    and its version.
+    """The harness's scores of each task, and the task's version.
 
-    Raises NotScored for a task that it cannot ask, Stopped.
+    Scores are values by metric, e.g. {"acc": 0.5, "acc_stderr": 0.1}. Raises NotScored for a task
+    that it cannot ask, Stopped.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     manager = TaskManager(include_path=settings.folder, include_defaults=False)
     if not set(tasks) <= set(manager.all_tasks):  # to go through all that it has takes a while
         manager = TaskManager(include_path=settings.folder)
-    if unknown := ", ".join(task for task in tasks if task not in manager.all_tasks):
+    unknown = [task for task in tasks if task not in manager.all_tasks]
+    if unknown:
         raise NotScored(
-            f"lm_eval knows no task {unknown}: `lm_eval ls tasks` shows all; evaluate.folder adds "
-            "yours"
+            f"lm_eval knows no task {', '.join(unknown)}: `lm_eval ls tasks` shows all; "
+            "evaluate.folder adds yours"
         )
     with (
         keep_random_numbers(choose_device()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):  # it draws bars
+        contextlib.redirect_stderr(io.StringIO()),  # it draws bars
+    ):
         answers: Any = simple_evaluate(
             Likelihoods(model, tokenizer, stop),
             tasks=list(tasks),
@@ -169,67 +187,75 @@ def ask(
             log_samples=False,
             task_manager=manager,
         )
-    values = {
-        task: {
-            name.removesuffix(",none"): float(value)
-            for name, value in answers["results"].get(task, {}).items()
-            if "," in name and isinstance(value, int | float)
-        }
-        for task in tasks
-    }
-    if empty := [task for task in tasks if not values[task]]:
+    scores: dict[str, tuple[dict[str, float], str]] = {}
+    empty = []
+    for task in tasks:
+        values: dict[str, float] = {}
+        for name, value in answers["results"].get(task, {}).items():
+            if "," in name and isinstance(value, int | float):
+                values[name.removesuffix(",none")] = float(value)
+        if not values:
+            empty.append(task)
+        scores[task] = (values, str(answers["versions"].get(task, "")))
+    if empty:
         raise NotScored(
             f"lm_eval has no score of {', '.join(empty)} as a whole: name the tasks in it"
         )
-    return {task: (values[task], str(answers["versions"].get(task, ""))) for task in tasks}
+    return scores
 
 
 def evaluate_stage(
     suite: Suite, config: RunConfig, index: int, store: Store, asked_to_stop: Asked
 ) -> str:
-    """Ask the harness once about all tasks that lack scores of the model after a stage; return a
-    line that says so.
+    """Ask the harness once about all tasks that lack scores of the model after a stage.
 
-    Raises NotScored, which is recorded, and Stopped.
+    Returns a line that says so. Raises NotScored, which is recorded, and Stopped.
     """
-    place, key = config.domains[index].name, find_trained_stage(store, config, index)
+    domain = config.domains[index].name
+    key = find_trained_stage(store, config, index)
     if not key:
-        return f"nothing to evaluate after {place}"
-    path, folder, settings = (
-        store.scores_file(key),
-        store.stage_folder(key) / "model",
-        suite.evaluate,
-    )
-    names: dict[str, Any] = {"how": ZERO_SHOT, "prompt": "", "seed": 0, "error": ""}
+        return f"nothing to evaluate after {domain}"
+    path = store.scores_file(key)
+    folder = store.stage_folder(key) / "model"
+    settings = suite.evaluate
 
     def compute(tasks: Sequence[str]) -> list[ZeroShotLine]:
-        began, model = time.monotonic(), load(folder).to(choose_device()).eval()
-        answers = ask(
-            model, read_tokenizer(folder, model.vocabulary), tasks, settings, asked_to_stop
-        )
-        made: dict[str, Any] = {
-            "content": hash_task_files(settings),
-            "seconds": round(time.monotonic() - began, 3),
-        }
+        start = time.monotonic()
+        model = load(folder).to(choose_device()).eval()
+        tokenizer = read_tokenizer(folder, model.vocabulary)
+        answers = ask(model, tokenizer, tasks, settings, asked_to_stop)
+        content = hash_task_files(settings)
+        seconds = round(time.monotonic() - start, 3)
         return [
             ZeroShotLine(
                 key=make_score_key(key, task, settings),
                 task=task,
                 values=values,
                 version=version,
-                **made,
+                content=content,
+                seconds=seconds,
             )
             for task, (values, version) in answers.items()
         ]
 
     def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
-        there = select_zero_shot_scores(settings, key, records.read(path, records.SCORES))
-        tasks = [task for task in settings.tasks if task not in there]
-        lines = [
-            UnscoredLine(key=make_score_key(key, task, settings), task=task, **names)
+        lines = records.read(path, records.SCORES)
+        scores = select_zero_shot_scores(settings, key, lines)
+        tasks = [task for task in settings.tasks if task not in scores]
+        if not tasks:
+            return []
+        missing = [
+            UnscoredLine(
+                key=make_score_key(key, task, settings),
+                task=task,
+                how=ZERO_SHOT,
+                prompt="",
+                seed=0,
+                error="",
+            )
             for task in tasks
         ]
-        return [(lines, partial(compute, tasks))] if tasks else []
+        return [(missing, partial(compute, tasks))]
 
     outcome = "evaluated" if record_missing(path, find_computations) else "nothing to evaluate"
-    return f"{outcome} after {place}"
+    return f"{outcome} after {domain}"

@@ -1,8 +1,8 @@
 """Linear probes: logistic regression on the hidden states of a frozen model. Seconds a model.
 
 A text is read whole, in windows of as many tokens as a row holds, and its states are averaged over
-all its tokens. Of a
-pair the states u and v of both texts count, and |u - v| and u * v, as in SentEval (Conneau and Kiela 2018).
+all its tokens. Of a pair the states u and v of both texts count, and |u - v| and u * v, as in
+SentEval (Conneau and Kiela 2018).
 
 Shapes: R texts, D hidden size, F features of an example: D, or 4 D of a pair.
 """
@@ -29,18 +29,17 @@ Features = dict[Split, NDArray[np.float32]]
 
 
 def score_probe(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int) -> ScoreLine:
-    """The score of a probe; nothing in it is random. Features are scaled to unit variance for it,
-    as for all models.
+    """The score of a probe; nothing in it is random.
 
-    `columns`: of a forward pass at most. Raises DataError, ConfigError, and Stopped when asked to.
+    Features are scaled to unit variance for it, as for all models. `columns`: of a forward pass at
+    most. Raises DataError, ConfigError, and Stopped when asked to.
     """
     from sklearn.preprocessing import StandardScaler
 
-    began = time.monotonic()
+    start = time.monotonic()
     features = compute_features(checkpoint, data, prompt, columns)
     best, predictions = fit_linear(data, features, StandardScaler())
-    seconds = round(time.monotonic() - began, 3)
-    result = score_predictions(data, predictions)
+    seconds = round(time.monotonic() - start, 3)
     return ScoreLine(
         how="linear_probe",
         prompt=prompt,
@@ -48,27 +47,28 @@ def score_probe(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns:
         dev=best,
         precision="fp32",
         seconds=seconds,
-        **result,
+        **score_predictions(data, predictions),
     )
 
 
 def compute_features(
     checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int
 ) -> Features:
-    """The features (examples, F) of each split. A model with columns (PNN) or adapters (LoRA) reads
-    with those of the task's domain.
+    """The features (examples, F) of each split.
+
+    A model with columns (PNN) or adapters (LoRA) reads with those of the task's domain.
     """
-    own, features = checkpoint.find_index(data.task.domain), Features()
+    task_domain = checkpoint.find_index(data.task.domain)
+    features = Features()
     model = load(checkpoint.folder).to(choose_device())
     model.prompts = prompt != "none"
     domains = choose_prompt_domains(checkpoint, data, prompt, 0)
-    texts = checkpoint.encode_texts(data, whole=True)
+    texts = checkpoint.encode_texts(data, uncut=True)
     for split in SPLITS:
-        read_with = [own if domain < 0 else domain for domain in domains[split]]
-        parts = zip(*texts[split], strict=True)
+        readers = [task_domain if domain < 0 else domain for domain in domains[split]]
         means = [
-            average_states(model, part, read_with, columns, checkpoint.asked_to_stop)
-            for part in parts
+            average_states(model, part, readers, columns, checkpoint.asked_to_stop)
+            for part in zip(*texts[split], strict=True)
         ]
         if len(means) == 2:
             u, v = means
@@ -81,30 +81,31 @@ def compute_features(
 def average_states(
     model: LanguageModel, texts: Texts, domains: Sequence[int], columns: int, asked_to_stop: Asked
 ) -> NDArray[np.float32]:
-    """The mean over all tokens of each text of their last hidden states (R, D), without those of
-    `<s>` and prompt.
+    """The mean over all tokens of each text of their last hidden states (R, D).
+
+    The states of `<s>` and prompt are left out.
     """
-    length, device = (
-        model.sequence_length - 2,
-        next(model.parameters()).device,
-    )  # `<s>`, and room for a prompt
-    windows = [
-        (i, ids[k : k + length]) for i, ids in enumerate(texts) for k in range(0, len(ids), length)
-    ]
+    length = model.sequence_length - 2  # `<s>`, and room for a prompt
+    device = next(model.parameters()).device
+    windows = []
+    for number, ids in enumerate(texts):
+        for start in range(0, len(ids), length):
+            windows.append((number, ids[start : start + length]))
+    windows.sort(key=lambda window: len(window[1]))
     sums = np.zeros((len(texts), model.hidden_size))
     bos = model.vocabulary.special.bos
-    for size, alike in groupby(
-        sorted(windows, key=lambda window: len(window[1])), lambda window: len(window[1])
-    ):
-        group, rows = (
-            list(alike),
-            max(1, columns // (size + 2)),
-        )  # of one length, so that nothing is padded
-        for some in (group[k : k + rows] for k in range(0, len(group), rows)):
+    # of one length, so that nothing is padded
+    for size, group in groupby(windows, lambda window: len(window[1])):
+        group_windows = list(group)
+        rows = max(1, columns // (size + 2))
+        for start in range(0, len(group_windows), rows):
             if asked_to_stop():
                 raise Stopped
-            tokens = torch.tensor([[bos, *ids] for _, ids in some], device=device)
-            which = torch.tensor([domains[i] for i, _ in some], device=device)
-            states = model.hidden(tokens, which)[:, -size:].double().sum(1)
-            np.add.at(sums, [i for i, _ in some], states.cpu().numpy())
-    return (sums / np.array([[len(ids)] for ids in texts])).astype(np.float32)
+            batch = group_windows[start : start + rows]
+            numbers = [number for number, _ in batch]
+            tokens = torch.tensor([[bos, *ids] for _, ids in batch], device=device)
+            batch_domains = torch.tensor([domains[number] for number in numbers], device=device)
+            states = model.hidden(tokens, batch_domains)[:, -size:].double().sum(1)
+            np.add.at(sums, numbers, states.cpu().numpy())
+    lengths = np.array([[len(ids)] for ids in texts])
+    return (sums / lengths).astype(np.float32)

@@ -53,17 +53,15 @@ def load_docstrings(
     if not domain.packages or not domain.hold_out:
         raise ConfigError(
             f"task {task!r}: its texts are docstrings that domain {domain.name!r} holds out of "
-            "pre-training, but the "
-            f"domain has packages = {list(domain.packages)} and hold_out = {domain.hold_out}; set "
-            "both, e.g. 0.2"
+            f"pre-training, but the domain has packages = {list(domain.packages)} and "
+            f"hold_out = {domain.hold_out}; set both, e.g. 0.2"
         )
-    least = (
-        1 - domain.hold_out
-    ) * 2**64  # of the hashes that pre-training never sees: see `corpus.read`
-    everything = corpus.drop_repeats(domain, Counter())
-    documents = [
-        document for document in everything if document.decides >= least and _is_public(document)
-    ]
+    # of the hashes that pre-training never sees: see `corpus.read`
+    least = (1 - domain.hold_out) * 2**64
+    documents = []
+    for document in corpus.drop_repeats(domain, Counter()):
+        if document.decides >= least and _is_public(document):
+            documents.append(document)
     return draw_balanced_splits(task, options, domain.packages, documents)
 
 
@@ -71,44 +69,40 @@ def draw_balanced_splits(
     task: str, options: Docstrings, packages: Sequence[str], documents: Iterable[Document]
 ) -> dict[Split, Sequence[Example]]:
     """The largest classes of `documents`, each with the same number of passages in each split.
+
     Raises DataError.
     """
     ordered = sorted(documents, key=lambda document: _hash(document.text))
+    parts = name_parts([document.source for document in ordered], packages)
     by_part: dict[str, list[Document]] = {}
-    for document, part in zip(
-        ordered, name_parts([document.source for document in ordered], packages), strict=True
-    ):
+    sizes = Counter[str]()  # in passages
+    for document, part in zip(ordered, parts, strict=True):
         by_part.setdefault(part, []).append(document)
-    size = {
-        part: sum(min(PASSAGES, len(d.text) // options.characters) for d in by_part[part])
-        for part in by_part
-    }
-    chosen = sorted(by_part, key=lambda part: (-size[part], part))[: options.classes]
-    return _draw(
-        task,
-        options,
-        {part: by_part[part] for part in chosen},
-        compile_name_pattern(chosen),
-        options.classes,
-        PASSAGES,
-    )
+        sizes[part] += min(PASSAGES, len(document.text) // options.characters)
+    labels = sorted(by_part, key=lambda part: (-sizes[part], part))[: options.classes]
+    by_label = {label: by_part[label] for label in labels}
+    names = compile_name_pattern(labels)
+    return _draw(task, options, by_label, names, options.classes, PASSAGES)
 
 
 def load_domains(
     task: str, domains: Sequence[Domain], valid_share: float
 ) -> dict[Split, Sequence[Example]]:
-    """Balanced splits of passages of validation text; the label is the name of the domain. Raises
-    DataError.
+    """Balanced splits of passages of validation text; the label is the name of the domain.
+
+    Raises DataError.
     """
     by_domain = {}
+    packages: list[str] = []
     for domain in domains:
         texts: list[Document] = []
+        part_examples = -(-OF_DOMAINS.examples // len(domain.parts))
         for part in domain.parts:
             documents = corpus.read(part, valid_share, Counter())
             valid = (document for document in documents if document.split == "valid")
-            texts += islice(valid, -(-OF_DOMAINS.examples // len(domain.parts)))
+            texts += islice(valid, part_examples)
+            packages += part.packages
         by_domain[domain.name] = sorted(texts, key=lambda document: _hash(document.text))
-    packages = (name for domain in domains for part in domain.parts for name in part.packages)
     names = compile_name_pattern([*by_domain, *packages])
     return _draw(task, OF_DOMAINS, by_domain, names, len(domains), PASSAGES_OF_DOMAIN)
 
@@ -119,46 +113,53 @@ def _draw(
     by_class: Mapping[str, Sequence[Document]],
     names: re.Pattern[str],
     classes: int,
-    most: int,
+    limit: int,
 ) -> dict[Split, Sequence[Example]]:
-    """The same number of passages of each class in each split, `most` of a document. Raises
-    DataError.
+    """The same number of passages of each class in each split, at most `limit` of a document.
+
+    Raises DataError.
     """
-    known: set[str] = set()
+    texts: set[str] = set()
     passages = {
-        name: _cut_passages(of_class, name, names, options, known, most)
-        for name, of_class in by_class.items()
+        label: _cut_passages(documents, label, names, options, texts, limit)
+        for label, documents in by_class.items()
     }
     splits: dict[Split, Sequence[Example]] = {}
     for split, share in SHARES.items():
-        available = {name: len(passages[name][split]) for name in passages}
-        count = min([round(share * options.examples), *available.values()])
+        counts = {label: len(passages[label][split]) for label in passages}
+        count = min([round(share * options.examples), *counts.values()])
         if len(passages) < classes or count < FEWEST:
-            counts = ", ".join(f"{name} {n}" for name, n in available.items())
+            listing = ", ".join(f"{label} {number}" for label, number in counts.items())
             raise DataError(
                 f"task {task!r}: the held-out documents do not give {classes} classes with "
-                f"{FEWEST} passages each in "
-                f"{split} (they give {counts or 'none'}); hold out more (the domain's hold_out, or "
-                "data.valid_share), "
-                "or ask for fewer classes or fewer characters"
+                f"{FEWEST} passages each in {split} (they give {listing or 'none'}); hold out more "
+                "(the domain's hold_out, or data.valid_share), or ask for fewer classes or fewer "
+                "characters"
             )
-        splits[split] = [row for name in passages for row in passages[name][split][:count]]
+        rows: list[Example] = []
+        for label in passages:
+            rows += passages[label][split][:count]
+        splits[split] = rows
     return splits
 
 
 def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
-    """The part of its package that each source is from: "pandas.core" for
-    "pandas.core.frame:DataFrame.join".
+    """The part of its package that each source is from.
 
-    The second level of a package, or the first of Python's library, which has no name of its own. A
-    part with more than half of all is divided further ("pandas.core.arrays").
+    It is "pandas.core" for "pandas.core.frame:DataFrame.join": the second level of a package, or
+    the first of Python's library, which has no name of its own. A part with more than half of all
+    is divided further ("pandas.core.arrays").
     """
     modules = [source.partition(":")[0].split(".") for source in sources]
     depth = 2
-    labels = [".".join(module[: depth if module[0] in packages else 1]) for module in modules]
+    labels = []
+    for module in modules:
+        levels = depth if module[0] in packages else 1
+        labels.append(".".join(module[:levels]))
     while True:
         depth += 1
-        large = {label for label, n in Counter(labels).items() if n > DIVIDED * len(labels)}
+        counts = Counter(labels)
+        large = {label for label, count in counts.items() if count > DIVIDED * len(labels)}
         divided = [
             ".".join(module[:depth]) if label in large else label
             for label, module in zip(labels, modules, strict=True)
@@ -169,12 +170,16 @@ def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
 
 
 def compile_name_pattern(labels: Sequence[str]) -> re.Pattern[str]:
-    """A pattern of the labels' components but packages' names: it matches "linear_model" and
-    "Linear model", neither "linear" alone nor "nn" in "cnn".
+    """A pattern of the labels' components but packages' names.
+
+    It matches "linear_model" and "Linear model", neither "linear" alone nor "nn" in "cnn".
     """
     components = {name for label in labels for name in (label.split(".")[1:] or [label])}
-    words = [r"[\W_]?".join(map(re.escape, name.strip("_").split("_"))) for name in components]
-    alternatives = "|".join(sorted(words, key=lambda word: (-len(word), word)))
+    patterns = []
+    for component in components:
+        words = component.strip("_").split("_")
+        patterns.append(r"[\W_]?".join(map(re.escape, words)))
+    alternatives = "|".join(sorted(patterns, key=lambda pattern: (-len(pattern), pattern)))
     return re.compile(rf"(?<![a-z])(?:{alternatives})(?![a-z])", re.IGNORECASE)
 
 
@@ -183,20 +188,22 @@ def _cut_passages(
     label: str,
     names: re.Pattern[str],
     options: Docstrings,
-    known: set[str],
-    most: int,
+    texts: set[str],
+    limit: int,
 ) -> dict[Split, list[Example]]:
-    """The passages of each split, from documents of its own; none twice, none under half the
-    length.
+    """The passages of each split, from documents of its own.
+
+    None comes twice, as `texts` holds all so far, and none has under half the length.
     """
     splits: dict[Split, list[Example]] = {split: [] for split in SPLITS}
     ends = list(accumulate(SHARES.values()))
     for number, document in enumerate(documents):
-        split = SPLITS[bisect(ends, (number + 0.5) / len(documents))]
+        position = (number + 0.5) / len(documents)
+        split = SPLITS[bisect(ends, position)]
         text = " ".join(names.sub(MASK, document.text).split())
-        for passage in _cut_text(text, options.characters)[:most]:
-            if 2 * len(passage) >= options.characters and passage not in known:
-                known.add(passage)
+        for passage in _cut_text(text, options.characters)[:limit]:
+            if 2 * len(passage) >= options.characters and passage not in texts:
+                texts.add(passage)
                 splits[split].append(Example(passage, None, label, document.source))
     return splits
 
@@ -206,7 +213,8 @@ def _cut_text(text: str, characters: int) -> list[str]:
     pieces = []
     while len(text) > characters:
         end = text.rfind(" ", 0, characters + 1)
-        end = end if end > 0 else characters
+        if end <= 0:
+            end = characters
         pieces.append(text[:end])
         text = text[end:].lstrip()
     return [*pieces, text]

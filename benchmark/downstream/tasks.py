@@ -1,5 +1,4 @@
-"""Downstream tasks: where their examples come from, what can be wrong with them, and how
-predictions are scored.
+"""Downstream tasks: where examples come from, what can be wrong with them, and how they are scored.
 
 No torch here: a table of hyper-parameters and a plan of scores must be quick.
 """
@@ -71,18 +70,22 @@ class TaskData:
     @cached_property
     def key(self) -> str:
         """A hash of all texts and labels, the same wherever the files lie."""
-        rows = [[[e.text, e.text_pair, e.label] for e in getattr(self, split)] for split in SPLITS]
+        rows = []
+        for split in SPLITS:
+            examples: Sequence[Example] = getattr(self, split)
+            rows.append([[row.text, row.text_pair, row.label] for row in examples])
         return digest([self.labels, rows])
 
     @cached_property
     def leaked(self) -> tuple[bool, ...]:
-        """Whether a copy, or near copy, of each example of test stands in train, whatever its
-        label.
+        """Whether a copy, or near copy, of each example of test stands in train.
+
+        Its label does not count.
         """
-        known = set(map(_hash_texts, self.train))
+        train_hashes = {_hash_texts(example) for example in self.train}
         return tuple(
-            _hash_texts(test) in known or number in self.in_train
-            for number, test in enumerate(self.test)
+            _hash_texts(example) in train_hashes or number in self.in_train
+            for number, example in enumerate(self.test)
         )
 
     def list_targets(self, split: Split) -> list[int]:
@@ -95,42 +98,46 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
     Raises DataError for an empty split, a text that is missing, empty or no string, a pair in some
     rows only, a missing label, a single class, and a label of dev or test unknown in train.
     """
-    paired, known = bool(raw["train"]) and raw["train"][0].text_pair is not None, dict[str, int]()
+    paired = bool(raw["train"]) and raw["train"][0].text_pair is not None
+    numbers: dict[str, int] = {}  # of labels
     splits: dict[Split, tuple[Example, ...]] = {}
     for split in SPLITS:
-        if not raw[split]:
+        rows = raw[split]
+        if not rows:
             raise DataError(f"task {task.name!r}: {split} is empty; every split needs examples")
-        for row in raw[split]:
+        for row in rows:
             _check_row(task.name, row, paired)
         if split == "train":
-            known = {
-                label: number
-                for number, label in enumerate(sorted(set(map(_read_label, raw["train"]))))
-            }
-        if len(known) < 2:
+            labels = sorted({_read_label(row) for row in rows})
+            numbers = {label: number for number, label in enumerate(labels)}
+        if len(numbers) < 2:
             label = _read_label(raw["train"][0])
             raise DataError(
                 f"task {task.name!r}: all of train has the label {label!r:.80}; there must be two "
                 "classes"
             )
-        for row in raw[split]:
-            if _read_label(row) not in known:
-                shown = ", ".join(f"{name!r:.80}" for name in [*known][:SHOWN])
-                more = ", ..." if len(known) > SHOWN else ""
+        examples = []
+        for row in rows:
+            label = _read_label(row)
+            if label not in numbers:
+                listing = ", ".join(f"{name!r:.80}" for name in [*numbers][:SHOWN])
+                ellipsis = ", ..." if len(numbers) > SHOWN else ""
                 raise DataError(
-                    f"task {task.name!r}, {row.place}: unknown label {_read_label(row)!r:.80}; "
-                    f"train has {shown}"
-                    f"{more}: correct it, or leave the row out"
+                    f"task {task.name!r}, {row.place}: unknown label {label!r:.80}; "
+                    f"train has {listing}{ellipsis}: correct it, or leave the row out"
                 )
-        splits[split] = tuple(replace(row, label=known[_read_label(row)]) for row in raw[split])
-    return TaskData(task, tuple(known), splits["train"], splits["dev"], splits["test"])
+            examples.append(replace(row, label=numbers[label]))
+        splits[split] = tuple(examples)
+    return TaskData(task, tuple(numbers), splits["train"], splits["dev"], splits["test"])
 
 
 def _check_row(task: str, row: Example, paired: bool) -> None:
     place = f"task {task!r}, {row.place}"
     if (row.text_pair is not None) != paired:
         raise DataError(f"{place}: either all rows have a 'text_pair', or none")
-    texts = {"text": row.text, "text_pair": row.text_pair} if paired else {"text": row.text}
+    texts = {"text": row.text}
+    if paired:
+        texts["text_pair"] = row.text_pair
     for name, value in texts.items():
         if not isinstance(value, str) or not value.strip() or TORN.search(value):
             raise DataError(
@@ -141,30 +148,34 @@ def _check_row(task: str, row: Example, paired: bool) -> None:
 
 
 def _read_label(row: Example) -> str:
-    return str(row.label).lower() if isinstance(row.label, bool) else str(row.label)
+    label = str(row.label)
+    return label.lower() if isinstance(row.label, bool) else label
 
 
 def load_tasks(suite: Suite, store: Store) -> list[TaskData]:
-    """The suite's tasks with their examples, with near copies marked. Raises DataError,
-    ConfigError.
+    """The suite's tasks with their examples, with near copies marked.
+
+    Raises DataError, ConfigError.
     """
     share = suite.data.valid_share
-    loaded = [
+    tasks = [
         load_examples(task, suite.domains, store.data, valid_share=share) for task in suite.tasks
     ]
-    return [mark_in_train(data, store.data) for data in loaded]
+    return [mark_in_train(data, store.data) for data in tasks]
 
 
 def mark_in_train(data: TaskData, folder: Path) -> TaskData:
-    """The same, knowing which examples of test nearly stand in train: it is looked for once, and
-    kept in `folder`.
+    """The same, knowing which examples of test nearly stand in train.
+
+    It is looked for once, and kept in `folder`.
     """
     letters = train_bpe([], 0)  # of the 256 bytes; how words are cut does not count
-    asked, texts = (
-        {"": (data.key, partial(_encode_examples, letters, EOS, rows))}
-        for rows in (data.test, data.train)
-    )
-    return replace(data, in_train=frozenset(find_leaks(letters, EOS, asked, texts, folder)[""][""]))
+    test = partial(_encode_examples, letters, EOS, data.test)
+    train = partial(_encode_examples, letters, EOS, data.train)
+    suspects = {"": (data.key, test)}
+    texts = {"": (data.key, train)}
+    copies = find_leaks(letters, EOS, suspects, texts, folder)
+    return replace(data, in_train=frozenset(copies[""][""]))
 
 
 def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
@@ -172,39 +183,45 @@ def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
     parts = [np.empty(0, np.int64)]
     for start in range(0, len(rows), 1000):  # the library takes a hundred times the text's memory
         texts = [f"{row.text}\n{row.text_pair or ''}" for row in rows[start : start + 1000]]
-        parts += [np.array([*ids, eos], np.int64) for ids in encode_texts(bpe, texts)]
+        for ids in encode_texts(bpe, texts):
+            parts.append(np.array([*ids, eos], np.int64))
     return np.concatenate(parts)
 
 
 def mark_in_stream(
     tasks: Sequence[TaskData], corpus: Corpus, learned: Sequence[Domain], folder: Path
 ) -> tuple[list[TaskData], Found]:
-    """The tasks, knowing which examples of test nearly stand in training text of the stream; and
-    where each does.
+    """The tasks, knowing which examples of test nearly stand in training text of the stream.
+
+    Returns also where each does.
     """
-    bpe, eos = corpus.tokenizer, corpus.special.eos
-    asked = {
+    bpe = corpus.tokenizer
+    eos = corpus.special.eos
+    suspects = {
         data.task.name: (data.key, partial(_encode_examples, bpe, eos, data.test)) for data in tasks
     }
-    copies = find_leaks(bpe, eos, asked, list_learned(corpus, learned), folder)
-    marked = [
-        replace(
-            data,
-            in_stream=frozenset(number for of in copies.values() for number in of[data.task.name]),
-        )
-        for data in tasks
-    ]
+    copies = find_leaks(bpe, eos, suspects, list_learned(corpus, learned), folder)
+    marked = []
+    for data in tasks:
+        numbers: set[int] = set()
+        for copies_in_text in copies.values():
+            numbers.update(copies_in_text[data.task.name])
+        marked.append(replace(data, in_stream=frozenset(numbers)))
     return marked, copies
 
 
 def mark_in_prepared_stream(
     tasks: Sequence[TaskData], config: RunConfig, store: Store
 ) -> list[TaskData]:
-    """The tasks, marked by a run's stream as above; as they are where its text is not tokenised
-    here.
+    """The tasks, marked by a run's stream as above.
+
+    They are as they were where its text is not tokenised here.
     """
     prepared = find_prepared_corpus(config, store)
-    return mark_in_stream(tasks, prepared, config.learned, store.data)[0] if prepared else [*tasks]
+    if not prepared:
+        return [*tasks]
+    marked, _ = mark_in_stream(tasks, prepared, config.learned, store.data)
+    return marked
 
 
 def load_examples(
@@ -214,64 +231,84 @@ def load_examples(
     makes: bool = True,
     valid_share: float = 0.0,
 ) -> TaskData:
-    """The task's examples. `domains` are the stream's, and `valid_share` what of them is validation
-    text.
+    """The task's examples.
 
-    `folder` keeps those cut from docs, which take long to find, and those of the Hub, which is
-    asked once: where a task is scored there may be no network. Raises DataError, as
-    `check_examples` does, and NotRead for those that it would have to make, where it `makes` none.
+    `domains` are the stream's, and `valid_share` what of them is validation text. `folder` keeps
+    those cut from docs, which take long to find, and those of the Hub, which is asked once: where a
+    task is scored there may be no network. Raises DataError, as `check_examples` does, and NotRead
+    for those that it would have to make, where it `makes` none.
     """
-    docstrings, dataset, texts = task.docstrings, task.dataset, folder / "texts"
+    notes = folder / "texts"
+    dataset = task.dataset
     source: list[Any]
-    find: Callable[[], Mapping[Split, Sequence[Example]]]
-    if docstrings is not None:
-        domain = next(domain for domain in domains if domain.name == task.domain)
-        source = [docstrings.model_dump(mode="json"), corpus.identify(domain, 0.0, texts, makes)]
-        find = lambda: load_docstrings(task.name, docstrings, domain)  # noqa: E731
+    if task.docstrings is not None:
+        domain = _find_domain(task, domains)
+        identity = corpus.identify(domain, 0.0, notes, makes)
+        source = [task.docstrings.model_dump(mode="json"), identity]
     elif task.which_domain:
-        source = [
-            "which domain",
-            [(d.name, corpus.identify(d, valid_share, texts, makes)) for d in domains],
+        identities = [
+            (domain.name, corpus.identify(domain, valid_share, notes, makes)) for domain in domains
         ]
-        find = lambda: load_domains(task.name, domains, valid_share)  # noqa: E731
+        source = ["which domain", identities]
     elif dataset is not None:
+        source = [dataset.model_dump(mode="json")]
         files = Domain(name="local", datasets=(HubDataset(path=dataset.path),))
-        local = [corpus.identify(files, 0.0, texts, makes)] if os.path.isdir(dataset.path) else []
-        source = [dataset.model_dump(mode="json"), *local]
-        find = lambda: {s: _read_hub(task.name, dataset, getattr(dataset, s)) for s in SPLITS}  # noqa: E731
+        if os.path.isdir(dataset.path):
+            source.append(corpus.identify(files, 0.0, notes, makes))
     else:
-        return check_examples(
-            task,
-            {s: read_file(task.name, Path(os.path.expanduser(getattr(task, s)))) for s in SPLITS},
-        )
+        return check_examples(task, _find_examples(task, domains, valid_share))
     path = folder / "tasks" / f"{digest([EXAMPLES_FORMAT, *source])}.json"
     if not path.exists():
         if not makes:
             raise NotRead(f"task {task.name!r}: its examples were not looked for yet")
-        examples = find()
+        examples = _find_examples(task, domains, valid_share)
         check_examples(task, examples)  # wrong ones are not kept
         write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
     content = read_json(path, "remove it, and the examples are found again")
-    return check_examples(
-        task, {split: [Example(**row) for row in content[split]] for split in SPLITS}
-    )
+    splits: dict[Split, Sequence[Example]] = {}
+    for split in SPLITS:
+        splits[split] = [Example(**row) for row in content[split]]
+    return check_examples(task, splits)
+
+
+def _find_domain(task: Task, domains: Sequence[Domain]) -> Domain:
+    return next(domain for domain in domains if domain.name == task.domain)
+
+
+def _find_examples(
+    task: Task, domains: Sequence[Domain], valid_share: float
+) -> Mapping[Split, Sequence[Example]]:
+    """The examples of each split, from where the task says that they come from."""
+    if task.docstrings is not None:
+        return load_docstrings(task.name, task.docstrings, _find_domain(task, domains))
+    if task.which_domain:
+        return load_domains(task.name, domains, valid_share)
+    splits: dict[Split, Sequence[Example]] = {}
+    for split in SPLITS:
+        if task.dataset is not None:
+            splits[split] = _read_hub(task.name, task.dataset, getattr(task.dataset, split))
+        else:
+            path = Path(os.path.expanduser(getattr(task, split)))
+            splits[split] = read_file(task.name, path)
+    return splits
 
 
 def read_file(task: str, path: Path) -> list[Example]:
-    """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip; blank lines count but
-    say nothing.
+    """JSON Lines of `text`, `label` and perhaps `text_pair`, plain or gzip.
 
-    Raises DataError with file and line for another line, and for a file that is missing or damaged.
+    Blank lines count but say nothing. Raises DataError with file and line for another line, and for
+    a file that is missing or damaged.
     """
     if not path.is_file():
         raise NotHere(f"task {task!r}: no file {path} (from {Path.cwd()}): correct the path")
+    examples = []
     try:
-        numbered = enumerate(read_lines(path), start=1)
-        return [
-            _parse_example(f"{path}:{number}", line) for number, line in numbered if line.strip()
-        ]
+        for number, line in enumerate(read_lines(path), start=1):
+            if line.strip():
+                examples.append(_parse_example(f"{path}:{number}", line))
     except DataError as error:
         raise DataError(f"task {task!r}, {error}") from None
+    return examples
 
 
 def _parse_example(place: str, line: bytes) -> Example:
@@ -293,47 +330,50 @@ def _read_hub(task: str, dataset: HubTask, split: str) -> list[Example]:
         ) from None
     examples = []
     with name_source_in_errors(f"task {task!r}: dataset {dataset.path!r}, split {split!r}"):
-        given = {"revision": dataset.revision} if dataset.revision else {}
-        rows = load_dataset(dataset.path, dataset.name, split=split, **given)
-        names = getattr(
-            rows.features.get(dataset.label_field), "names", None
-        )  # of classes that are stored as numbers
+        options = {"revision": dataset.revision} if dataset.revision else {}
+        rows = load_dataset(dataset.path, dataset.name, split=split, **options)
+        # of classes that are stored as numbers
+        names = getattr(rows.features.get(dataset.label_field), "names", None)
         for number, row in enumerate(rows):
-            pair, label = (
-                row[dataset.pair_field] if dataset.pair_field else None,
-                row[dataset.label_field],
-            )
-            label = names[label] if names and label in range(len(names)) else label
-            examples.append(
-                Example(row[dataset.text_field], pair, label, f"{dataset.path} {split}:{number}")
-            )
+            pair = row[dataset.pair_field] if dataset.pair_field else None
+            label = row[dataset.label_field]
+            if names and label in range(len(names)):
+                label = names[label]
+            place = f"{dataset.path} {split}:{number}"
+            examples.append(Example(row[dataset.text_field], pair, label, place))
     return examples
 
 
 def compute_metric(name: str, targets: Sequence[int], predictions: Sequence[int]) -> float:
-    """The score in 0..1, by scikit-learn: macro-F1 is the mean over the classes that are there or
-    predicted; micro-F1 over all classes of a single-label task equals accuracy.
+    """The score in 0..1, by scikit-learn.
+
+    Macro-F1 is the mean over the classes that are there or predicted. Micro-F1 over all classes of
+    a single-label task equals accuracy.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
     if name == "accuracy":
         return float(accuracy_score(targets, predictions))
-    return float(
-        f1_score(targets, predictions, average=name.removesuffix("_f1"), zero_division=0.0)
-    )
+    average = name.removesuffix("_f1")
+    return float(f1_score(targets, predictions, average=average, zero_division=0.0))
 
 
 def score_without_leaks(data: TaskData, predictions: Sequence[int]) -> float | None:
-    """The test score over the rows that stand neither in train nor in the stream; None where none
-    or all of them do.
+    """The test score over the rows that stand neither in train nor in the stream.
+
+    None where none or all of them do.
     """
-    clean = [i for i, leaked in enumerate(data.leaked) if not leaked and i not in data.in_stream]
+    clean = [
+        number
+        for number, leaked in enumerate(data.leaked)
+        if not leaked and number not in data.in_stream
+    ]
     if len(clean) in (0, len(data.test)):
         return None
     targets = data.list_targets("test")
-    return compute_metric(
-        data.task.metric, [targets[i] for i in clean], [predictions[i] for i in clean]
-    )
+    clean_targets = [targets[number] for number in clean]
+    clean_predictions = [predictions[number] for number in clean]
+    return compute_metric(data.task.metric, clean_targets, clean_predictions)
 
 
 SHOWN = 10  # labels in a message
@@ -341,36 +381,43 @@ BASELINES = ("majority", "bag of words")
 IN_WINDOW = "bag of words, model's window"
 
 
-def score_predictions(data: TaskData, predicted: Sequence[int]) -> dict[str, Any]:
+def score_predictions(data: TaskData, predictions: Sequence[int]) -> dict[str, Any]:
     """The fields that records have of predictions of test, whoever made them."""
+    metric = data.task.metric
     return {
         "task": data.task.name,
         "domain": data.task.domain,
         "task_key": data.key,
-        "metric": data.task.metric,
-        "test": compute_metric(data.task.metric, data.list_targets("test"), predicted),
-        "test_without_leaks": score_without_leaks(data, predicted),
+        "metric": metric,
+        "test": compute_metric(metric, data.list_targets("test"), predictions),
+        "test_without_leaks": score_without_leaks(data, predictions),
         "leaks": sum(data.leaked),
         "in_stream": len(data.in_stream),
     }
 
 
 def find_missing_baselines(task: Task, key: str | None, path: Path, window: str = "") -> list[str]:
-    """The names of baselines that the records in `path` lack of a task whose examples have this
-    key.
+    """The names of a task's baselines that the records in `path` lack.
+
+    `key` is that of the task's examples.
     """
-    lines = records.read(path, records.BASELINES)
-    known = {(line.task, line.metric, line.task_key, line.window, line.name) for line in lines}
     names = (IN_WINDOW,) if window else BASELINES
-    return [name for name in names if (task.name, task.metric, key, window, name) not in known]
+    recorded = {
+        line.name
+        for line in records.read(path, records.BASELINES)
+        if (line.task, line.metric) == (task.name, task.metric)
+        and (line.task_key, line.window) == (key, window)
+    }
+    return [name for name in names if name not in recorded]
 
 
 def record_baselines(
     tasks: Sequence[TaskData], path: Path, read: Callable[[TaskData], TaskData] | None = None
 ) -> None:
-    """Append the records that `path` lacks of what needs no pre-training: the majority class, and
-    logistic regression on word counts of whole texts; or on those of what a model reads of them, as
-    `read` says.
+    """Append the records that `path` lacks of what needs no pre-training.
+
+    That is the majority class, and logistic regression on word counts of whole texts; or on those
+    of what a model reads of them, as `read` says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lease(path.with_suffix(".lock")):
@@ -378,49 +425,52 @@ def record_baselines(
             window = read(data) if read else data
             key = window.key if read else ""
             for name in find_missing_baselines(data.task, data.key, path, key):
-                majority = [Counter(data.list_targets("train")).most_common(1)[0][0]] * len(
-                    data.test
-                )
-                predicted = majority if name == BASELINES[0] else _predict_by_words(window)
-                records.append(
-                    path, BaselineLine(name=name, window=key, **score_predictions(data, predicted))
-                )
+                if name == BASELINES[0]:
+                    counts = Counter(data.list_targets("train"))
+                    [(majority, _)] = counts.most_common(1)
+                    predictions = [majority] * len(data.test)
+                else:
+                    predictions = _predict_by_words(window)
+                fields = score_predictions(data, predictions)
+                records.append(path, BaselineLine(name=name, window=key, **fields))
 
 
 def _predict_by_words(data: TaskData) -> list[int]:
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.preprocessing import MaxAbsScaler
 
-    texts = {
-        split: [f"{e.text}\n{e.text_pair or ''}" for e in getattr(data, split)] for split in SPLITS
-    }
+    texts: dict[Split, list[str]] = {}
+    for split in SPLITS:
+        examples: Sequence[Example] = getattr(data, split)
+        texts[split] = [f"{example.text}\n{example.text_pair or ''}" for example in examples]
     # a pattern that keeps words of one character, so that no text is without words
     words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
-    return fit_linear(data, texts, words, MaxAbsScaler())[1]
+    _, predictions = fit_linear(data, texts, words, MaxAbsScaler())
+    return predictions
 
 
 def fit_linear(data: TaskData, inputs: Mapping[Split, Any], *steps: Any) -> tuple[float, list[int]]:
-    """Logistic regression after scikit-learn's `steps`, of the strength C from 0.01 to 10 that is
-    the best on dev.
+    """Logistic regression after scikit-learn's `steps`.
 
-    `inputs` of each split: what the first step takes. Returns the score on dev, and the predictions
-    of test.
+    Its strength C is the one from 0.01 to 10 that is the best on dev. `inputs` of each split: what
+    the first step takes. Returns the score on dev, and the predictions of test.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
-    best, predictions = -1.0, [0]
+    best = -1.0
+    predictions = [0]
     for strength in (0.01, 0.1, 1.0, 10.0):
         model = make_pipeline(*steps, LogisticRegression(C=strength, max_iter=300))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # nearly converged is good enough
             model.fit(inputs["train"], data.list_targets("train"))
-        dev = compute_metric(
-            data.task.metric, data.list_targets("dev"), model.predict(inputs["dev"])
-        )
+        dev_predictions = model.predict(inputs["dev"])
+        dev = compute_metric(data.task.metric, data.list_targets("dev"), dev_predictions)
         if dev > best:
-            best, predictions = dev, model.predict(inputs["test"]).tolist()
+            best = dev
+            predictions = model.predict(inputs["test"]).tolist()
     return best, predictions
 
 
@@ -436,7 +486,8 @@ def list_wanted(
     prompts: Sequence[Prompt] = ("none",)
     if has_prompts:
         prompts = [prompt for prompt in settings.prompts if final or prompt == "right"]
-    return [(how, prompt, seed) for prompt in prompts for how, seed in settings.list_trials(task)]
+    trials = settings.list_trials(task)
+    return [(how, prompt, seed) for prompt in prompts for how, seed in trials]
 
 
 def make_score_key(
@@ -448,42 +499,44 @@ def make_score_key(
     seed: int,
     how: How = "finetune",
 ) -> str:
-    """Names a score by all that it depends on, so that it is computed once however many tables show
-    it.
+    """Names a score by all that it depends on.
+
+    So it is computed once however many tables show it.
     """
-    known = {"format": FORMAT, "stage": stage_key, "data": data_key, "prompt": prompt, "seed": seed}
+    fields: dict[str, Any] = {
+        "format": FORMAT,
+        "stage": stage_key,
+        "data": data_key,
+        "prompt": prompt,
+        "seed": seed,
+    }
     if how == "linear_probe":
-        return digest(
-            known
-            | {
-                "how": how,
-                "task": task.model_dump(mode="json", include={"name", "domain", "metric"}),
-            }
+        fields["how"] = how
+        fields["task"] = task.model_dump(mode="json", include={"name", "domain", "metric"})
+    else:
+        fields["task"] = task.model_dump(
+            mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"}
         )
-    settled = task.model_dump(
-        mode="json", exclude={"title", "seeds", *SPLITS, "dataset", "docstrings"}
-    )
-    return digest(
-        known | {"task": settled, "patience": settings.patience, "precision": settings.precision}
-    )
+        fields["patience"] = settings.patience
+        fields["precision"] = settings.precision
+    return digest(fields)
 
 
 def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
-    """The key of each task's examples that are on this machine; in an archive, of those that they
-    were: see Identities.
+    """The key of each task's examples that are on this machine.
 
-    It is "" where other examples were looked for here, but not these: then no score is believed to
-    be of them.
+    In an archive it is that of those that they were: see Identities. It is "" where other examples
+    were looked for here, but not these: then no score is believed to be of them.
     """
     if store.is_archive:
         file = store.examples_file(suite.name)
         return dict(read_json(file, "restore the archive")) if file.exists() else {}
+    share = suite.data.valid_share
     keys = {}
     for task in suite.tasks:
         try:
-            keys[task.name] = load_examples(
-                task, suite.domains, store.data, False, suite.data.valid_share
-            ).key
+            data = load_examples(task, suite.domains, store.data, makes=False, valid_share=share)
+            keys[task.name] = data.key
         except NotRead:
             if (store.data / "tasks").exists():
                 keys[task.name] = ""
@@ -495,32 +548,31 @@ def find_example_keys(suite: Suite, store: Store) -> dict[str, str]:
 def select_scores(
     suite: Suite, stage_key: str, lines: Iterable[LineOfScores], examples: Mapping[str, str]
 ) -> list[ScoreLine]:
-    """The scores of a model that are of the suite's tasks, with the settings of fine-tuning and
-    examples of now.
+    """The scores of a model that are of the suite's tasks, with its settings and examples of now.
 
-    `examples`: see `find_example_keys`; where they are not, those that were scored last are
-    believed to be the task's.
+    The settings are those of fine-tuning. `examples`: see `find_example_keys`; where they are not,
+    those that were scored last are believed to be the task's.
     """
-    tasks, settings = {task.name: task for task in suite.tasks}, suite.finetuning
-    known: dict[str, list[ScoreLine]] = {}
+    tasks = {task.name: task for task in suite.tasks}
+    settings = suite.finetuning
+    lines_by_task: dict[str, list[ScoreLine]] = {}
     for line in lines:
         task = tasks.get(line.task)
-        if not (
-            task
-            and isinstance(line, ScoreLine)
-            and (line.how, line.seed) in settings.list_trials(task)
-        ):
+        if task is None or not isinstance(line, ScoreLine):
             continue
-        if line.key == make_score_key(
+        if (line.how, line.seed) not in settings.list_trials(task):
+            continue
+        key = make_score_key(
             stage_key, task, line.task_key, settings, line.prompt, line.seed, line.how
-        ):
-            known.setdefault(line.task, []).append(line)
-    scores = {
-        (name, line.how, line.prompt, line.seed): line
-        for name, of_task in known.items()
-        for line in of_task
-        if line.task_key == examples.get(name, of_task[-1].task_key)
-    }
+        )
+        if line.key == key:
+            lines_by_task.setdefault(line.task, []).append(line)
+    scores = {}
+    for name, task_lines in lines_by_task.items():
+        examples_key = examples.get(name, task_lines[-1].task_key)
+        for line in task_lines:
+            if line.task_key == examples_key:
+                scores[name, line.how, line.prompt, line.seed] = line
     return list(scores.values())
 
 

@@ -1,5 +1,6 @@
-"""Scores of lm-evaluation-harness's tasks, without fine-tuning: which records are of a suite. No
-torch here.
+"""Scores of lm-evaluation-harness's tasks, without fine-tuning: which records are of a suite.
+
+No torch here.
 """
 
 from __future__ import annotations
@@ -26,41 +27,49 @@ def make_score_key(stage: str, task: str, settings: Evaluate) -> str:
 
 def check_before_training(configs: Iterable[RunConfig]) -> None:
     """Raise ConfigError where the harness is not installed, or a run has a masked model."""
-    from benchmark.models import (
-        architectures,
-    )  # it imports torch, which only suites that ask the harness wait for
+    # it imports torch, which only suites that ask the harness wait for
+    from benchmark.models import architectures
 
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError(
             "[evaluate] tasks need lm-evaluation-harness: `pip install -e .[lm-eval]`"
         )
     for config in configs:
-        if architectures.load(name := config.model.architecture).masked:
+        name = config.model.architecture
+        if architectures.load(name).masked:
             raise ConfigError(
                 f"[evaluate] tasks: row {config.row!r} has a masked model ({name}), which does not "
-                "say how likely a "
-                "text is: take another model.architecture, or leave the tasks out"
+                "say how likely a text is: take another model.architecture, or leave the tasks out"
             )
 
 
 def hash_task_files(settings: Evaluate) -> str:
-    """A hash of the files in the folder of one's own tasks; "" where none is here, and records are
-    believed.
+    """A hash of the files in the folder of one's own tasks.
+
+    It is "" where none is here, and records are believed.
     """
-    folder = Path(settings.folder or "")
-    files = sorted(path for path in folder.rglob("*") if path.is_file()) if settings.folder else []
-    names = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
-    return digest(names) if names else ""
+    if not settings.folder:
+        return ""
+    folder = Path(settings.folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    hashes = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
+    return digest(hashes) if hashes else ""
 
 
 def select_zero_shot_scores(
     settings: Evaluate, stage: str, lines: Iterable[LineOfScores]
 ) -> dict[str, ZeroShotLine]:
-    """The scores of a stage's model by task, with the settings and files of now; of two the last."""
+    """The scores of a stage's model by task, with the settings and files of now.
+
+    Of two the last counts.
+    """
     content = hash_task_files(settings)
-    return {
-        line.task: line
-        for line in lines
-        if isinstance(line, ZeroShotLine) and line.task in settings.tasks
-        if line.key == make_score_key(stage, line.task, settings) and content in ("", line.content)
-    }
+    scores: dict[str, ZeroShotLine] = {}
+    for line in lines:
+        if not isinstance(line, ZeroShotLine) or line.task not in settings.tasks:
+            continue
+        if content not in ("", line.content):
+            continue
+        if line.key == make_score_key(stage, line.task, settings):
+            scores[line.task] = line
+    return scores
