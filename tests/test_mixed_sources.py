@@ -80,11 +80,11 @@ def test_rows_come_from_sources_by_their_weights(
     """
     corpus = mixed(*weights)
     stream = Stream(corpus, DATA, masked=False, seed=5)
-    batch = draw(stream, 0, Phase("adapt"), 0, 3, 4000, range(4000), over=over)
+    batch = draw(stream, 0, Phase("adapt"), 0, 3, 4000, range(4000), elapsed=over)
     sources = sources_of(corpus, batch.tokens)
     assert sources.min() >= 0
     assert abs((sources == 0).mean() - share) <= 4 * (share * (1 - share) / 4000) ** 0.5
-    again = draw(stream, 0, Phase("adapt"), 0, 3, 4000, range(1, 4000, 2), over=over)
+    again = draw(stream, 0, Phase("adapt"), 0, 3, 4000, range(1, 4000, 2), elapsed=over)
     assert torch.equal(again.tokens, batch.tokens[1::2])
 
 

@@ -1,3 +1,1 @@
-"""The experiment: batches of a stream, the method interface, one stage under one budget, and runs
-of stages.
-"""
+"""Batches of a stream, the method interface, one stage under one budget, and runs of stages."""

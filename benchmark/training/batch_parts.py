@@ -1,5 +1,6 @@
-"""The parts of a step's batches: how many rows are of which text, by a phase's shares. No torch
-here.
+"""The parts of a step's batches: how many rows are of which text, by a phase's shares.
+
+No torch here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ SOURCES = 10_000  # what lies between the numbers of two sources of a phase
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """Rows of a step that are drawn as one batch, for all processes: fresh, then of the replayed
-    text, then memory.
+    """Rows of a step that are drawn as one batch, for all processes.
+
+    Fresh rows come first, then those of the replayed text, then memory.
     """
 
     domain: str  # whose text the fresh ones are, or memory's, as in Source
@@ -37,11 +39,10 @@ class Draw:
 def plan_draws(
     phase: Phase, index: int, batch_size: int, replay: float, has_memory: bool
 ) -> tuple[list[Draw], Draw]:
-    """The draws of a step of a phase, the `index`-th of its stage, and of its second batch,
-    `Phase.memory_batch`.
+    """The draws of a step of a phase, and of its second batch, `Phase.memory_batch`.
 
-    `replay`: the share of replayed text in what the method asks for. Raises ConfigError: see
-    `count_rows_of_share`.
+    The phase is the `index`-th of its stage. `replay` is the share of replayed text in what the
+    method asks for. Raises ConfigError: see `count_rows_of_share`.
     """
 
     def count(what: str, share: float, rows: int) -> int:
@@ -50,42 +51,44 @@ def plan_draws(
     def make(
         domain: str, rows: int, memory: float, replay: float, number: int = 0, weight: float = 1.0
     ) -> Draw:
-        replayed = count("replay", replay, rows)
-        kept = count("memory", memory, rows - replayed) if has_memory else 0
-        fresh, number = rows - replayed - kept, SOURCES * number + index
+        replayed_rows = count("replay", replay, rows)
+        memory_rows = count("memory", memory, rows - replayed_rows) if has_memory else 0
         return Draw(
-            domain=domain, fresh=fresh, replayed=replayed, memory=kept, number=number, weight=weight
+            domain=domain,
+            fresh=rows - replayed_rows - memory_rows,
+            replayed=replayed_rows,
+            memory=memory_rows,
+            number=SOURCES * number + index,
+            weight=weight,
         )
 
     replay = replay if phase.trains else 0.0
-    second = count("memory", phase.memory_batch, batch_size) if has_memory else 0
+    second_rows = count("memory", phase.memory_batch, batch_size) if has_memory else 0
     draws = [] if phase.sources else [make(phase.domain, batch_size, phase.memory, replay)]
     for number, source in enumerate(phase.sources):
-        rows = (
-            count("sources", source.share, batch_size)
-            if has_memory or not source.from_memory
-            else 0
-        )
-        of_replay = 0.0 if source.from_memory or source.domain == OWN else replay
-        draws.append(
-            make(source.domain, rows, float(source.from_memory), of_replay, number, source.weight)
-        )
-    return draws, Draw(domain="memory", memory=second, number=1000 + index)
+        rows = 0
+        if has_memory or not source.from_memory:
+            rows = count("sources", source.share, batch_size)
+        source_replay = 0.0 if source.from_memory or source.domain == OWN else replay
+        memory = float(source.from_memory)
+        draw = make(source.domain, rows, memory, source_replay, number, source.weight)
+        draws.append(draw)
+    return draws, Draw(domain="memory", memory=second_rows, number=1000 + index)
 
 
 def count_rows_of_share(share: float, batch_size: int, what: str) -> int:
-    """The whole number of rows nearest to a share of a batch; of two that are equally near the even
-    one.
+    """The whole number of rows nearest to a share of a batch.
 
-    Raises ConfigError where a share between none and all of the batch rounds to none or all: that
-    would be another method than the one that was asked for.
+    Of two that are equally near it is the even one. Raises ConfigError where a share between none
+    and all of the batch rounds to none or all: that would be another method than the one that was
+    asked for.
     """
     rows = round(share * batch_size)
     if not 0 < share < 1 or 0 < rows < batch_size:
         return rows
+    amount = "none" if rows == 0 else "all"
     raise ConfigError(
-        f"{what}: a share of {share:g} of a batch of {batch_size} rows rounds to "
-        f"{'none' if rows == 0 else 'all'} of "
+        f"{what}: a share of {share:g} of a batch of {batch_size} rows rounds to {amount} of "
         "them: choose another, or a larger training.batch_size"
     )
 
@@ -100,8 +103,7 @@ def check_split(draws: Sequence[Draw], training: Training, processes: int) -> No
         if uneven or training.batch_size % processes:
             raise ConfigError(
                 f"{draw.rows} rows of {draw.domain!r} in a batch of {training.batch_size} cannot "
-                "be split over "
-                f"{processes} processes: change one of them"
+                f"be split over {processes} processes: change one of them"
             )
 
 
@@ -110,17 +112,21 @@ def check_shares(config: RunConfig, method: LifelongMethod) -> None:
 
     A stage may take what those before it left, and that of a reference what all so far were given.
     """
-    spent = given = 0.0
+    spent = 0.0
+    allowance = 0.0
     for index in range(len(config.domains)):
         stage = plan_stage(config, index)
         shares = sum(phase.share for phase in method.phases(stage))
-        spent = shares * stage.budget + (0.0 if method.group == "references" else spent)
-        given += stage.budget
-        if spent > given * (1 + 1e-9) or (stage.last and spent < given * (1 - 1e-9)):
+        if method.group == "references":
+            spent = 0.0
+        spent = shares * stage.budget + spent
+        allowance += stage.budget
+        is_too_much = spent > allowance * (1 + 1e-9)
+        is_too_little = stage.last and spent < allowance * (1 - 1e-9)
+        if is_too_much or is_too_little:
             raise ConfigError(
                 f"row {config.row!r}: the shares of the phases of stage {index} sum to {shares:g}, "
-                f"so {spent:g} of a "
-                f"budget of {given:g} is spent until then: let them sum to 1"
+                f"so {spent:g} of a budget of {allowance:g} is spent until then: let them sum to 1"
             )
 
 
@@ -137,53 +143,51 @@ def check_method(config: RunConfig, method: LifelongMethod, processes: int = 1) 
         who = "it" if method.holds_weights else f"its optimizer {optimizer.name!r}"
         raise ConfigError(
             f"row {config.row!r}: {who} needs whole weights, and training.shard spreads them over "
-            "processes: leave one "
-            "of them out"
+            "processes: leave one of them out"
         )
-    tokens, length = config.data.memory_tokens, config.data.text_length
+    tokens = config.data.memory_tokens
+    length = config.data.text_length
     has_memory = tokens >= length
+    replay = config.replay.share if config.replay else 0.0
     for index in range(len(config.domains)):
         stage = plan_stage(config, index)
         if 0 < tokens < length and method.uses_memory(stage):
             raise ConfigError(
                 f"row {config.row!r}: a memory of {tokens} tokens (0 means none) holds no row of "
-                f"{length}: let "
-                "data.memory_tokens hold a row"
+                f"{length}: let data.memory_tokens hold a row"
             )
         for phase in method.phases(stage):
-            _check_sources(
-                phase,
-                stage,
-                has_memory,
-                f"row {config.row!r}, phase {phase.name!r} of stage {index}",
-            )
-            replay = config.replay.share if config.replay else 0.0
+            place = f"row {config.row!r}, phase {phase.name!r} of stage {index}"
+            _check_sources(phase, stage, has_memory, place)
+            remembers = index > 0 and has_memory
             try:
-                draws = plan_draws(
-                    phase, 0, config.training.batch_size, replay, index > 0 and has_memory
-                )
-                check_split([*draws[0], draws[1]], config.training, processes)
+                draws, second = plan_draws(phase, 0, config.training.batch_size, replay, remembers)
+                check_split([*draws, second], config.training, processes)
             except ConfigError as error:
                 raise ConfigError(f"row {config.row!r}, {error}") from None
 
 
 def _check_sources(phase: Phase, stage: Stage, has_memory: bool, place: str) -> None:
     earlier = stage.domains[:-1]
-    known = ["new", "seen", OWN, *(["previous", "memory", *earlier] if earlier else [])]
+    names = ["new", "seen", OWN]
+    if earlier:
+        names += ["previous", "memory", *earlier]
     for source in phase.sources:
-        if source.domain not in known:
+        if source.domain not in names:
             raise ConfigError(
-                f"{place}: no source {source.domain!r} in this stage; there are {', '.join(known)}"
+                f"{place}: no source {source.domain!r} in this stage; there are {', '.join(names)}"
             )
-    for share in (phase.memory, *(source.share for source in phase.sources)):
+    source_shares = [source.share for source in phase.sources]
+    for share in (phase.memory, *source_shares):
         if not 0 <= share <= 1:
             raise ConfigError(f"{place}: a share of {share:g} of a batch: give one from 0 to 1")
-    if phase.domain not in (texts := ("new", "previous", "seen")):
+    texts = ("new", "previous", "seen")
+    if phase.domain not in texts:
         raise ConfigError(f"{place}: no domain {phase.domain!r}; there are {', '.join(texts)}")
-    of_memory = [source.from_memory for source in phase.sources] or [
-        phase.memory == 1 and not stage.first
-    ]
-    if not has_memory and all(of_memory):
+    from_memory = [source.from_memory for source in phase.sources]
+    if not phase.sources:
+        from_memory = [phase.memory == 1 and not stage.first]
+    if not has_memory and all(from_memory):
         raise ConfigError(
             f"{place}: all its rows are memory's, and there is none: let data.memory_tokens hold a "
             "row"

@@ -1,7 +1,6 @@
-"""Atomic checkpoints in mid-stage: what must survive a kill, and nothing that can be computed
-again.
+"""Atomic checkpoints in mid-stage: what must survive a kill and cannot be computed again.
 
-The stage owns weights, optimizer, position and clock; the method owns what its `state` names; data
+The stage owns weights, optimizer, position and clock. The method owns what its `state` names. Data
 and random numbers are functions of the step and need no state.
 """
 
@@ -22,8 +21,9 @@ from benchmark.training.processes import World
 
 @dataclass
 class Position:
-    """Where in its stage a run is: with weights, optimizer and the method's state, all that a
-    resume needs.
+    """Where in its stage a run is.
+
+    With weights, optimizer and the method's state this is all that a resume needs.
     """
 
     phase: int = 0
@@ -34,28 +34,27 @@ class Position:
 
 
 def load_for_all(path: Path, world: World) -> dict[str, Any] | None:
-    """The checkpoint that `save` wrote, on each process's device, or None if there is none. Raises
-    DamagedFile.
+    """The checkpoint that `save` wrote, on each process's device, or None if there is none.
 
     It is the same in all processes: on a network file system one may see an older file than the
-    others, or none.
+    others, or none. Raises DamagedFile.
     """
     cure = f"remove {path}, and its stage begins again from the model before it"
     saved = load(path, cure, world.device) if path.exists() else None
-    mine = (saved["position"]["phase"], saved["position"]["step"]) if saved else None
-    first = world.agree(mine)
-    if mine != first:
+    place = (saved["position"]["phase"], saved["position"]["step"]) if saved else None
+    first_place = world.agree(place)
+    if place != first_place:
         raise RuntimeError(
-            f"{path}: process {world.rank} finds (phase, step) {mine}, the first process {first}; "
-            "run again once "
-            "the file system shows all processes the same"
+            f"{path}: process {world.rank} finds (phase, step) {place}, the first process "
+            f"{first_place}; run again once the file system shows all processes the same"
         )
     return saved
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write tensors, numbers, strings, and lists and dicts of them. The file is there whole or not
-    at all.
+    """Write tensors, numbers, strings, and lists and dicts of them.
+
+    The file is there whole or not at all.
     """
     with replace_file(path) as file:
         torch.save(dict(content), file)
@@ -66,16 +65,16 @@ def load(
 ) -> dict[str, Any]:
     """The content that `save` wrote. Only plain data is read back, never code.
 
-    torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads;
-    it is held against the tensors here. Raises DamagedFile, which ends with the cure; so it does
-    where there is no such file.
+    torch's files are zip archives with a CRC-32 of each tensor, which torch writes and never reads.
+    It is held against the tensors here. Raises DamagedFile, which ends with the cure, also where
+    there is no such file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-        content = (
-            torch.load(path, map_location=device, weights_only=True) if damaged is None else None
-        )
+        content = None
+        if damaged is None:
+            content = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError:  # torch's own words advise to load it all the same
         raise DamagedFile(
             f"{path} cannot be read: it is damaged, or holds more than plain data: {cure}"
@@ -85,5 +84,6 @@ def load(
             f"{path} cannot be read ({type(error).__name__}: {error!s:.200}): {cure}"
         ) from error
     if not isinstance(content, dict):
-        raise DamagedFile(f"{path} is damaged{f' in {damaged}' if damaged else ''}: {cure}")
+        part = f" in {damaged}" if damaged else ""
+        raise DamagedFile(f"{path} is damaged{part}: {cure}")
     return content

@@ -1,5 +1,4 @@
-"""The budget spent so far: the only place where training time is measured, and where FLOPs are
-counted.
+"""The budget spent so far: the only place that measures training time and counts FLOPs.
 
 Charged: everything between `start` and `pause`, that is growth, data loading, forward, backward,
 optimizer, teachers, importance passes and memory batches. Free, because the loop pauses: building
@@ -30,9 +29,8 @@ from benchmark.training.processes import World, find_machine_name, list_own_core
 
 STAT = Path("/proc/stat")  # where Linux counts what each core does
 STOP = 2.0  # seconds between two readings of the clock: shorter stops may be the system's own
-LOOK = (
-    0.5  # seconds between two looks at the cores, each of which takes as long as fifty at the clock
-)
+# seconds between two looks at the cores, each of which takes as long as fifty at the clock
+LOOK = 0.5
 
 
 @dataclass
@@ -46,17 +44,17 @@ class CoreTime:
 
 
 class Clock:
-    """The costs of one stage so far, in every unit; `spent` is in the budget's own.
+    """The costs of one stage so far, in every unit. `spent` is in the budget's own.
 
     Seconds are the slowest process's, and the same number on all of them, so that all stop after
     the same step.
     """
 
     def __init__(self, budget: Budget, stage: int, world: World) -> None:
-        self.unit, self.limit = UNITS[budget.unit], pick_for_stage(budget.amount, stage)
-        self.share = (
-            1.0  # of the limit that the stage's phases take; one may take what earlier stages left
-        )
+        self.unit = UNITS[budget.unit]
+        self.limit = pick_for_stage(budget.amount, stage)
+        # of the limit that the stage's phases take: one may take what earlier stages left
+        self.share = 1.0
         self.cores = CoreTime()
         self.charged: dict[str, float] = dict.fromkeys(UNITS, 0)  # by unit
         self._world = world
@@ -84,20 +82,21 @@ class Clock:
     def tokens_per_second(self) -> float:
         return self.charged["tokens"] / self.seconds if self.seconds else 0.0
 
-    def has_passed_mark(self, before: float, marks: int) -> bool:
-        """Whether one of `marks` evenly spaced points lies between `before` and now. The stage's
-        end is none.
+    def has_passed_mark(self, fraction: float, marks: int) -> bool:
+        """Whether one of `marks` evenly spaced points lies between a fraction and the one now.
+
+        The stage's end is no such point.
         """
-        return (
-            int(self.fraction * marks + 1e-9) > int(before * marks + 1e-9)
-            and self.fraction < 1 - 1e-9
-        )
+        mark = int(self.fraction * marks + 1e-9)
+        last_mark = int(fraction * marks + 1e-9)
+        return mark > last_mark and self.fraction < 1 - 1e-9
 
     def start(self) -> None:
         assert self._started is None, "the clock is running"
         self._world.synchronize()
         self._cores_before = read_core_time()
-        self._started, self._computed = time.perf_counter(), time.process_time()
+        self._started = time.perf_counter()
+        self._computed = time.process_time()
 
     def pause(self) -> None:
         """Stop charging, after the device has finished what was charged."""
@@ -114,35 +113,42 @@ class Clock:
         if self._started is not None:
             self._read()
         # where one process is stopped, the others wait for it
-        slowest, still, gravest = self._world.find_maximum(
-            self.seconds + self._pending, self._still, alarm
-        )
+        seconds = self.seconds + self._pending
+        slowest, pause, gravest = self._world.find_maximum(seconds, self._still, alarm)
         for name, unit in UNITS.items():
-            self.charged[name] = (
-                slowest - still if unit.cost is None else self.charged[name] + unit.cost(work)
-            )
-        self._pending = self._still = 0.0
+            if unit.cost is None:
+                self.charged[name] = slowest - pause
+            else:
+                self.charged[name] += unit.cost(work)
+        self._pending = 0.0
+        self._still = 0.0
         return int(gravest)
 
     def _read(self, look: bool = False) -> None:
-        """Add the time since the last reading. It counts as a stop if the process computed in less
-        than a tenth.
+        """Add the time since the last reading.
+
+        It counts as a stop if the process computed in less than a tenth of it.
         """
         assert self._started is not None, "the clock is paused"
-        now, computed = time.perf_counter(), time.process_time()
-        passed = now - self._started
-        stopped = self._waits_awake and passed > STOP and computed - self._computed < passed / 10
-        self._pending += passed
-        self._still += passed if stopped else 0.0
-        self._started, self._computed = now, computed
-        if look or stopped or now - self._cores_before.wall > LOOK:
-            before, self._cores_before = self._cores_before, read_core_time()
-            if stopped:  # the rest of what has passed since the last look is of no use
-                self.cores.stood_still += passed
+        now = time.perf_counter()
+        computed = time.process_time()
+        duration = now - self._started
+        computed_little = computed - self._computed < duration / 10
+        was_stopped = self._waits_awake and duration > STOP and computed_little
+        self._pending += duration
+        self._still += duration if was_stopped else 0.0
+        self._started = now
+        self._computed = computed
+        last_look = self._cores_before
+        if look or was_stopped or now - last_look.wall > LOOK:
+            reading = read_core_time()
+            self._cores_before = reading
+            if was_stopped:  # the rest of the time since the last look is of no use
+                self.cores.stood_still += duration
             else:
-                self.cores.wall += self._cores_before.wall - before.wall
-                self.cores.cpu += self._cores_before.cpu - before.cpu
-                self.cores.busy += self._cores_before.busy - before.busy
+                self.cores.wall += reading.wall - last_look.wall
+                self.cores.cpu += reading.cpu - last_look.cpu
+                self.cores.busy += reading.busy - last_look.busy
 
 
 @dataclass(frozen=True)
@@ -155,43 +161,48 @@ class CoreUse:
     time: CoreTime
 
 
-def measure_core_share(mine: CoreTime, world: World) -> CoreShare:
-    """The share of their cores that the processes of the run had. All of them must call this at
-    once.
+def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
+    """The share of their cores that the processes of the run had.
+
+    All processes must call this at once.
     """
-    uses = world.gather(
-        CoreUse(find_machine_name(), tuple(list_own_cores()), torch.get_num_threads(), mine)
-    )
-    places = {(use.machine, use.cores) for use in uses}
-    shares = [
-        measure_share([use for use in uses if (use.machine, use.cores) == place])
-        for place in places
-    ]
+    cores = tuple(list_own_cores())
+    use = CoreUse(find_machine_name(), cores, torch.get_num_threads(), core_time)
+    uses = world.gather(use)
+    uses_by_place: dict[tuple[str, tuple[int, ...]], list[CoreUse]] = {}
+    for use in uses:
+        uses_by_place.setdefault((use.machine, use.cores), []).append(use)
+    shares = [measure_share(neighbours) for neighbours in uses_by_place.values()]
     can_tell = max(use.time.wall for use in uses) >= MEASURABLE
-    still = max(use.time.stood_still for use in uses)
-    return CoreShare(share=min(shares) if can_tell else None, stood_still=still)
+    pause = max(use.time.stood_still for use in uses)
+    return CoreShare(share=min(shares) if can_tell else None, stood_still=pause)
 
 
 def measure_share(uses: Sequence[CoreUse]) -> float:
-    """The share of the wanted cores that others left, for processes on one set of cores."""
+    """The share of their cores that processes on one set of cores could have."""
     wall = max(use.time.wall for use in uses) or 1.0  # of a stage without a step
     available = len(uses[0].cores)
-    wanted = min(available, sum(use.threads for use in uses))
-    others = max(0.0, max(use.time.busy for use in uses) - sum(use.time.cpu for use in uses)) / wall
-    return min(1.0, max(0.0, available - others) / wanted)
+    demand = min(available, sum(use.threads for use in uses))
+    busy = max(use.time.busy for use in uses)
+    cpu = sum(use.time.cpu for use in uses)
+    foreign_cores = max(0.0, busy - cpu) / wall
+    return min(1.0, max(0.0, available - foreign_cores) / demand)
 
 
 def read_core_time() -> CoreTime:
     """The readings of the clocks now; only differences mean anything."""
-    return CoreTime(time.perf_counter(), time.process_time(), _read_busy_seconds(list_own_cores()))
+    wall = time.perf_counter()
+    cpu = time.process_time()
+    return CoreTime(wall, cpu, _read_busy_seconds(list_own_cores()))
 
 
 def _read_busy_seconds(numbers: Sequence[int]) -> float:
     """Seconds that these cores have been busy since the machine started, stolen time included."""
-    wanted, ticks = {f"cpu{number}" for number in numbers}, 0
+    cores = {f"cpu{number}" for number in numbers}
+    ticks = 0
     for line in STAT.read_text().splitlines():
         name, *fields = line.split()
-        if name in wanted:
+        if name in cores:
             user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
             ticks += user + nice + system + hard + soft + stolen
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -203,14 +214,15 @@ _BACKENDS = ("flash_attention", "efficient_attention", "cudnn_attention", "flash
 
 
 def count_flops(run: Callable[[], Any]) -> float:
-    """The FLOPs of calling `run`. Nothing in it may be compiled: the counter sees operators, not
-    kernels.
+    """The FLOPs of calling `run`.
+
+    Nothing in it may be compiled: the counter sees operators, not kernels.
     """
-    formulas = {
-        getattr(torch.ops.aten, f"_scaled_dot_product_{backend}{suffix}"): formula
-        for backend in _BACKENDS
-        for suffix, formula in (("", _count_attention), ("_backward", _count_attention_backward))
-    }
+    formulas: dict[Any, Any] = {}
+    for backend in _BACKENDS:
+        name = f"_scaled_dot_product_{backend}"
+        formulas[getattr(torch.ops.aten, name)] = _count_attention
+        formulas[getattr(torch.ops.aten, f"{name}_backward")] = _count_attention_backward
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter:
         run()

@@ -26,8 +26,9 @@ LOGITS_AT_ONCE = 2**25  # numbers, so 128 MiB in fp32
 
 @dataclass(frozen=True)
 class TextLoss:
-    """The loss of a model on a validation text: of each document the predicted tokens, and their
-    cross-entropy.
+    """The loss of a model on a validation text.
+
+    Of each document it has the predicted tokens and their cross-entropy.
     """
 
     tokens: NDArray[np.int64]  # (documents,)
@@ -37,9 +38,9 @@ class TextLoss:
     def perplexity(self) -> float:
         """Infinite where no float holds it."""
         mean = float(self.nats.sum() / self.tokens.sum())
-        return (
-            math.inf if mean > 700 else math.exp(mean)
-        )  # e^700 is about the largest a float holds
+        if mean > 700:  # e^700 is about the largest a float holds
+            return math.inf
+        return math.exp(mean)
 
     def list_documents(self) -> list[tuple[int, float]]:
         """For the records: tokens and nats of each document that has a predicted token."""
@@ -48,39 +49,39 @@ class TextLoss:
 
     def leave_out(self, documents: Collection[int]) -> TextLoss | None:
         """The loss on the other documents; None where there is no other."""
-        left = ~np.isin(np.arange(len(self.tokens)), [*documents])
-        return TextLoss(self.tokens[left], self.nats[left]) if self.tokens[left].any() else None
+        is_other = ~np.isin(np.arange(len(self.tokens)), [*documents])
+        tokens = self.tokens[is_other]
+        return TextLoss(tokens, self.nats[is_other]) if tokens.any() else None
 
 
 def evaluate(
     model: LanguageModel, stream: Stream, world: World, precision: str, at_end: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """The fields that an evaluation records of each domain, read with its own prompt or column, and
-    of each probe.
+    """The fields that an evaluation records of each domain and of each probe.
 
-    `at_end`: whether a stage ends here; then of each document too, for the tables.
+    A domain is read with its own prompt or column. `at_end` says whether a stage ends here: then
+    they are of each document too, for the tables.
     """
     texts = stream.evaluated
     losses = {
         text.name: measure_loss(model, stream, index, world, precision)
         for index, text in enumerate(texts)
     }
+    bits = {text.name: to_bits_per_byte(losses[text.name].perplexity, text) for text in texts}
     measured: dict[str, dict[str, Any]] = {
         "perplexity": {name: loss.perplexity for name, loss in losses.items()},
-        "bits_per_byte": {
-            text.name: to_bits_per_byte(losses[text.name].perplexity, text) for text in texts
-        },
+        "bits_per_byte": bits,
     }
     if at_end:
-        copied = {
-            name: {number for of in stream.leaks.values() for number in of[name]} for name in losses
-        }
-        others = {
-            name: losses[name].leave_out(numbers) for name, numbers in copied.items() if numbers
-        }
-        measured["without_copies"] = {
-            name: loss.perplexity for name, loss in others.items() if loss
-        }
+        perplexities = {}
+        for name, loss in losses.items():
+            copies: set[int] = set()
+            for leaks in stream.leaks.values():
+                copies.update(leaks[name])
+            rest = loss.leave_out(copies) if copies else None
+            if rest:
+                perplexities[name] = rest.perplexity
+        measured["without_copies"] = perplexities
         measured["documents"] = {name: loss.list_documents() for name, loss in losses.items()}
     return measured
 
@@ -90,12 +91,11 @@ def measure_perplexities(model: LanguageModel, stream: Stream, world: World) -> 
 
 
 def to_bits_per_byte(perplexity: float, text: DomainTokens) -> float:
-    """The bits that a byte of a domain's validation text costs at this perplexity per token,
-    whatever the tokenizer.
+    """The bits that a byte of a domain's validation text costs at this perplexity per token.
 
-    For a model that predicts every token, its cross-entropy in bits over the bytes of the text. For
-    a masked one the same number of its masked positions, which compares masked models with each
-    other alone.
+    They do not depend on the tokenizer. For a model that predicts every token, they are its
+    cross-entropy in bits over the bytes of the text. For a masked one they are the same number of
+    its masked positions, which compares masked models with each other alone.
     """
     return math.log2(perplexity) * len(text.valid) / text.info["valid_bytes"]
 
@@ -104,23 +104,23 @@ def to_bits_per_byte(perplexity: float, text: DomainTokens) -> float:
 def measure_loss(
     model: LanguageModel, stream: Stream, domain: int, world: World, precision: str = "fp32"
 ) -> TextLoss:
-    """The cross-entropy (natural logarithm) at the predicted positions of a domain's validation
-    text.
+    """The cross-entropy (natural logarithm) at the predicted positions of a validation text.
 
     BERT: at masked positions, the same for every model, method and seed. GPT: at every text token.
     """
-    documents, place = stream.number_documents(domain), 0
-    count, mine = int(documents.max()) + 1, documents[world.rank :: world.size]
-    rows = max(
-        1,
-        LOGITS_AT_ONCE
-        // (count_predictions(stream.length, stream.masked) * stream.corpus.text_vocabulary),
-    )
-    tokens, nats = np.zeros(count), np.zeros(count)
+    documents = stream.number_documents(domain)
+    count = int(documents.max()) + 1
+    local_documents = documents[world.rank :: world.size]
+    predictions = count_predictions(stream.length, stream.masked)
+    rows = max(1, LOGITS_AT_ONCE // (predictions * stream.corpus.text_vocabulary))
+    tokens = np.zeros(count)
+    nats = np.zeros(count)
+    place = 0
     with evaluating(model):
         for batch in stream.read_validation(domain, rows, world.rank, world.size):
             columns = batch.positions.numpy() - int(stream.masked)
-            of = np.take_along_axis(mine[place : place + len(columns)], columns, axis=1).ravel()
+            numbers = local_documents[place : place + len(columns)]
+            numbers = np.take_along_axis(numbers, columns, axis=1).ravel()
             place += len(columns)
             batch = batch.to(world.device)
             with autocast(world.device, precision):
@@ -128,10 +128,10 @@ def measure_loss(
             losses = F.cross_entropy(
                 logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="none"
             )
-            tokens += np.bincount(of, minlength=count)
-            nats += np.bincount(of, losses.cpu().numpy(), minlength=count)
-    both = np.array(world.total(*tokens, *nats)).reshape(2, count)
-    return TextLoss(both[0].astype(np.int64), both[1])
+            tokens += np.bincount(numbers, minlength=count)
+            nats += np.bincount(numbers, losses.cpu().numpy(), minlength=count)
+    totals = np.array(world.total(*tokens, *nats)).reshape(2, count)
+    return TextLoss(totals[0].astype(np.int64), totals[1])
 
 
 def evaluate_missing(
@@ -146,13 +146,17 @@ def evaluate_missing(
     The records of a stage that trained nothing lack nothing.
     """
     lines = records.read_stage(path) if world.leads else []
-    known = {(line.domain, line.text) for line in lines if isinstance(line, LaterLine)}
-    known |= {item for line in lines if isinstance(line, StageLine) for item in line.texts.items()}
+    recorded_texts: set[tuple[str, str]] = set()
+    for line in lines:
+        if isinstance(line, LaterLine):
+            recorded_texts.add((line.domain, line.text))
+        elif isinstance(line, StageLine):
+            recorded_texts.update(line.texts.items())
     keys = stream.validation_keys
     missing = [
         index
         for index, text in enumerate(stream.evaluated)
-        if (text.name, keys[text.name]) not in known
+        if (text.name, keys[text.name]) not in recorded_texts
     ]
     if records.find_last(lines, StageLine) and not records.find_last(lines, EvaluationLine):
         missing = []

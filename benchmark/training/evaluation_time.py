@@ -1,5 +1,6 @@
-"""The time of evaluation, which no budget counts, as far as it is known before training. No torch
-here.
+"""The time of evaluation, which no budget counts, as far as it is known before training.
+
+No torch here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ def count_parameters(size: Size, vocabulary: int) -> int:
 
 
 def count_evaluations(evaluations: int, stage: int) -> int:
-    """Count the evaluations of a stage: later ones than the first begin with one, before the first
-    step.
+    """Count the evaluations of a stage.
+
+    Later stages than the first begin with one, before the first step.
     """
     return evaluations + (stage > 0)

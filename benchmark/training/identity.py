@@ -1,8 +1,7 @@
-"""The identity of a run's results, and whether its records are of it: all that reads a result asks.
-No torch here.
+"""The identity of a run's results, and whether its records are of it.
 
-docs/how_it_works.md has the list. A run's id says its settings and its seed; the keys of its stages
-say the rest.
+All that reads a result asks here. No torch here. docs/how_it_works.md has the list. A run's id says
+its settings and its seed. The keys of its stages say the rest.
 """
 
 from __future__ import annotations
@@ -45,84 +44,96 @@ class Identity:
     sizes: tuple[int, ...] = ()  # tokens of each domain, where they are prepared
     valid_tokens: int = 0  # of all that an evaluation reads, where they are
 
-    def had_other_code(self, begun: StageLine | None) -> bool:
-        """Whether the run's method trained a stage with other code than now. No where the stage's
-        method is unknown.
+    def had_other_code(self, start: StageLine | None) -> bool:
+        """Whether the run's method trained a stage with other code than now.
+
+        No where the stage's method is unknown.
         """
         # archives have stages without `method` and `method_code`
-        return (
-            begun is not None and begun.method == self.code[0] and begun.method_code != self.code[1]
-        )
+        if start is None:
+            return False
+        method, method_code = self.code
+        return start.method == method and start.method_code != method_code
 
 
 class Identities:
-    """The identities of runs below a folder of `--runs`; a text that several have is looked at
-    once.
+    """The identities of runs below a folder of `--runs`.
+
+    A text that several runs have is looked at once.
     """
 
     def __init__(self, store: Store, build: Build) -> None:
-        self.store, self.build = store, build
+        self.store = store
+        self.build = build
         self._corpora: dict[str, Corpus | NotHere | None] = {}
         self._here: dict[str, dict[str, set[str]]] = {}
         self._first: dict[str, dict[str, str]] = {}
 
     def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
-        """The identity of a run, and whether its records are of its text, tokenizer and method's
-        version.
+        """The identity of a run, and whether its records are of its text and method's version.
 
-        Records are believed of a text that is not here, or is the Hub's, which counts by its name,
-        and in an archive, which also keeps runs of an earlier version of their method: its code was
-        another then, and so may its keys be. Raises NotHere for a text that is not here, and of
-        which nothing is recorded.
+        Records are believed of a text that is not here. They are believed of a text of the Hub,
+        which counts by its name. They are believed in an archive, which also keeps runs of an
+        earlier version of their method: its code was another then, and so may its keys be. `lines`
+        are given by whoever has read them. Raises NotHere for a text that is not here, and of which
+        nothing is recorded.
         """
-        method, corpus = self.build(config.method, config.options), self._find_corpus(config)
-        lines = (
-            self.store.read_run(config) if lines is None else lines
-        )  # given by whoever has read them
-        recorded, keys, tokens = find_last(lines, RunLine), list[str](), dict[str, str]()
+        method = self.build(config.method, config.options)
+        corpus = self._find_corpus(config)
+        if lines is None:
+            lines = self.store.read_run(config)
+        recorded = find_last(lines, RunLine)
+        is_new = not (recorded or self.store.is_archive)
+        keys: list[str] = []
+        tokens: dict[str, str] = {}
         sizes: tuple[int, ...] = ()
         valid_tokens = 0
         if isinstance(corpus, Corpus):
-            tokens, sizes = corpus.keys, tuple(domain.info["tokens"] for domain in corpus.domains)
+            tokens = corpus.keys
+            sizes = tuple(domain.info["tokens"] for domain in corpus.domains)
             valid_tokens = sum(len(text.valid) for text in (*corpus.domains, *corpus.probes))
         elif recorded and (self.store.is_archive or self._agrees(config, recorded.tokens)):
-            keys, tokens = recorded.stages, recorded.tokens
-        elif corpus and not (recorded or self.store.is_archive):
+            keys = recorded.stages
+            tokens = recorded.tokens
+        elif corpus and is_new:
             raise corpus
-        elif not (
-            recorded or self.store.is_archive
-        ):  # a domain that was added leaves the stages before it as they are
+        elif is_new:  # a domain that was added leaves the stages before it as they are
             tokens = self._find_first_keys(config)
         if tokens:
             count = sum(domain.name in tokens for domain in config.domains)
-            keys = make_stage_keys(
-                config, method, [tokens.get(text.name, "") for text in config.learned]
-            )[:count]
+            texts = [tokens.get(text.name, "") for text in config.learned]
+            keys = make_stage_keys(config, method, texts)[:count]
         why = ""
         earlier = recorded is not None and keys != recorded.stages and self._keeps(recorded, method)
         if recorded and earlier:
             keys = recorded.stages
         if recorded and not keys:
-            why = "its text or tokenizer has changed, or is not prepared here: `run` sees which records are of it"
+            why = (
+                "its text or tokenizer has changed, or is not prepared here: `run` sees which "
+                "records are of it"
+            )
         elif recorded and (keys != recorded.stages or recorded.tokens not in ({}, tokens)):
-            why = "its records are of another text, tokenizer, or version or signature of its method: `run` trains anew"
+            why = (
+                "its records are of another text, tokenizer, or version or signature of its "
+                "method: `run` trains anew"
+            )
         return Identity(
-            keys,
-            [] if why else lines,
-            isinstance(corpus, Corpus),
-            (config.method, hash_code(type(method).__module__)),
-            why,
-            earlier,
-            sizes,
-            valid_tokens,
+            keys=keys,
+            lines=[] if why else lines,
+            prepared=isinstance(corpus, Corpus),
+            code=(config.method, hash_code(type(method).__module__)),
+            why=why,
+            earlier=earlier,
+            sizes=sizes,
+            valid_tokens=valid_tokens,
         )
 
     def leave_out(self, run: RunRecords, config: RunConfig | None = None) -> RunRecords:
-        """The run, or an empty one that says why its records are not of its settings, or of those
-        recorded with it.
+        """The run, or an empty one that says why its records are not of its settings.
 
-        Of recorded settings a method, a start model or a table of step times that is not here tells
-        nothing, as a text.
+        Without `config` the settings are those that were recorded with the run. Of recorded
+        settings a method, a start model or a table of step times that is not here tells nothing, as
+        a text.
         """
         try:
             config_of_run = config or RunConfig.model_validate(run.line.config)
@@ -133,9 +144,9 @@ class Identities:
             return run
         if identity.why:
             return leave_out(run, identity.why)
-        begun = [find_last(stage, StageLine) for stage in run.stages]
+        starts = [find_last(stage, StageLine) for stage in run.stages]
         # not in an archive, whose report is what its records give, whatever is refactored later
-        other_code = not self.store.is_archive and any(map(identity.had_other_code, begun))
+        other_code = not self.store.is_archive and any(map(identity.had_other_code, starts))
         reads_domain = self.build(config_of_run.method, config_of_run.options).reads_domain()
         return dataclasses.replace(
             run,
@@ -145,13 +156,14 @@ class Identities:
         )
 
     def _keeps(self, recorded: RunLine, method: LifelongMethod) -> bool:
-        """Whether this is an archive of a run whose last stage its method trained with other code
-        than now.
+        """Whether this is an archive of a run that its method trained with other code than now.
+
+        The last stage of the run decides.
         """
         if not self.store.is_archive or not recorded.stages:
             return False
-        begun = find_last(self.store.read_stage(recorded.stages[-1]), StageLine)
-        return begun is not None and begun.method_code != hash_code(type(method).__module__)
+        start = find_last(self.store.read_stage(recorded.stages[-1]), StageLine)
+        return start is not None and start.method_code != hash_code(type(method).__module__)
 
     def _agrees(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is the recorded one."""
@@ -177,29 +189,24 @@ class Identities:
 
 
 def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> list[str]:
-    """A line that names the seeds with which the same runs are trained, and which are not shown; or
-    none.
+    """A line that names the seeds that are trained with the same runs and not shown.
+
+    The list is empty where there are none.
     """
-    store, shown = identities.store, {config.seed for config in configs}
-    names = {
-        path.stem
-        for config in configs[:1]
-        for path in store.run_file(config).parent.glob("*.jsonl")
-    }
-    seeds = {
-        int(name[1]) for name in map(re.compile(r".*-s(\d+)-[0-9a-f]{12}").fullmatch, names) if name
-    } - shown
-    runs = (
-        config.model_copy(update={"seed": seed}) for seed in sorted(seeds) for config in configs
-    )
-    ended = (
-        run.seed
-        for run in runs
-        if run.id in names and select_kind(identities.identify(run).lines, EndedLine)
-    )
-    said = ", ".join(map(str, dict.fromkeys(ended)))
-    return (
-        [f"! seeds that are trained too and not shown: {said}; --seeds chooses which are"]
-        if said
-        else []
-    )
+    if not configs:
+        return []
+    folder = identities.store.run_file(configs[0]).parent
+    names = {path.stem for path in folder.glob("*.jsonl")}
+    pattern = re.compile(r".*-s(\d+)-[0-9a-f]{12}")
+    seeds = {int(match[1]) for match in map(pattern.fullmatch, names) if match}
+    seeds -= {config.seed for config in configs}
+    trained_seeds: set[int] = set()
+    for seed in sorted(seeds):
+        for config in configs:
+            run = config.model_copy(update={"seed": seed})
+            if run.id in names and select_kind(identities.identify(run).lines, EndedLine):
+                trained_seeds.add(seed)
+    if not trained_seeds:
+        return []
+    seed_list = ", ".join(map(str, sorted(trained_seeds)))
+    return [f"! seeds that are trained too and not shown: {seed_list}; --seeds chooses which are"]

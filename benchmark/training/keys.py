@@ -1,4 +1,4 @@
-"""The stage as a method may see it, and its key: a hash of everything that its weights depend on.
+"""The stage as a method may see it, and its key: a hash of all that its weights depend on.
 
 A stage depends on the text of its domain, on its settings and on the stage before, never on what
 comes later in the stream. So a further domain, or another order of later ones, leaves the stages
@@ -37,8 +37,9 @@ EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each
 
 
 def plan_stage(config: RunConfig, index: int) -> Stage:
-    """The stage `index` of a run as plans see it: a method can say its signature and phases, but
-    train nothing.
+    """The stage `index` of a run as plans see it.
+
+    A method can say its signature and phases of it, but train nothing.
     """
     names = tuple(domain.name for domain in config.domains[: index + 1])
     amounts = [pick_for_stage(config.budget.amount, i) for i in range(len(config.domains))]
@@ -64,7 +65,7 @@ def _refuse(*_: object) -> NoReturn:
 def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
     """One key a stage; each holds the key of the stage before.
 
-    `texts`: for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made
+    `texts` has for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made
     them.
     """
     keys: list[str] = []
@@ -72,10 +73,9 @@ def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[s
     for index, parts in enumerate(_describe_settings(config, texts)):
         if config.budget.reference:
             parts["budget"].append(msgspec.to_builtins(times[index]))
-        asked = _describe_method(config, method, plan_stage(config, index))
-        keys.append(
-            digest({**parts, **asked, "seed": config.seed, "previous": keys[-1] if keys else None})
-        )
+        parts |= _describe_method(config, method, plan_stage(config, index))
+        parts |= {"seed": config.seed, "previous": keys[-1] if keys else None}
+        keys.append(digest(parts))
     return keys
 
 
@@ -87,94 +87,103 @@ def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTim
     """
     first, *later = find_times(config)
     stage = plan_stage(config, 0)
-    if first.estimated and _describe_method(config, method, stage) == _describe_method(
-        config, LifelongMethod(), stage
-    ):
-        first = structs.replace(first, estimated=False)
+    if first.estimated:
+        naive = _describe_method(config, LifelongMethod(), stage)
+        if _describe_method(config, method, stage) == naive:
+            first = structs.replace(first, estimated=False)
     return [first, *later]
 
 
 def _describe_method(config: RunConfig, method: LifelongMethod, stage: Stage) -> dict[str, Any]:
     """The parts of a key that the method says of a planned stage."""
     phases = list(method.phases(stage))
-    signature, uses_memory = method.signature(stage), method.uses_memory(stage)
+    signature = method.signature(stage)
+    if signature and method.version > 1:
+        signature = {**signature, "version": method.version}
+    uses_memory = method.uses_memory(stage)
+    parts: dict[str, Any] = {
+        "signature": signature,
+        "memory_tokens": config.data.memory_tokens if uses_memory else None,
+    }
+    if uses_memory and config.data.memory_seed == "run":
+        parts["memory_seed"] = "run"
     schedules = [phase.schedule for phase in phases]
     # then a learning rate is a function of how much of the whole stream is over
     knows_the_stream = any(
         isinstance(schedule, Schedule) and schedule.over == "stream" for schedule in schedules
     )
-    own = choose_optimizer(method, config.training) if method.optimizer else None
-    if signature and method.version > 1:
-        signature = {**signature, "version": method.version}
-    return {
-        "signature": signature,
-        "memory_tokens": config.data.memory_tokens if uses_memory else None,
-        **({"memory_seed": "run"} if config.data.memory_seed == "run" and uses_memory else {}),
-        **({"stream": stage.outlook.budget} if knows_the_stream else {}),
-        **({"keeps": "optimizer"} if keeps_optimizer(phases) else {}),
-        **({"optimizer": [own.name, own.options]} if own else {}),
-    }
+    if knows_the_stream:
+        parts["stream"] = stage.outlook.budget
+    if keeps_optimizer(phases):
+        parts["keeps"] = "optimizer"
+    if method.optimizer:
+        optimizer = choose_optimizer(method, config.training)
+        parts["optimizer"] = [optimizer.name, optimizer.options]
+    return parts
 
 
 def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]]:
     """The parts of keys that the method does not decide; one a stage."""
-    budget, training, model = config.budget, config.training, config.model
-    same = {
+    budget = config.budget
+    training = config.training
+    model = config.model
+    model_settings = MADE_OF if model.init == "fixed" else MADE_OF | {"init"}
+    common: dict[str, Any] = {
         "format": FORMAT,
         "sequence_length": config.data.sequence_length,
-        **({"document_mask": True} if config.data.document_mask else {}),
-        "model": model.model_dump(
-            mode="json", include=MADE_OF | ({"init"} if model.init != "fixed" else set())
-        ),
+        "model": model.model_dump(mode="json", include=model_settings),
         "training": training.model_dump(mode="json", exclude=NO_RESULT | EACH_STAGE),
     }
+    if config.data.document_mask:
+        common["document_mask"] = True
     count = len(config.domains)
     if config.replay and config.replay.share:
-        same["replay"] = [config.replay.share, *texts[count:]]
-    parts, domains = [], config.domains
+        common["replay"] = [config.replay.share, *texts[count:]]
+    stages = []
     for index, text in enumerate(texts[:count]):
-        parts.append(
-            {
-                **same,
-                "domain": config.domains[index].name,
-                **({"place": config.places[index]} if config.places else {}),
-                "text": text,
-                **(
-                    {"weights": [source.weight for source in sources]}
-                    if (sources := domains[index].sources)
-                    else {}
-                ),
-                **({"start": config.start.key} if config.start and not index else {}),
-                "ladder": [str(size) for size in model.ladder[: index + 1]],
-                "learning_rate": pick_for_stage(training.learning_rate, index),
-                "warmup": pick_for_stage(training.warmup, index),
-                "budget": [budget.unit, pick_for_stage(budget.amount, index)],
-            }
-        )
-    return parts
+        domain = config.domains[index]
+        parts: dict[str, Any] = {
+            **common,
+            "domain": domain.name,
+            "text": text,
+            "ladder": [str(size) for size in model.ladder[: index + 1]],
+            "learning_rate": pick_for_stage(training.learning_rate, index),
+            "warmup": pick_for_stage(training.warmup, index),
+            "budget": [budget.unit, pick_for_stage(budget.amount, index)],
+        }
+        if config.places:
+            parts["place"] = config.places[index]
+        if domain.sources:
+            parts["weights"] = [source.weight for source in domain.sources]
+        if config.start and not index:
+            parts["start"] = config.start.key
+        stages.append(parts)
+    return stages
 
 
 @functools.cache
 def hash_code(module: str) -> str:
-    """A hash of a method's module and of what it takes from its package, without comments and
-    docstrings.
+    """A hash of a method's module and of what it takes from its package.
+
+    Comments and docstrings do not count.
     """
     package = module.rpartition(".")[0]
-    known, left = dict[str, str](), [module]
-    while left:
-        name = left.pop()
+    sources: dict[str, str] = {}
+    queue = [module]
+    while queue:
+        name = queue.pop()
         file = getattr(importlib.import_module(name), "__file__", None)
-        if name in known or file is None:
+        if name in sources or file is None:
             continue
         tree = ast.parse(Path(file).read_bytes())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
                 names = [f"{package}.{alias.name}" for alias in node.names]
-                left += names if node.module == package else [str(node.module)]
+                queue += names if node.module == package else [str(node.module)]
             elif (
                 isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
                 and ast.get_docstring(node) is not None
             ):
                 node.body = node.body[1:] or [ast.Pass()]
-        known[name] = ast.unparse(tree)
-    return digest(sorted(known.items()))
+        sources[name] = ast.unparse(tree)
+    return digest(sorted(sources.items()))

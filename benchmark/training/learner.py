@@ -1,8 +1,7 @@
-"""The model in training, as a method sees it: one objective, one backward pass, gradients that are
-the same everywhere.
+"""The model in training, as a method sees it: one objective, one backward pass.
 
-torch.compile, DistributedDataParallel, mixed precision and gradient accumulation live here and
-nowhere else.
+Gradients are the same everywhere. torch.compile, DistributedDataParallel, mixed precision and
+gradient accumulation live here and nowhere else.
 """
 
 from __future__ import annotations
@@ -41,16 +40,18 @@ class Batch:
     weight: float = 1.0  # of its mean loss in the step's loss
 
     def to(self, device: torch.device) -> Batch:
-        tensors: dict[str, Any] = {
-            k: send(v, device) for k, v in vars(self).items() if isinstance(v, Tensor)
-        }
+        tensors: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                tensors[name] = send(value, device)
         return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
 class Elapsed:
-    """The share of the budget that is over at the middle of a step, 0 to 1: learning rates are a
-    function of it.
+    """The share of the budget that is over at the middle of a step, 0 to 1.
+
+    Learning rates are a function of it.
     """
 
     phase: float = 0.0
@@ -59,13 +60,15 @@ class Elapsed:
 
 
 class Objective(nn.Module):
-    """A method's loss as a module, so that compile and DDP wrap all of it: model, loss and teacher."""
+    """A method's loss as a module, so that compile and DDP wrap model, loss and teacher."""
 
     def __init__(
         self, loss: Callable[[Batch], Tensor], model: LanguageModel, autocast: torch.autocast
     ) -> None:
         super().__init__()
-        self.model, self._loss, self._autocast = model, loss, autocast
+        self.model = model
+        self._loss = loss
+        self._autocast = autocast
 
     def forward(self, batch: Batch) -> Tensor:
         with self._autocast:
@@ -73,14 +76,14 @@ class Objective(nn.Module):
 
 
 class Learner:
-    """One phase's trainer. Built after `start_stage`, so that DDP sees the new shape and the
-    trainable parameters.
+    """One phase's trainer.
 
+    It is built after `start_stage`, so that DDP sees the new shape and the trainable parameters.
     `loss` is the method's: of this learner and a batch, the mean over the batch's rows, shape ().
 
     Attributes:
-        model: the model that is trained. named_parameters, parameters: those that the phase trains,
-        as they are in the model and in its order.
+        model: the model that is trained.
+        named_parameters, parameters: those that the phase trains, in the model's order.
         world: the processes that train together; `world.add_up` and `world.total` sum over them.
         autocast: the context in which a method's own forward passes belong. It is fp32's where
             training is in fp16, of which `accumulate` alone keeps small gradients.
@@ -97,8 +100,11 @@ class Learner:
         world: World,
         shards: Shards | None = None,
     ) -> None:
-        self.model, self.world = model, world
-        self.elapsed, self.learning_rate, self.overflowed = Elapsed(), 0.0, False
+        self.model = model
+        self.world = world
+        self.elapsed = Elapsed()
+        self.learning_rate = 0.0
+        self.overflowed = False
         self.named_parameters = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad
         ]
@@ -133,8 +139,7 @@ class Learner:
         )
 
     def accumulate(self, batches: Sequence[Batch]) -> Tensor:
-        """Set every `parameter.grad` to the gradient of the mean loss over all rows of all
-        processes.
+        """Set every `parameter.grad` to the gradient of the mean loss over all processes' rows.
 
         Where the batches are of several sources, that loss is the sum of each one's mean times its
         weight. Returns this process's share of it, detached, shape ().
@@ -144,11 +149,10 @@ class Learner:
         losses = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
+            # DDP averages over processes, so each counts for its rows
+            factor = len(batch.tokens) * self.world.size / batch.rows * batch.weight
             with nullcontext() if last or self._no_sync is None else self._no_sync():
-                # DDP averages over processes, so each counts for its rows
-                loss = self.objective(batch) * (
-                    len(batch.tokens) * self.world.size / batch.rows * batch.weight
-                )
+                loss = self.objective(batch) * factor
                 self.scaler.scale(loss).backward()
             losses.append(loss.detach())
         if self.in_fp16:
@@ -156,25 +160,21 @@ class Learner:
         return torch.stack(losses).sum()
 
     def _unscale(self) -> None:
-        """Divide the gradients by the scale of the loss. Where one is not finite, all become 0, and
-        the scale falls.
+        """Divide the gradients by the scale of the loss.
 
-        Only the device knows that, so this waits for it. All processes find the same, for their
-        gradients are the same.
+        Where one is not finite, all become 0, and the scale falls. Only the device knows that, so
+        this waits for it. All processes find the same, for their gradients are the same.
         """
-        before = self.scaler.get_scale()
-        self.scaler.unscale_(
-            torch.optim.SGD(self.parameters)
-        )  # GradScaler knows gradients by an optimizer, once each
+        old_scale = self.scaler.get_scale()
+        # GradScaler knows gradients by an optimizer, once each
+        self.scaler.unscale_(torch.optim.SGD(self.parameters))
         self.scaler.update()
-        if self.scaler.get_scale() < before:
+        if self.scaler.get_scale() < old_scale:
             for parameter in self.parameters:
-                parameter.grad = (
-                    None if parameter.grad is None else torch.zeros_like(parameter.grad)
-                )
-            self.metrics["skipped_steps"] = self.metrics.get("skipped_steps", 0) + (
-                not self.overflowed
-            )
+                if parameter.grad is not None:
+                    parameter.grad = torch.zeros_like(parameter.grad)
+            skipped = self.metrics.get("skipped_steps", 0)
+            self.metrics["skipped_steps"] = skipped + (not self.overflowed)
             self.overflowed = True
 
     def gradients(self) -> list[Tensor]:
@@ -182,8 +182,9 @@ class Learner:
         return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
 
     def record(self, **values: float) -> None:
-        """Numbers of this method for the records, e.g. how often A-GEM projected; written with each
-        evaluation.
+        """Record numbers of this method, e.g. how often A-GEM projected.
+
+        They are written with each evaluation.
         """
         self.metrics.update(values)
 
@@ -196,13 +197,13 @@ Part = tuple[float, float]  # where a part of the stream begins and ends, in the
 def measure_elapsed(
     spent: float, step_cost: float, phase: Part, stage: Part, stream: Part
 ) -> Elapsed:
-    """The share of each part that is over at the middle of a step that begins at `spent` and costs
-    `step_cost`.
+    """The share of each part that is over at the middle of a step.
 
-    All count from where the stage at hand begins.
+    The step begins at `spent` and costs `step_cost`. All count from where the stage at hand begins.
     """
     shares = []
     for begin, end in (phase, stage, stream):
         length = max(end - begin, step_cost) or 1.0  # a budget may be shorter than a step
-        shares.append(min(max((spent + step_cost / 2 - begin) / length, 0.0), 1.0))
-    return Elapsed(*shares)
+        share = (spent + step_cost / 2 - begin) / length
+        shares.append(min(max(share, 0.0), 1.0))
+    return Elapsed(phase=shares[0], stage=shares[1], stream=shares[2])

@@ -1,7 +1,6 @@
-"""The interface of a lifelong pre-training method: phases of a budget, an objective, and changes of
-gradients.
+"""The interface of a lifelong pre-training method: phases, an objective, changes of gradients.
 
-The loop (`benchmark/training/stage.py`) is ours; a method says what differs from continued
+The loop (`benchmark/training/stage.py`) is ours. A method says what differs from continued
 pre-training. Every second of a stage belongs to one of its phases, so nothing that a method does
 escapes the budget.
 """
@@ -49,9 +48,8 @@ class Source:
     # them, or "own": text that `make_rows` makes
     domain: str
     share: float = 1.0  # rows, as a share of training.batch_size
-    weight: float = (
-        1.0  # of the mean loss of these rows in the step's loss, which is the sum over the sources
-    )
+    # of the mean loss of these rows in the step's loss, which is the sum over the sources
+    weight: float = 1.0
 
     @property
     def from_memory(self) -> bool:
@@ -60,51 +58,44 @@ class Source:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a stage. Each phase that trains starts a fresh optimizer and its own warm-up and
-    decay (the paper).
+    """A part of a stage.
 
-    `rates` maps patterns such as "layers.0.*" to factors; the first that fits a parameter decides.
+    Each phase that trains starts a fresh optimizer and its own warm-up and decay (the paper).
+    `rates` maps patterns such as "layers.0.*" to factors. The first that fits a parameter decides.
     Where the first phase of a stage to train carries on, it goes on with what the stage before has
-    kept, and the stage keeps what it ends with: let it carry on in each stage, the first one too,
-    or in none.
+    kept, and the stage keeps what it ends with. So let it carry on in each stage, the first one
+    too, or in none.
     """
 
     name: str
     share: float = 1.0  # of the stage's budget; the shares of a stage sum to 1
     memory: float = 0.0  # share of each batch that is drawn from the memory of all earlier domains
-    domain: Literal["new", "previous", "seen"] = (
-        "new"  # whose text the rest is; "seen": of all so far, the new one too
-    )
+    # whose text the rest is; "seen": of all so far, the new one too
+    domain: Literal["new", "previous", "seen"] = "new"
     trains: bool = True  # False: batches go to observe(), no optimizer
-    sources: tuple[
-        Source, ...
-    ] = ()  # several batches, in place of the one that `memory` and `domain` describe
-    memory_batch: float = (
-        0.0  # rows of a second batch, all from memory, as a share of the first: adjust_gradients
-    )
+    # several batches, in place of the one that `memory` and `domain` describe
+    sources: tuple[Source, ...] = ()
+    # rows of a second batch, all from memory, as a share of the first: adjust_gradients
+    memory_batch: float = 0.0
     schedule: Schedule | ScheduleName | None = None  # of the learning rate; None: the suite's
-    rates: Mapping[str, float] = field(
-        default_factory=dict
-    )  # factors of it by name (`part_names`); 0 freezes
-    branch: bool = (
-        False  # the next stage goes on from where the phase begins; its end is evaluated and saved
-    )
-    optimizer: Literal["new", "carry"] = (
-        "new"  # "carry": go on with the moments that the last phase to train has left
-    )
+    # factors of it by name (`part_names`); 0 freezes
+    rates: Mapping[str, float] = field(default_factory=dict)
+    # the next stage goes on from where the phase begins; its end is evaluated and saved
+    branch: bool = False
+    # "carry": go on with the moments that the last phase to train has left
+    optimizer: Literal["new", "carry"] = "new"
 
 
 def keeps_optimizer(phases: Sequence[Phase]) -> bool:
-    """Whether a stage goes on with the optimizer of the stage before, and keeps its own for the
-    next.
-    """
+    """Whether a stage goes on with the optimizer of the stage before, and keeps its own."""
     return next((phase.optimizer == "carry" for phase in phases if phase.trains), False)
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The whole stream, which a lifelong learner cannot know. A method that uses it must say so in
-    its signature.
+    """The whole stream, which a lifelong learner cannot know.
+
+    A method that uses it must say so in its signature.
     """
 
     stages: int
@@ -114,8 +105,9 @@ class Outlook:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The stage that begins, as far as a method may know it: nothing of later ones, but for
-    controls in `outlook`.
+    """The stage that begins, as far as a method may know it.
+
+    It tells nothing of later stages, but for controls in `outlook`.
     """
 
     domains: tuple[str, ...]  # so far, the new one last
@@ -126,12 +118,10 @@ class Stage:
     learning_rate: float  # the peak of this stage
     seed: int  # for random choices of this stage
     build: Callable[[Size], LanguageModel]  # a new model with random weights, on the CPU
-    memory_rows: Callable[
-        [int], Tensor
-    ]  # (rows, T) ids of earlier domains' text, masked as in training, or (0, T)
-    previous: Callable[
-        [], LanguageModel
-    ]  # a copy of what the stage before was evaluated with, on the CPU
+    # (rows, T) ids of earlier domains' text, masked as in training, or (0, T)
+    memory_rows: Callable[[int], Tensor]
+    # a copy of what the stage before was evaluated with, on the CPU
+    previous: Callable[[], LanguageModel]
     outlook: Outlook
 
     @property
@@ -145,8 +135,9 @@ class Stage:
 
     @property
     def last(self) -> bool:
-        """Whether the stream ends here; like `outlook`, a part of the signature of a method that
-        uses it.
+        """Whether the stream ends here.
+
+        Like `outlook` it is a part of the signature of a method that uses it.
         """
         return self.index == self.outlook.stages - 1
 
@@ -159,79 +150,73 @@ class Stage:
 class LifelongMethod:
     """Naive continued pre-training, and the interface of all methods.
 
-    A subclass is a dataclass in `methods/NAME.py`; its fields are its hyper-parameters. It
+    A subclass is a dataclass in `methods/NAME.py`. Its fields are its hyper-parameters. It
     overrides what it does differently. Rows of a batch are ordered, new first, then memory, in
-    fixed counts; see `benchmark.training.learner.Batch`.
+    fixed counts: see `benchmark.training.learner.Batch`.
     """
 
     title: ClassVar[str] = "Naive"  # label of its row
-    group: ClassVar[Group] = (
-        "baselines"  # controls and references run only where a suite names them
-    )
-    version: ClassVar[int] = (
-        1  # raised when the code comes to compute something else, so that stages are trained anew
-    )
-    decoders_only: ClassVar[bool] = (
-        False  # whether it cannot train models that predict masked tokens
-    )
-    holds_weights: ClassVar[bool] = (
-        False  # whether it keeps, adds or looks into weights, so that none can be sharded
-    )
-    may_be_naive: ClassVar[bool] = (
-        False  # whether `check` may find Naive's weights: it acts seldom, or not at all
-    )
-    space: ClassVar[
-        Mapping[str, Sequence[Any]]
-    ] = {}  # values of options that `run_all.py tune` may choose from
-    state: ClassVar[
-        tuple[str, ...]
-    ] = ()  # attributes that later steps and stages need: tensors, numbers, lists, dicts
-    optimizer: ClassVar[Optimizer | str | None] = (
-        None  # its own, a record or a name; None: the suite's
-    )
-    replay_weights: Sequence[float] | None = (
-        None  # how likely a memory row is of each earlier domain; None: uniform
-    )
+    # controls and references run only where a suite names them
+    group: ClassVar[Group] = "baselines"
+    # raised when the code comes to compute something else, so that stages are trained anew
+    version: ClassVar[int] = 1
+    # whether it cannot train models that predict masked tokens
+    decoders_only: ClassVar[bool] = False
+    # whether it keeps, adds or looks into weights, so that none can be sharded
+    holds_weights: ClassVar[bool] = False
+    # whether `check` may find Naive's weights: it acts seldom, or not at all
+    may_be_naive: ClassVar[bool] = False
+    # values of options that `run_all.py tune` may choose from
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    # attributes that later steps and stages need: tensors, numbers, lists, dicts
+    state: ClassVar[tuple[str, ...]] = ()
+    # its own, a record or a name; None: the suite's
+    optimizer: ClassVar[Optimizer | str | None] = None
+    # how likely a memory row is of each earlier domain; None: uniform
+    replay_weights: Sequence[float] | None = None
 
     growth: GrowthRecord | None = None  # how start_stage grew the model, for the records
-    evaluated: LanguageModel | None = (
-        None  # the model to evaluate and save, where start_stage sets another
-    )
+    # the model to evaluate and save, where start_stage sets another
+    evaluated: LanguageModel | None = None
 
     def signature(self, stage: Stage) -> dict[str, Any]:
-        """The part of the method that determines this stage. Stages with equal signatures are
-        trained once and shared.
+        """The part of the method that determines this stage.
 
-        Nothing in the first stage, unless the method does something there that Naive does not.
+        Stages with equal signatures are trained once and shared. It is empty in the first stage,
+        unless the method does something there that Naive does not.
         """
-        return (
-            {}
-            if stage.first
-            else {"method": type(self).__module__.rpartition(".")[2], **self.options()}
-        )
+        if stage.first:
+            return {}
+        name = type(self).__module__.rpartition(".")[2]
+        return {"method": name, **self.options()}
 
     def uses_memory(self, stage: Stage) -> bool:
-        """Whether the size of the memory matters to a stage: by default, whether a phase draws from
-        it.
+        """Whether the size of the memory matters to a stage.
+
+        By default it does where a phase draws from the memory.
         """
         phases = self.phases(stage)
-        of_sources = any(source.from_memory for phase in phases for source in phase.sources)
-        return not stage.first and (
-            of_sources or any(phase.memory or phase.memory_batch for phase in phases)
-        )
+        if stage.first:
+            return False
+        if any(phase.memory or phase.memory_batch for phase in phases):
+            return True
+        return any(source.from_memory for phase in phases for source in phase.sources)
 
     def options(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
+        settings = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in settings}
 
     def reads_domain(self) -> bool:
-        """Whether its model is told a text's domain when it is evaluated: tables say so, and
-        `check` tries it.
+        """Whether its model is told a text's domain when it is evaluated.
+
+        Tables say so, and `check` tries it.
         """
         return False
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        """The model that this stage trains: grow, wrap, freeze, copy a teacher. Replayed when a
-        stage resumes.
+        """The model that this stage trains: grow, wrap, freeze, copy a teacher.
+
+        It is called again when a stage resumes.
         """
         return model
 
@@ -239,33 +224,34 @@ class LifelongMethod:
         return [Phase("adapt")]
 
     def loss(self, learner: Learner, batch: Batch) -> Tensor:
-        """Scalar: the mean over the rows of `batch`, so that micro-batches and processes average to
-        the whole.
+        """The mean over the rows of `batch`, a scalar.
+
+        So micro-batches and processes average to the whole.
         """
         return learner.language_model_loss(batch)
 
     def make_rows(self, shape: tuple[int, int], generator: Generator) -> Tensor:
-        """Token ids (rows, N) for Source("own"), in this shape: text alone, drawn from `generator`
-        and nothing else.
+        """Token ids (rows, N) for Source("own"), in this shape.
 
-        Called without gradients in each step, and by each process for the rows of all: they must be
-        the same.
+        They are text alone, drawn from `generator` and nothing else. This is called without
+        gradients in each step, and by each process for the rows of all: they must be the same.
         """
         raise NotImplementedError(f"{type(self).__name__} has a source {OWN!r}, and no make_rows")
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
-        """Change `parameter.grad` in place, after the synchronised backward pass and before the
-        optimizer's step.
+        """Change `parameter.grad` in place, before the optimizer's step.
 
-        `memory`: the batch that `Phase.memory_batch` asked for, in micro-batches.
+        The synchronised backward pass is over then. `memory` is the batch that `Phase.memory_batch`
+        asked for, in micro-batches.
         """
 
     def after_step(self, learner: Learner) -> None:
         """Take in the weights that the optimizer has just moved: averages."""
 
     def observe(self, learner: Learner, batches: Sequence[Batch]) -> None:
-        """Take in one batch of a phase with trains=False; the model is in evaluation mode, without
-        dropout.
+        """Take in one batch of a phase with trains=False.
+
+        The model is in evaluation mode, without dropout.
         """
 
 
@@ -277,9 +263,8 @@ def choose_optimizer(method: LifelongMethod, training: Training) -> Optimizer:
     return find_optimizer(kind) if isinstance(kind, str) else kind
 
 
-Build = Callable[
-    [str, Mapping[str, Any]], LifelongMethod
-]  # methods.build: this room must not import methods
+# methods.build: this room must not import methods
+Build = Callable[[str, Mapping[str, Any]], LifelongMethod]
 
 
 def get_state(method: LifelongMethod) -> dict[str, Any]:

@@ -43,17 +43,16 @@ class Stopped(Exception):
 
 
 class Taken(Stopped):
-    """Another process trains a stage of the run or makes its text, and this one was not to wait for
-    it.
-    """
+    """Another process trains a stage of the run or makes its text, and this one may not wait."""
 
 
 Poll = Callable[[bool], None]
 
 
 def make_poll(asked_to_stop: Callable[[], bool], waits: bool = True) -> Poll:
-    """A function for work to call now and then: it raises Stopped when asked to stop, Taken where
-    work may not wait.
+    """A function for work to call now and then.
+
+    It raises Stopped when asked to stop, Taken where work may not wait.
     """
 
     def poll(waiting: bool) -> None:
@@ -103,23 +102,25 @@ class World:
 
     def gather(self, value: T) -> list[T]:
         """The values of all processes in the order of their ranks, on each of them."""
-        said = [value] * self.size
+        values = [value] * self.size
         if self.size > 1:
-            dist.all_gather_object(said, value)
-        return said
+            dist.all_gather_object(values, value)
+        return values
 
     def let_first(self, act: Callable[[], None]) -> None:
-        """Let the first process act. All talk meanwhile, or their connection would time out. All
-        raise its error.
+        """Let the first process act.
+
+        All talk meanwhile, or their connection would time out. All raise its error.
         """
         if self.size == 1:
             return act()
         with ThreadPoolExecutor(1, thread_name_prefix="first") as thread:
-            done = thread.submit(act) if self.leads else None
-            while not any(self.find_maximum(done is not None and done.done())):
+            future = thread.submit(act) if self.leads else None
+            while not any(self.find_maximum(future is not None and future.done())):
                 time.sleep(LOOK)
-        failure = done.exception() if done else None
-        if error := self.agree(failure):
+        failure = future.exception() if future else None
+        error = self.agree(failure)
+        if error:
             raise failure or error
 
     def wait_for_all(self) -> None:
@@ -142,17 +143,14 @@ class World:
         )
 
 
-HELD_BACK = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)  # the parent is asked to stop
+# the parent is asked to stop
+HELD_BACK = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def start_fork_server() -> None:
-    """Start, once, what processes are forked from: it has torch, no threads, and lets no signals
-    through to them.
+    """Start, once, what processes are forked from.
+
+    It has torch, no threads, and lets no signals through to them.
     """
     with standing_in_code():
         # else it starts with the server, and lets the signals through again
@@ -180,8 +178,9 @@ def find_machine_name() -> str:
 
 
 def read_launch() -> tuple[int, int]:
-    """The rank of this process and how many there are: 0 and 1 where what a launcher sets is empty
-    or left over.
+    """The rank of this process and how many there are.
+
+    They are 0 and 1 where what a launcher sets is empty or left over.
     """
     rank, size, place = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
     return (int(rank), int(size)) if rank and size and place else (0, 1)
@@ -190,7 +189,8 @@ def read_launch() -> tuple[int, int]:
 @contextmanager
 def join() -> Iterator[World]:
     """Join the process group that the environment names, or be alone."""
-    (rank, size), device = read_launch(), choose_device(int(os.environ.get("LOCAL_RANK") or 0))
+    rank, size = read_launch()
+    device = choose_device(int(os.environ.get("LOCAL_RANK") or 0))
     if size == 1:
         yield World(0, 1, device)
         return
@@ -203,10 +203,9 @@ def join() -> Iterator[World]:
 
 
 def _read_cpu_model() -> str:
-    named = re.search(
-        r"^model name\s*:(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    return named[1].strip() if named else platform.machine()
+    content = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    match = re.search(r"^model name\s*:(.*)", content, re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
 
 
 COMMIT_FILE = "COMMIT"  # in a snapshot of the code, which has no git
@@ -238,7 +237,8 @@ def describe_provenance(world: World, precision: str) -> Provenance:
 def find_code_version() -> str:
     """`<commit>+<hash of the sources of benchmark/ and methods/>`; without git only the hash."""
     sources = hash_sources(ROOT, "benchmark", "methods")
-    return f"{known}+{sources}" if (known := find_commit()) else sources
+    commit = find_commit()
+    return f"{commit}+{sources}" if commit else sources
 
 
 def hash_sources(folder: Path, *packages: str) -> str:
@@ -246,17 +246,17 @@ def hash_sources(folder: Path, *packages: str) -> str:
     digest = hashlib.sha256()
     for package in packages:
         for path in sorted((folder / package).rglob("*.py")):
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+            name = path.relative_to(folder).as_posix()
+            digest.update(name.encode() + b"\0" + path.read_bytes())
     return f"sources-{digest.hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a process that starts others, which must run the same. Its folder may be
-    another on their machine.
+    """The sources of a process that starts others, which must run the same.
 
-    Local workers compare `benchmark/` alone: a method that somebody writes meanwhile ends no other
-    run.
+    Its folder may be another on their machine. Local workers compare `benchmark/` alone: a method
+    that somebody writes meanwhile ends no other run.
     """
 
     folder: Path
@@ -269,13 +269,12 @@ class Sources:
 
     def check(self) -> None:
         """Raise UserError where this process runs other sources."""
-        here = hash_sources(ROOT, *self.packages)
-        if here != self.digest:
+        digest = hash_sources(ROOT, *self.packages)
+        if digest != self.digest:
             raise UserError(
-                f"this process runs {here} of {ROOT}, and who started it {self.digest} of "
-                f"{self.folder}: give the same "
-                "command again if the code was edited meanwhile, else look where Python finds "
-                "`benchmark`"
+                f"this process runs {digest} of {ROOT}, and who started it {self.digest} of "
+                f"{self.folder}: give the same command again if the code was edited meanwhile, "
+                "else look where Python finds `benchmark`"
             )
 
 
@@ -285,8 +284,7 @@ def find_commit() -> str:
         return (ROOT / COMMIT_FILE).read_text(encoding="utf-8")
     command = ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"]
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return ""
+    return process.stdout.strip()

@@ -1,5 +1,6 @@
-"""The progress of a run: stage, phase, fraction of the budget, tokens/s, loss, time left. No torch
-here.
+"""The progress of a run: stage, phase, fraction of the budget, tokens/s, loss, time left.
+
+No torch here.
 """
 
 from __future__ import annotations
@@ -48,15 +49,17 @@ class Heartbeat(msgspec.Struct):
 
     def __str__(self) -> str:
         """In words."""
-        place = f"stage {self.stage + 1} of {self.stages}: {self.domain}, {self.phase}, {self.fraction:.0%}"
+        stage = f"stage {self.stage + 1} of {self.stages}: {self.domain}"
+        speed = f"{self.tokens_per_second:,.0f} tokens/s"
         loss = "" if self.loss is None else f", loss {self.loss:,.3f}"
-        left = f", {format_duration(self.left)} left" if self.left else ""
-        return f"{place}, {self.tokens_per_second:,.0f} tokens/s{loss}{left}"
+        rest = f", {format_duration(self.left)} left" if self.left else ""
+        return f"{stage}, {self.phase}, {self.fraction:.0%}, {speed}{loss}{rest}"
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """The last progress of a run. None where it said nothing, or its machine went down and left
-    half a file.
+    """The last progress of a run.
+
+    None where it said nothing, or its machine went down and left half a file.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
@@ -65,8 +68,9 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 class EvaluationTimes:
-    """The times of a stage's evaluations, which are off its clock; those to come take as long as
-    those that were.
+    """The times of a stage's evaluations, which are off its clock.
+
+    Those to come take as long as those that were.
     """
 
     def __init__(self, count: int, tokens: int) -> None:
@@ -83,8 +87,8 @@ class EvaluationTimes:
     def estimate_rest(self, fraction: float, tokens_per_second: float) -> float:
         """Estimate the seconds of evaluation to come at a fraction of the budget.
 
-        Before the first evaluation by the tokens that training reads per second: a forward pass is
-        a third of a step.
+        Before the first evaluation the tokens that training reads per second tell it: a forward
+        pass is a third of a step.
         """
         rest = math.ceil(self._count * (1 - min(1.0, fraction)))
         if self._seconds:
@@ -95,14 +99,16 @@ class EvaluationTimes:
 class ProgressLine:
     """Prints a line a minute, or nothing where a table shows the work under way.
 
-    `heartbeat` is the file of the run's Heartbeat, every ten seconds, for that table and for
+    `heartbeat` is the file of the run's Heartbeat, written every ten seconds for that table and for
     `status`.
     """
 
     def __init__(self, name: str, heartbeat: Path | None = None) -> None:
-        self.name, self._heartbeat = name, heartbeat
+        self.name = name
+        self._heartbeat = heartbeat
         self._watched = WATCHED in os.environ
-        self._next, self._next_line = 0.0, time.monotonic() + LINE
+        self._next = 0.0
+        self._next_line = time.monotonic() + LINE
 
     def is_due(self) -> bool:
         return time.monotonic() >= self._next
@@ -112,6 +118,7 @@ class ProgressLine:
     ) -> None:
         """Say how far a stage is."""
         training = clock.seconds * (1 / clock.fraction - 1) if clock.fraction else 0.0
+        rest = evaluations.estimate_rest(clock.fraction, clock.tokens_per_second)
         self._next = time.monotonic() + (SHOWN if self._watched else HEARTBEAT)
         heartbeat = Heartbeat(
             stage=stage.index,
@@ -121,16 +128,15 @@ class ProgressLine:
             fraction=clock.fraction,
             tokens_per_second=clock.tokens_per_second,
             time=time.time(),
-            left=max(0.0, training)
-            + evaluations.estimate_rest(clock.fraction, clock.tokens_per_second),
+            left=max(0.0, training) + rest,
             loss=loss.item() if phase.trains else None,
         )
         self.say_briefly(str(heartbeat))
         if self._heartbeat:
-            beside = self._heartbeat.with_suffix(".part")
+            part_file = self._heartbeat.with_suffix(".part")
             with name_in_errors(self._heartbeat):
-                beside.write_bytes(msgspec.json.encode(heartbeat))
-                os.replace(beside, self._heartbeat)
+                part_file.write_bytes(msgspec.json.encode(heartbeat))
+                os.replace(part_file, self._heartbeat)
 
     def say_briefly(self, text: str) -> None:
         """Print a text that is soon replaced, once a minute."""

@@ -1,5 +1,4 @@
-"""One run: its stages one after the other, each from its checkpoint, from the store, or from the
-start.
+"""One run: its stages one after the other, from a checkpoint, from the store, or from the start.
 
 Stages are content-addressed: `runs/stages/<key>`, the key a hash of all that determines the result.
 Runs that share a prefix (the first stage above all, where most methods do what Naive does) share
@@ -45,7 +44,10 @@ _log = logging.getLogger(__name__)
 
 
 def make_stream(config: RunConfig, corpus: Corpus) -> Stream:
-    """The batches of a run; its architecture says whether every token is predicted or masked ones."""
+    """The batches of a run.
+
+    Its architecture says whether every token is predicted or masked ones.
+    """
     masked = architectures.load(config.model.architecture).masked
     if masked and corpus.special.mask < 0:
         raise ConfigError(
@@ -56,11 +58,11 @@ def make_stream(config: RunConfig, corpus: Corpus) -> Stream:
 
 
 class Run:
-    """Trains the missing stages of one run. `make_method` builds the method with its options (see
-    `methods.build`).
+    """Trains the missing stages of one run.
 
-    A run waits for stages that another process trains, and for text that it makes. Where the run
-    `waits` for none, it raises Taken. When asked to stop, it raises Stopped; so does `Run` itself.
+    `make_method` builds the method with its options (see `methods.build`). A run waits for stages
+    that another process trains, and for text that it makes. Where the run `waits` for none, it
+    raises Taken. When asked to stop, it raises Stopped. So does `Run` itself.
     """
 
     def __init__(
@@ -73,12 +75,16 @@ class Run:
         asked_to_stop: Callable[[], bool] = lambda: False,
         waits: bool = True,
     ) -> None:
-        self.config, self.make_method, self.store, self.world = config, make_method, store, world
-        self.progress, self.asked_to_stop, self.waits = progress, asked_to_stop, waits
+        self.config = config
+        self.make_method = make_method
+        self.store = store
+        self.world = world
+        self.progress = progress
+        self.asked_to_stop = asked_to_stop
+        self.waits = waits
         poll = make_poll(asked_to_stop, waits or world.size > 1)  # all of them wait, or none
-        self.corpus = prepare_corpus(
-            config, store, check=world.leads, poll=poll
-        )  # the others read the same files
+        # the other processes read the same files
+        self.corpus = prepare_corpus(config, store, check=world.leads, poll=poll)
         self.stream = make_stream(config, self.corpus)
         # all runs need these, so they are waited for
         self.stream.leaks = find_validation_leaks(
@@ -89,40 +95,38 @@ class Run:
         if method.decoders_only and self.stream.masked:
             raise ConfigError(
                 f"row {config.row!r} trains decoders only, and {config.model.architecture} "
-                "predicts masked tokens: "
-                "leave the row out, or take another model.architecture"
+                "predicts masked tokens: leave the row out, or take another model.architecture"
             )
-        start, apart = config.start, ["document_mask"] if config.data.document_mask else []
-        self._start_key = digest([start.key, config.data.sequence_length, *apart]) if start else ""
-        self.keys = make_stage_keys(
-            config, method, [self.corpus.keys[text.name] for text in config.learned]
-        )
+        self._start_key = ""
+        if config.start:
+            parts = [config.start.key, config.data.sequence_length]
+            if config.data.document_mask:
+                parts.append("document_mask")
+            self._start_key = digest(parts)
+        texts = [self.corpus.keys[text.name] for text in config.learned]
+        self.keys = make_stage_keys(config, method, texts)
 
     def train(self, last_stage: int | None = None) -> None:
-        """Train all stages, or those up to `last_stage`. Raises Stopped when asked to stop, and
-        whatever went wrong.
+        """Train all stages, or those up to `last_stage`.
 
-        A failure is recorded with its traceback; the checkpoints stay, and the next call goes on
-        from them.
+        Raises Stopped when asked to stop, and whatever went wrong. A failure is recorded with its
+        traceback. The checkpoints stay, and the next call goes on from them.
         """
         lines = self.store.read_run(self.config)
+        unigram = {domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains}
         description = structs.replace(
             self.config.describe(),
             stages=self.keys,
-            unigram={
-                domain.name: domain.info["unigram_perplexity"] for domain in self.corpus.domains
-            },
+            unigram=unigram,
             texts=self.stream.validation_keys,
             tokens=self.corpus.keys,
             start=self._start_key,
         )
-        known = records.find_last(
-            lines, RunLine
-        )  # what the run consisted of: a changed text changes its stages
-        is_known = known is not None and structs.replace(known, time=0.0) == description
-        if not is_known or isinstance(
-            lines[-1], FailedLine
-        ):  # which may not be the last word on a run that goes on
+        # what the run consisted of: a changed text changes its stages
+        recorded = records.find_last(lines, RunLine)
+        is_known = recorded is not None and structs.replace(recorded, time=0.0) == description
+        # a failure may not be the last word on a run that goes on
+        if not is_known or isinstance(lines[-1], FailedLine):
             self._record(description)
         count = len(self.keys) if last_stage is None else last_stage + 1
         index = 0
@@ -149,9 +153,8 @@ class Run:
             self.world.wait_for_all()
 
     def _load_start_model(self, start: Start) -> LanguageModel:
-        from benchmark.models.start_model import (
-            load_start,
-        )  # which few runs need, and imports growth
+        # few runs need it, and it imports growth
+        from benchmark.models.start_model import load_start
 
         model = load_start(start, self.corpus.vocabulary)
         if self.config.data.document_mask:
@@ -159,28 +162,27 @@ class Run:
         return model
 
     def _choose_precision(self) -> str:
-        """The precision of all of the run: "auto" is what its first stage began with, on whatever
-        machine.
+        """The precision of all of the run.
 
-        It is read for each stage, under its lease: another run, on another machine, may have begun
-        the first one.
+        "auto" is what its first stage began with, on whatever machine. It is read for each stage,
+        under its lease: another run, on another machine, may have begun the first one.
         """
         auto = self.config.training.precision == "auto"
-        begun = records.find_last(self.store.read_stage(self.keys[0]), StageLine) if auto else None
-        here = choose_precision(self.config.training.precision, self.world.device)
-        if (
-            self.config.training.shard and here == "fp16"
-        ):  # of "auto": losses are scaled for whole gradients alone
-            here = "fp32"
-        return self.world.agree(begun.provenance.precision if begun else here)
+        start = records.find_last(self.store.read_stage(self.keys[0]), StageLine) if auto else None
+        precision = choose_precision(self.config.training.precision, self.world.device)
+        if self.config.training.shard and precision == "fp16":
+            # of "auto": losses are scaled for whole gradients alone
+            precision = "fp32"
+        return self.world.agree(start.provenance.precision if start else precision)
 
     def _train_stage(self, index: int) -> None:
-        """Train a stage, if nobody has. Where another process takes it over meanwhile, wait for
-        that one.
+        """Train a stage, if nobody has.
 
-        Several processes would have to agree on that: they end with LeaseLost.
+        Where another process takes it over meanwhile, wait for that one. Several processes would
+        have to agree on that: they end with LeaseLost.
         """
-        key, world = self.keys[index], self.world
+        key = self.keys[index]
+        world = self.world
         folder = self.store.stage_folder(key)
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -189,15 +191,13 @@ class Run:
                 [todo] = world.find_maximum(world.leads and not self.store.is_stage_done(key))
                 if todo:
                     self._compute(index, folder, lease)
-                elif (
-                    world.leads
-                ):  # whoever was killed once the stage was done, and before it removed this
+                elif world.leads:
+                    # whoever was killed once the stage was done has not removed this
                     (folder / CHECKPOINT).unlink(missing_ok=True)
                 world.wait_for_all()
                 model = partial(load, folder / "model")
-                evaluate_missing(
-                    self.store.stage_file(key), model, self.stream, world, self._choose_precision()
-                )
+                precision = self._choose_precision()
+                evaluate_missing(self.store.stage_file(key), model, self.stream, world, precision)
         except LeaseLost as error:
             if world.size > 1:
                 raise
@@ -225,12 +225,13 @@ class Run:
             lease.release()
 
     def _compute(self, index: int, folder: Path, lease: Lease) -> None:
-        """Train a stage. Where memory does not hold its rows at once, go on from its checkpoint
-        with half as many.
+        """Train a stage.
 
+        Where memory does not hold its rows at once, go on from its checkpoint with half as many.
         Several processes would have to agree on that: they fail, and say the cure.
         """
-        config, world = set_training(self.config, precision=self._choose_precision()), self.world
+        world = self.world
+        config = set_training(self.config, precision=self._choose_precision())
         while True:
             try:
                 with strict_algorithms(config.training.deterministic):
@@ -241,17 +242,13 @@ class Run:
                 if not is_out_of_memory(error):
                     raise
                 training = config.training
-                rows = min(
-                    training.micro_batch_size or training.batch_size,
-                    training.batch_size // world.size,
-                )
-                fewer = -(-rows // 2)
+                micro_batch = training.micro_batch_size or training.batch_size
+                rows = min(micro_batch, training.batch_size // world.size)
+                half = -(-rows // 2)
                 if rows == 1 or world.size > 1:
-                    cure = (
-                        f"set training.micro_batch_size = {fewer}"
-                        if rows > 1
-                        else "take a smaller model"
-                    )
+                    cure = "take a smaller model"
+                    if rows > 1:
+                        cure = f"set training.micro_batch_size = {half}"
                     raise ConfigError(
                         f"memory does not hold {rows} rows of a forward pass of stage {index}: "
                         f"{cure}"
@@ -259,47 +256,42 @@ class Run:
             _log.warning(
                 "%s: memory does not hold the rows of a forward pass: half as many, %d",
                 folder,
-                fewer,
+                half,
             )
-            config = set_training(config, micro_batch_size=fewer)
+            config = set_training(config, micro_batch_size=half)
 
     def _load_inputs(self, config: RunConfig, index: int) -> StageInputs:
         """A stage with the model, the method and the moments that it begins with."""
         previous = self.store.stage_folder(self.keys[index - 1]) if index else None
-        stage = make_stage(
-            config, index, self.stream, partial(load, previous / "model") if previous else None
-        )
+        load_previous = partial(load, previous / "model") if previous else None
+        stage = make_stage(config, index, self.stream, load_previous)
         method = self.make_method()
         inputs = partial(StageInputs, config, stage, self.stream, method, world=self.world)
         torch.manual_seed(stage.seed)
         if not previous:
-            return inputs(
-                self._load_start_model(config.start)
-                if config.start
-                else stage.build(stage.ladder[0])
-            )
+            if config.start:
+                return inputs(self._load_start_model(config.start))
+            return inputs(stage.build(stage.ladder[0]))
         cure = f"restore it from a copy, or delete {previous} to train that stage again"
         keeps = keeps_optimizer(method.phases(stage))
         moments = checkpoint.load(previous / "optimizer.pt", cure=cure) if keeps else {}
         model = load_trained(previous)
         if self.config.model.init == "scaled":
-            model.network.config.scaled = (
-                True  # which a stage that was trained before growth asked for it does not say
-            )
-        set_state(
-            method, {**get_state(method), **checkpoint.load(previous / "method.pt", cure=cure)}
-        )
+            # a stage that was trained before growth asked for it does not say this
+            model.network.config.scaled = True
+        state = checkpoint.load(previous / "method.pt", cure=cure)
+        set_state(method, {**get_state(method), **state})
         return inputs(model, moments=moments)
 
     def _record_failure(self, stage: int, error: Exception) -> None:
-        """The first process that fails says why; the others fail because it has left them, or for
-        the same reason.
+        """Let the first process that fails record why.
+
+        The others fail because it has left them, or for the same reason.
         """
         file = self.store.run_file(self.config)
         with Lease(file.with_suffix(".lock")) if self.world.size > 1 else nullcontext():
-            if isinstance(
-                self.store.read_run(self.config)[-1], FailedLine
-            ):  # this call began with a line of its own
+            last_line = self.store.read_run(self.config)[-1]
+            if isinstance(last_line, FailedLine):  # this call began with a line of its own
                 return
             record_failure(self.config, self.store, stage, error)
 
@@ -310,5 +302,6 @@ class Run:
 
 def record_failure(config: RunConfig, store: Store, stage: int, error: Exception) -> None:
     """Record why a run ended before its time."""
-    text, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
-    records.append(store.run_file(config), FailedLine(stage=stage, error=text, traceback=trace))
+    text = f"{type(error).__name__}: {error}"
+    line = FailedLine(stage=stage, error=text, traceback=traceback.format_exc())
+    records.append(store.run_file(config), line)

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from benchmark.training.run import Run
 
 CHECKPOINT = "checkpoint.pt"  # in a stage's folder, while it is trained
-ASKED_TO_STOP, NOT_FINITE = 1, 2  # alarms, the gravest last
+# alarms, the gravest last
+ASKED_TO_STOP = 1
+NOT_FINITE = 2
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -54,12 +56,16 @@ class StageRun:
     """Trains one stage of a run; `train()` does it. `lease` is that of the stage's folder."""
 
     def __init__(self, run: Run, inputs: StageInputs, folder: Path, lease: Lease) -> None:
-        self.run, self.inputs, self.folder, self.lease = run, inputs, folder, lease
-        self.stage, self.method, self.world = inputs.stage, inputs.method, inputs.world
+        self.run = run
+        self.inputs = inputs
+        self.folder = folder
+        self.lease = lease
+        self.stage = inputs.stage
+        self.method = inputs.method
+        self.world = inputs.world
         self.training = inputs.config.training
-        self.times = find_stage_times(run.config, self.method)[
-            self.stage.index
-        ]  # of the run's own settings
+        times = find_stage_times(run.config, self.method)  # of the run's own settings
+        self.times = times[self.stage.index]
         # seconds for a FLOP on the machine that the budget names, where times are estimated
         self.pace = 0.0
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
@@ -68,16 +74,14 @@ class StageRun:
         self.evaluations = EvaluationTimes(self.training.evaluations, tokens)
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
-        self.trunk: dict[str, Any] | None = (
-            None  # the model and what was carried where a branch began
-        )
+        # the model and what was carried where a branch began
+        self.trunk: dict[str, Any] | None = None
 
     def train(self) -> None:
-        """Train to the end of the stage's budget, from its checkpoint if there is one, and write
-        what the stage leaves.
+        """Train to the end of the stage's budget, and write what the stage leaves.
 
-        Raises Stopped, after a checkpoint, when asked to, and NonFiniteLoss with phase, step and
-        learning rate.
+        Training goes on from the stage's checkpoint if there is one. Raises Stopped, after a
+        checkpoint, when asked to, and NonFiniteLoss with phase, step and learning rate.
         """
         torch.manual_seed(self.stage.seed)
         phases = self._begin()
@@ -96,13 +100,12 @@ class StageRun:
                 continue
             if number > self.position.phase:
                 saved = None
-                self.position.phase, self.position.step = number, 0
+                self.position.phase = number
+                self.position.step = 0
                 self.position.before = dict(self.clock.charged)
             if phase.branch and not self.trunk:
-                weights = {
-                    name: value.to("cpu", copy=True)
-                    for name, value in self.inputs.model.state_dict().items()
-                }
+                state = self.inputs.model.state_dict()
+                weights = {name: value.to("cpu", copy=True) for name, value in state.items()}
                 self.trunk = {"model": weights, "carried": self.carried}
             self._train_phase(phase, end, saved)
         if phases:
@@ -112,7 +115,8 @@ class StageRun:
 
     def _begin(self) -> list[Phase]:
         """Let the method make the stage's model and say its phases. Both are charged."""
-        clock, method = self.clock, self.method
+        clock = self.clock
+        method = self.method
         if self.times.estimated:  # free, as all that only measures
             self.pace = self.times.phases["adapt"] / count_naive_flops(self.inputs)
         clock.start()
@@ -122,32 +126,32 @@ class StageRun:
         clock.count(Work(flops=flops, machine_seconds=self.times.set_up + self.pace * flops))
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
-        growth = method.growth
-        self.carried = (
-            copy_layers(self.inputs.moments, growth.layer_sources)
-            if growth
-            else self.inputs.moments
-        )
+        self.carried = self.inputs.moments
+        if method.growth:
+            self.carried = copy_layers(self.carried, method.growth.layer_sources)
         return phases
 
     def _train_phase(self, phase: Phase, end: float, saved: dict[str, Any] | None) -> None:
-        """Train until `end` of the budget is spent: at least one step, at most one step too long."""
-        position, training = self.position, self.training
+        """Train until `end` of the budget is spent.
+
+        That takes at least one step, and is at most one step too long.
+        """
+        position = self.position
+        training = self.training
         # Building, compiling and warming up are free: the clock is paused.
-        known = self.carried if phase.optimizer == "carry" else {}
-        stepper = Stepper(self.inputs, phase, position.phase, known)
+        moments = self.carried if phase.optimizer == "carry" else {}
+        stepper = Stepper(self.inputs, phase, position.phase, moments)
         flops = stepper.warm_up()
         if saved:
             stepper.learner.metrics = saved["metrics"]
             stepper.learner.scaler.load_state_dict(saved["scaler"])
             if stepper.optimizer and saved["optimizer"]:
                 stepper.optimizer.carry_on(saved["optimizer"], self.inputs.model.vocabulary.size)
-        schedule = find_schedule(
-            phase.schedule or training.schedule, pick_for_stage(training.warmup, self.stage.index)
-        )
-        seconds = (
-            self.pace * flops if self.times.estimated else self.times.phases.get(phase.name, 0.0)
-        )
+        warmup = pick_for_stage(training.warmup, self.stage.index)
+        schedule = find_schedule(phase.schedule or training.schedule, warmup)
+        seconds = self.times.phases.get(phase.name, 0.0)
+        if self.times.estimated:
+            seconds = self.pace * flops
         work = Work(steps=1, tokens=stepper.loader.tokens, flops=flops, machine_seconds=seconds)
         self.take_steps(stepper, work, schedule, end)
         stepper.close()
@@ -162,61 +166,62 @@ class StageRun:
             torch.compiler.reset()
 
     def take_steps(self, stepper: Stepper, work: Work, schedule: Schedule, end: float) -> None:
-        """The loop, until `end` is spent. Each step is charged as `work`, and the time that it
-        takes.
+        """The loop, until `end` is spent.
+
+        Each step is charged as `work`, and the time that it takes.
         """
-        clock, position = self.clock, self.position
-        phase = position.before[clock.unit.name], end
-        stage = 0.0, clock.limit * clock.share
-        stream = -self.stage.spent, self.stage.outlook.budget - self.stage.spent
-        loss, learning_rate, progress = torch.zeros(()), 0.0, self.run.progress
+        clock = self.clock
+        position = self.position
+        progress = self.run.progress
+        phase = (position.before[clock.unit.name], end)
+        stage = (0.0, clock.limit * clock.share)
+        stream = (-self.stage.spent, self.stage.outlook.budget - self.stage.spent)
+        loss = torch.zeros(())
+        learning_rate = 0.0
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
             if clock.unit.cost and not position.step_cost and clock.spent < end * (1 - 1e-9):
                 raise ConfigError(
                     f"a step of phase {stepper.phase.name!r} costs no {clock.unit.name}, so the "
-                    "phase would never end "
-                    "under this budget: let it multiply matrices, or take another unit"
+                    "phase would never end under this budget: let it multiply matrices, or take "
+                    "another unit"
                 )
         clock.start()
         while position.step == 0 or clock.spent < end * (1 - 1e-9):
-            spent, fraction, previous_loss = clock.spent, clock.fraction, loss
-            over = measure_elapsed(spent, position.step_cost, phase, stage, stream)
-            learning_rate = self.stage.learning_rate * schedule.at(getattr(over, schedule.over))
-            loss = stepper.step(position.step, learning_rate, over)
+            spent = clock.spent
+            fraction = clock.fraction
+            previous_loss = loss
+            elapsed = measure_elapsed(spent, position.step_cost, phase, stage, stream)
+            rate = schedule.at(getattr(elapsed, schedule.over))
+            learning_rate = self.stage.learning_rate * rate
+            loss = stepper.step(position.step, learning_rate, elapsed)
             # The loss of the step before: looking at it waits for the GPU to be done with all that
             # was asked of it, so that the clock charges work and not its queueing.
-            alarm = (
-                NOT_FINITE
-                if not math.isfinite(previous_loss)
-                else ASKED_TO_STOP * self.run.asked_to_stop()
-            )
+            if math.isfinite(previous_loss):
+                alarm = ASKED_TO_STOP * self.run.asked_to_stop()
+            else:
+                alarm = NOT_FINITE
             alarm = clock.count(work, alarm)
-            position.step, position.step_cost = position.step + 1, clock.spent - spent
-            look = (
-                clock.has_passed_mark(fraction, self.training.evaluations) and stepper.phase.trains
-            )
-            save = (
-                alarm == ASKED_TO_STOP
-                or clock.seconds - self._saved_at >= self.training.checkpoint_seconds
-            )
+            position.step += 1
+            position.step_cost = clock.spent - spent
+            look = clock.has_passed_mark(fraction, self.training.evaluations)
+            look = look and stepper.phase.trains
+            is_due = clock.seconds - self._saved_at >= self.training.checkpoint_seconds
+            save = alarm == ASKED_TO_STOP or is_due
             show = progress is not None and progress.is_due()
             if look or save or alarm or show:
                 clock.pause()  # evaluation, checkpoints and progress lines are free
-                if (
-                    look or save or alarm
-                ):  # all processes are here, as they may not be for a progress line
-                    clock.count(
-                        Work()
-                    )  # what the device still had to do, before anything is written down
+                # all processes are here, as they may not be for a progress line
+                if look or save or alarm:
+                    # what the device still had to do, before anything is written down
+                    clock.count(Work())
                 self._check_finite(loss, stepper.phase, learning_rate, alarm)
                 if progress:
                     progress.show(self.stage, stepper.phase, clock, loss, self.evaluations)
                 with stepper.hold_whole(look or save):
                     if look:
-                        self._evaluate(
-                            stepper.phase.name, loss=loss.item(), learning_rate=learning_rate
-                        )
+                        values = {"loss": loss.item(), "learning_rate": learning_rate}
+                        self._evaluate(stepper.phase.name, **values)
                         self._record_metrics(stepper.phase.name, stepper.learner)
                     if save:
                         self._save(stepper)
@@ -229,77 +234,74 @@ class StageRun:
 
     def _check_finite(self, loss: torch.Tensor, phase: Phase, rate: float, alarm: int = 0) -> None:
         if alarm == NOT_FINITE or not math.isfinite(loss):
-            raise self._make_error(
-                "the loss is not finite", f" of phase {phase.name}, at learning rate {rate:.3g}"
-            )
+            where = f" of phase {phase.name}, at learning rate {rate:.3g}"
+            raise self._make_error("the loss is not finite", where)
 
     def _check_weights(self) -> None:
-        """Raise NonFiniteLoss before weights are kept that are not finite: no loss has seen the
-        last step's yet.
+        """Raise NonFiniteLoss before weights are kept that are not finite.
+
+        No loss has seen the last step's yet.
         """
-        bad = [
-            name
-            for name, tensor in self.inputs.model.named_parameters()
-            if not tensor.isfinite().all()
-        ]
-        if bad:
-            raise self._make_error(f"{len(bad)} weights are not finite ({bad[0]} the first)")
+        names = []
+        for name, tensor in self.inputs.model.named_parameters():
+            if not tensor.isfinite().all():
+                names.append(name)
+        if names:
+            raise self._make_error(f"{len(names)} weights are not finite ({names[0]} the first)")
 
     def _make_error(self, what: str, where: str = "") -> NonFiniteLoss:
         return NonFiniteLoss(
             f"{what} in stage {self.stage.index} ({self.stage.domains[-1]}) after step "
-            f"{self.position.step}{where}: "
-            "lower training.learning_rate, lengthen training.warmup, set training.clip, or mend "
-            "the method's loss"
+            f"{self.position.step}{where}: lower training.learning_rate, lengthen "
+            "training.warmup, set training.clip, or mend the method's loss"
         )
 
     def _evaluate(self, phase: str, **values: Any) -> None:
-        clock, model, stream = self.clock, self.inputs.evaluated, self.inputs.stream
+        clock = self.clock
         with self.evaluations.measure():
             measured = evaluate(
-                model, stream, self.world, self.training.precision, at_end=clock.fraction >= 1
+                self.inputs.evaluated,
+                self.inputs.stream,
+                self.world,
+                self.training.precision,
+                at_end=clock.fraction >= 1,
             )
-        if gone := [
-            name for name, value in measured["perplexity"].items() if not math.isfinite(value)
-        ]:
-            raise self._make_error(f"the perplexity of {gone[0]} is more than a number holds")
-        values |= {
-            "charged": clock.charged,
-            "tokens_per_second": clock.tokens_per_second,
-            **measured,
-        }
-        self._record(
-            EvaluationLine(
-                phase=phase, step=self.position.step, fraction=min(1.0, clock.fraction), **values
-            )
-        )
+        for name, perplexity in measured["perplexity"].items():
+            if not math.isfinite(perplexity):
+                raise self._make_error(f"the perplexity of {name} is more than a number holds")
+        values["charged"] = clock.charged
+        values["tokens_per_second"] = clock.tokens_per_second
+        values |= measured
+        fraction = min(1.0, clock.fraction)
+        line = EvaluationLine(phase=phase, step=self.position.step, fraction=fraction, **values)
+        self._record(line)
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:
-            self._record(
-                MetricsLine(phase=phase, step=self.position.step, values={**learner.metrics})
-            )
+            values = dict(learner.metrics)
+            self._record(MetricsLine(phase=phase, step=self.position.step, values=values))
 
     def _record_start(self, phases: list[Phase]) -> None:
-        model, stream, config = self.inputs.model, self.inputs.stream, self.inputs.config
-        self._record(
-            StageLine(
-                key=self.folder.name,
-                index=self.stage.index,
-                domain=self.stage.domains[self.stage.index],
-                parameters=model.parameters_count,
-                trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
-                layers=model.layers,
-                hidden_size=model.hidden_size,
-                phases=[asdict(phase) for phase in phases],
-                budget=StageBudget(self.clock.unit.name, self.clock.limit, self.times.estimated),
-                provenance=describe_provenance(self.world, self.training.precision),
-                data=stream.describe(),
-                texts=stream.validation_keys,
-                method=config.method,
-                method_code=hash_code(type(self.method).__module__),
-            )
+        model = self.inputs.model
+        stream = self.inputs.stream
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        line = StageLine(
+            key=self.folder.name,
+            index=self.stage.index,
+            domain=self.stage.domains[self.stage.index],
+            parameters=model.parameters_count,
+            trainable=sum(parameter.numel() for parameter in trainable),
+            layers=model.layers,
+            hidden_size=model.hidden_size,
+            phases=[asdict(phase) for phase in phases],
+            budget=StageBudget(self.clock.unit.name, self.clock.limit, self.times.estimated),
+            provenance=describe_provenance(self.world, self.training.precision),
+            data=stream.describe(),
+            texts=stream.validation_keys,
+            method=self.inputs.config.method,
+            method_code=hash_code(type(self.method).__module__),
         )
+        self._record(line)
 
     def _record(self, line: Line) -> None:
         if self.world.leads:
@@ -312,9 +314,12 @@ class StageRun:
         if not self.world.leads:
             return
         self.lease.check()
-        inputs, folder, tokenizer = self.inputs, self.folder, self.inputs.stream.corpus.tokenizer
+        inputs = self.inputs
+        folder = self.folder
+        tokenizer = inputs.stream.corpus.tokenizer
         inputs.evaluated.save(folder / "model", tokenizer)
-        weights, trained = hash_weights(inputs.evaluated), None
+        weights = hash_weights(inputs.evaluated)
+        trained = None
         if self.trunk:  # the next stage goes on from where the branch began
             inputs.model.load_state_dict(self.trunk["model"])
             self.carried = self.trunk["carried"]
@@ -325,29 +330,25 @@ class StageRun:
         if keeps_optimizer(phases):
             save(folder / "optimizer.pt", self.carried)
         rows = self.training.micro_batch_size
-        self._record(
-            DoneLine(
-                charged=self.clock.charged,
-                phases=self.position.phases,
-                growth=self.method.growth,
-                cores=cores,
-                weights=weights,
-                trained=trained,
-                micro_batch_size=None
-                if rows == self.run.config.training.micro_batch_size
-                else rows,
-            )
+        is_as_set = rows == self.run.config.training.micro_batch_size
+        line = DoneLine(
+            charged=self.clock.charged,
+            phases=self.position.phases,
+            growth=self.method.growth,
+            cores=cores,
+            weights=weights,
+            trained=trained,
+            micro_batch_size=None if is_as_set else rows,
         )
+        self._record(line)
         (folder / CHECKPOINT).unlink(missing_ok=True)
 
     def _save(self, stepper: Stepper) -> None:
         self._check_weights()
         self._saved_at = self.clock.seconds
         optimizer = stepper.optimizer.gather_moments() if stepper.optimizer else None
-        evaluated, goes_on = (
-            self.method.evaluated,
-            stepper.phase.optimizer == "carry" or not stepper.phase.trains,
-        )
+        evaluated = self.method.evaluated
+        goes_on = stepper.phase.optimizer == "carry" or not stepper.phase.trains
         if self.world.leads:
             content = {
                 "position": vars(self.position),
@@ -367,7 +368,8 @@ class StageRun:
         self.world.wait_for_all()
 
     def _restore(self, saved: dict[str, Any], phases: list[Phase]) -> None:
-        self.position, self.clock.cores = Position(**saved["position"]), CoreTime(**saved["cores"])
+        self.position = Position(**saved["position"])
+        self.clock.cores = CoreTime(**saved["cores"])
         self.clock.charged |= saved["charged"]
         self.inputs.model.load_state_dict(saved["model"])
         if saved["evaluated"] is not None:

@@ -1,5 +1,6 @@
-"""The steps of a stage, and all that they need: the same in the loop, in its warm-up and where they
-are timed.
+"""The steps of a stage, and all that they need.
+
+They are the same in the loop, in its warm-up and where they are timed.
 """
 
 from __future__ import annotations
@@ -53,21 +54,22 @@ def make_stage(
 ) -> Stage:
     """The stage `index` of a run with all that a method may ask it for.
 
-    `load_previous` gives the model that the stage before was evaluated with; the first stage has
+    `load_previous` gives the model that the stage before was evaluated with. The first stage has
     none.
     """
-    model = config.model
+    settings = config.model
 
     def make_model(size: Size) -> LanguageModel:
+        vocabulary = replace(stream.corpus.vocabulary, domains=stage.domains)
         return build(
-            model.architecture,
+            settings.architecture,
             size.layers,
             size.hidden_size,
-            replace(stream.corpus.vocabulary, domains=stage.domains),
+            vocabulary,
             config.data.sequence_length,
-            head_size=model.head_size,
-            dropout=model.dropout,
-            scaled=model.init == "scaled",
+            head_size=settings.head_size,
+            dropout=settings.dropout,
+            scaled=settings.init == "scaled",
             document_mask=config.data.document_mask,
         )
 
@@ -75,21 +77,21 @@ def make_stage(
         assert load_previous, (
             "the first stage has no model before it: copy the one that start_stage is given"
         )
-        before = load_previous()
-        before.add_domains(stage.domains, stage.seed)
-        return before.eval()
+        model = load_previous()
+        model.add_domains(stage.domains, stage.seed)
+        return model.eval()
 
     rows = partial(stream.draw_memory_text, index)
-    stage = replace(
-        plan_stage(config, index), build=make_model, memory_rows=rows, previous=previous
-    )
+    plan = plan_stage(config, index)
+    stage = replace(plan, build=make_model, memory_rows=rows, previous=previous)
     return stage
 
 
 @dataclass
 class StageInputs:
-    """All that the steps of a stage work with. `model` is as the previous stage left it, or new,
-    until `begin`.
+    """All that the steps of a stage work with.
+
+    `model` is as the previous stage left it, or new, until `begin`.
     """
 
     config: RunConfig
@@ -98,9 +100,8 @@ class StageInputs:
     method: LifelongMethod
     model: LanguageModel
     world: World
-    moments: Moments = field(
-        default_factory=dict
-    )  # what the stage before has kept of its optimizer
+    # what the stage before has kept of its optimizer
+    moments: Moments = field(default_factory=dict)
 
     @property
     def evaluated(self) -> LanguageModel:
@@ -113,127 +114,140 @@ class StageInputs:
         The model has met the new domain then.
         """
         self.model.add_domains(self.stage.domains, self.stage.seed)
-        self.model = self.method.start_stage(self.model.to(self.world.device).train(), self.stage)
+        model = self.model.to(self.world.device).train()
+        self.model = self.method.start_stage(model, self.stage)
         self.model.to(self.world.device).train()
         if self.method.evaluated is not None:
             self.method.evaluated.to(self.world.device)
 
 
-Step = tuple[
-    list[Batch], list[Batch]
-]  # the batch, and the second one, from memory, that the phase asked for
+# the batch, and the second one, from memory, that the phase asked for
+Step = tuple[list[Batch], list[Batch]]
 
 
 class Loader:
     """`get(step)` is this process's part of the batch in micro-batches, on its device.
 
-    The next step is made in a thread meanwhile, unless the method steers the replay by what it has
-    just seen, or makes rows of its own.
+    The next step is made in a thread meanwhile. It is not where the method steers the replay by
+    what it has just seen, or makes rows of its own.
     """
 
     def __init__(self, inputs: StageInputs, phase: Phase, phase_index: int) -> None:
-        training, stage, stream, world = (
-            inputs.config.training,
-            inputs.stage,
-            inputs.stream,
-            inputs.world,
-        )
-        self._stream, self._stage, self._index = stream, stage, phase_index
-        self._world, self._method = world, inputs.method
+        training = inputs.config.training
+        self._stream = inputs.stream
+        self._stage = inputs.stage
+        self._index = phase_index
+        self._world = inputs.world
+        self._method = inputs.method
         self._micro = training.micro_batch_size or training.batch_size
-        self._draws, self._memory = stream.plan_draws(
-            phase, phase_index, stage.index, training.batch_size
+        self._draws, self._memory = self._stream.plan_draws(
+            phase, phase_index, self._stage.index, training.batch_size
         )
         draws = (*self._draws, self._memory)
-        check_split(draws, training, world.size)
-        self.tokens = sum(draw.rows for draw in draws) * stream.length
+        check_split(draws, training, self._world.size)
+        self.tokens = sum(draw.rows for draw in draws) * self._stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
-        self._ahead: tuple[int, Future[Step]] | None = None
+        self._next: tuple[int, Future[Step]] | None = None
 
     def draw_seed(self, step: int) -> int:
-        """The seed of the random numbers that a step itself draws (dropout), different in each
-        process.
-        """
-        return int(
-            draw_bits(self._stream.seed, self._stage.index, self._index, step, self._world.rank)
-            >> 1
-        )
+        """The seed of the random numbers that a step itself draws (dropout).
 
-    def get(self, step: int, over: float = 0.0) -> Step:
-        ahead, self._ahead = self._ahead, None
-        current = ahead[1].result() if ahead and ahead[0] == step else self.compute(step, over)
-        own = any(draw.domain == OWN for draw in self._draws)
-        if (
-            self._method.replay_weights is None
-            and self._stream.is_steady(self._stage.index)
-            and not own
-        ):
-            self._ahead = step + 1, self._thread.submit(self.compute, step + 1)
+        It is different in each process.
+        """
+        bits = draw_bits(self._stream.seed, self._stage.index, self._index, step, self._world.rank)
+        return int(bits >> 1)
+
+    def get(self, step: int, elapsed: float = 0.0) -> Step:
+        number, future = self._next or (-1, None)
+        self._next = None
+        current = future.result() if future and number == step else self.compute(step, elapsed)
+        has_own_rows = any(draw.domain == OWN for draw in self._draws)
+        is_steady = self._stream.is_steady(self._stage.index)
+        if self._method.replay_weights is None and is_steady and not has_own_rows:
+            self._next = (step + 1, self._thread.submit(self.compute, step + 1))
         return current
 
-    def compute(self, step: int, over: float = 0.0) -> Step:
+    def compute(self, step: int, elapsed: float = 0.0) -> Step:
         weights = self._method.replay_weights
-        batch = [rows for draw in self._draws for rows in self._make(draw, step, weights, over)]
+        batch = []
+        for draw in self._draws:
+            batch += self._make(draw, step, weights, elapsed)
         return batch, self._make(self._memory, step)
 
     def _make(
-        self, draw: Draw, step: int, weights: Sequence[float] | None = None, over: float = 0.0
+        self, draw: Draw, step: int, weights: Sequence[float] | None = None, elapsed: float = 0.0
     ) -> list[Batch]:
-        """This process's rows, in micro-batches: every world-size-th, so that all have their share
-        of memory.
+        """This process's rows, in micro-batches.
+
+        They are every world-size-th row, so that all processes have their share of memory.
         """
-        own = self._make_own_rows(draw, step) if draw.domain == OWN else None
-        mine = np.arange(self._world.rank, draw.rows, self._world.size)
-        passes = [mine[i : i + self._micro] for i in range(0, len(mine), self._micro)]
-        batches = [
-            self._stream.make_batch(self._stage.index, draw, step, rows, weights, over, own)
-            for rows in passes
-        ]
+        own_rows = self._make_own_rows(draw, step) if draw.domain == OWN else None
+        local_rows = np.arange(self._world.rank, draw.rows, self._world.size)
+        batches = []
+        for start in range(0, len(local_rows), self._micro):
+            rows = local_rows[start : start + self._micro]
+            batch = self._stream.make_batch(
+                self._stage.index, draw, step, rows, weights, elapsed, own_rows
+            )
+            batches.append(batch)
         return [batch.to(self._world.device) for batch in batches]
 
     def _make_own_rows(self, draw: Draw, step: int) -> Tensor:
         """The rows that the method makes for its source: the same in all processes."""
         generator = torch.Generator(self._world.device)
         bits = draw_bits(self._stream.seed, self._stage.index, draw.number, step)
+        generator.manual_seed(int(bits >> 1))
+        shape = (draw.rows, self._stream.length)
         with torch.no_grad():
-            shape = draw.rows, self._stream.length
-            return self._method.make_rows(shape, generator.manual_seed(int(bits >> 1)))
+            return self._method.make_rows(shape, generator)
 
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(cancel_futures=True)
 
 
-BEFORE = Elapsed()
+START = Elapsed()
 
 
 class Stepper:
-    """Takes the steps of one phase, the `number`-th of its stage (from 0). `close` it when the
-    phase is over.
+    """Takes the steps of one phase, the `number`-th of its stage (from 0).
 
-    `known`: the moments with which a phase that carries the optimizer on begins. `close` frees what
-    the phase froze. Raises ConfigError where the phase would train nothing.
+    `moments` are those with which a phase that carries the optimizer on begins. `close` it when the
+    phase is over: that frees what the phase froze. Raises ConfigError where the phase would train
+    nothing.
     """
 
     def __init__(
-        self, inputs: StageInputs, phase: Phase, number: int, known: Moments | None = None
+        self, inputs: StageInputs, phase: Phase, number: int, moments: Moments | None = None
     ) -> None:
-        self.inputs, self.phase, self.number, self._known = inputs, phase, number, known or {}
-        self.method, self.training = inputs.method, inputs.config.training
-        if (
-            self.training.precision == "fp16" and not phase.trains
-        ):  # overflow would leave text unmeasured
+        self.inputs = inputs
+        self.phase = phase
+        self.number = number
+        self._first_moments = moments or {}
+        self.method = inputs.method
+        self.training = inputs.config.training
+        if self.training.precision == "fp16" and not phase.trains:
+            # overflow would leave text unmeasured
             self.training = self.training.model_copy(update={"precision": "fp32"})
         self.shards = Shards(inputs.model, inputs.world) if self.training.shard else None
         self.model = self.shards.model if self.shards else inputs.model
         names = self.model.part_names()
-        learns = [(names[name], p) for name, p in self.model.named_parameters() if p.requires_grad]
-        of_each = find_rate_factors([name for name, _ in learns], phase.rates, phase.name)
-        self._frozen = [p for (_, p), factor in zip(learns, of_each, strict=True) if not factor]
+        trainable = []
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                trainable.append((names[name], parameter))
+        factors = find_rate_factors([name for name, _ in trainable], phase.rates, phase.name)
+        self._frozen: list[torch.nn.Parameter] = []
+        self._factors: list[float] = []
+        self._named: list[tuple[str, torch.nn.Parameter]] = []
+        for (name, parameter), factor in zip(trainable, factors, strict=True):
+            if factor:
+                self._factors.append(factor)
+                self._named.append((name, parameter))
+            else:
+                self._frozen.append(parameter)
         for parameter in self._frozen:
             parameter.requires_grad_(False)
-        self._factors = [factor for factor in of_each if factor]
-        self._named = [(name, p) for name, p in learns if p.requires_grad]
         if phase.trains and not self._named:
             raise ConfigError(
                 f"phase {phase.name!r} trains nothing: all parameters are frozen: free some, or "
@@ -250,27 +264,24 @@ class Stepper:
         if self.phase.trains:
             kind = choose_optimizer(self.method, self.training)
             self.optimizer = PhaseOptimizer(kind, self._named, self._factors, self.training)
-            self.optimizer.carry_on(self._known, self.inputs.model.vocabulary.size)
+            self.optimizer.carry_on(self._first_moments, self.inputs.model.vocabulary.size)
 
-    def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = BEFORE) -> Tensor:
+    def step(self, step: int, learning_rate: float = 0.0, elapsed: Elapsed = START) -> Tensor:
         """Take the `step`-th step of the phase (from 0).
 
         Returns this process's mean loss, detached, shape (); 0 in a phase that does not train.
         """
         # dropout: a function of the step, nothing to checkpoint
         seed_random_numbers(self.loader.draw_seed(step), self.inputs.world.device)
-        self.learner.elapsed, self.learner.learning_rate, self.learner.overflowed = (
-            elapsed,
-            learning_rate,
-            False,
-        )
+        self.learner.elapsed = elapsed
+        self.learner.learning_rate = learning_rate
+        self.learner.overflowed = False
         batches, memory = self.loader.get(step, elapsed.stage)
         if self.optimizer is None:
             with evaluating(self.learner.model):
                 self.method.observe(self.learner, batches)
-            return torch.zeros(
-                (), device=self.inputs.world.device
-            )  # looked at, it waits for the device as a loss does
+            # looked at, it waits for the device as a loss does
+            return torch.zeros((), device=self.inputs.world.device)
         loss = self.learner.accumulate(batches)
         self.method.adjust_gradients(self.learner, memory)
         if self.learner.overflowed:
@@ -282,14 +293,16 @@ class Stepper:
         return loss
 
     def warm_up(self) -> float:
-        """Take the first step without effect, so that lazy and compiled parts cost no budget.
-        Returns its FLOPs.
+        """Take the first step without effect, and return its FLOPs.
 
-        Its rate is the peak, so that `check` sees what a method keeps of how far weights move.
+        So lazy and compiled parts cost no budget. Its rate is the peak, so that `check` sees what a
+        method keeps of how far weights move.
         """
         device = self.inputs.world.device
         models = {self.model, self.method.evaluated or self.model}
-        tensors = [tensor for each in models for tensor in (*each.parameters(), *each.buffers())]
+        tensors: list[Tensor] = []
+        for model in models:
+            tensors += [*model.parameters(), *model.buffers()]
         for tensor in tensors:
             tensor.grad = None  # of the last step of the phase before
         with keep_random_numbers(device):
@@ -302,8 +315,8 @@ class Stepper:
                 self.step(0, rate)
             set_state(self.method, state)
             with torch.no_grad():
-                for tensor, before in zip(tensors, saved, strict=True):
-                    take_local_part(tensor).copy_(before)
+                for tensor, values in zip(tensors, saved, strict=True):
+                    take_local_part(tensor).copy_(values)
                     tensor.grad = None
             self.learner.begin()
         self.loader.close()
@@ -324,16 +337,20 @@ class Stepper:
         return flops
 
     def gather_moments(self) -> Moments:
-        """The optimizer's moments, and of parameters that this phase froze those that it began
-        with.
-        """
-        return {**self._known, **(self.optimizer.gather_moments() if self.optimizer else {})}
+        """The optimizer's moments.
 
-    def hold_whole(self, wanted: bool) -> AbstractContextManager[None]:
-        """Inside the block, where it is wanted, `inputs.model` is as trained so far, and on the
-        device.
+        Of parameters that this phase froze they are those that it began with.
         """
-        return self.shards.hold_whole() if self.shards and wanted else nullcontext()
+        if not self.optimizer:
+            return dict(self._first_moments)
+        return {**self._first_moments, **self.optimizer.gather_moments()}
+
+    def hold_whole(self, is_asked_for: bool) -> AbstractContextManager[None]:
+        """Inside the block, where it is asked for, `inputs.model` is as trained so far.
+
+        It is on the device then.
+        """
+        return self.shards.hold_whole() if self.shards and is_asked_for else nullcontext()
 
     def close(self) -> None:
         """End the thread that makes batches, and let what the phase froze learn again."""
@@ -345,15 +362,16 @@ class Stepper:
 
 
 def count_naive_flops(inputs: StageInputs) -> float:
-    """The FLOPs of a step of Naive in this stage, over all processes, on a new model of the first
-    rung.
+    """The FLOPs of a step of Naive in this stage, over all processes.
+
+    They are of a new model of the first rung.
     """
-    stage, device = inputs.stage, inputs.world.device
+    stage = inputs.stage
+    device = inputs.world.device
     with keep_random_numbers(device):
         model = stage.build(stage.ladder[0]).to(device).train()
-        stepper = Stepper(
-            replace(inputs, method=LifelongMethod(), model=model, moments={}), Phase("adapt"), 0
-        )
+        naive = replace(inputs, method=LifelongMethod(), model=model, moments={})
+        stepper = Stepper(naive, Phase("adapt"), 0)
         flops = stepper.count_step_flops()
         stepper.close()
     return flops

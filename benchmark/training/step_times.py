@@ -67,10 +67,10 @@ NO_TIME = {
 
 
 def list_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that the time of a step depends on besides method, options and machine, by
-    dotted key.
+    """The settings that the time of a step depends on besides method, options and machine.
 
-    None: a setting that is left out, as it has its default; older tables do not have it.
+    They are by dotted key. None is a setting that is left out, as it has its default. Older tables
+    do not have it.
     """
     kinds: dict[str, type[Settings]] = {
         "model": Model,
@@ -96,16 +96,16 @@ def merge(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
 
     Raises ConfigError as `check_machine` does.
     """
-    measured = [(row.method, row.options, row.settings) for row in rows]
-    kept = [
-        row
-        for row in check_machine(path, machine)
-        if not any(
-            (row.method, row.options) == (method, options) and is_alike(row.settings, settings)
-            for method, options, settings in measured
-        )
-    ]
-    write(path, [*kept, *rows], machine)
+
+    def is_replaced(row: RowTimes) -> bool:
+        for new in rows:
+            is_same_method = (row.method, row.options) == (new.method, new.options)
+            if is_same_method and is_alike(row.settings, new.settings):
+                return True
+        return False
+
+    old_rows = [row for row in check_machine(path, machine) if not is_replaced(row)]
+    write(path, [*old_rows, *rows], machine)
 
 
 def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
@@ -116,13 +116,13 @@ def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
     if not path.exists():
         return ()
     table = _read(path, path.stat().st_mtime_ns)
-    both = [structs.asdict(of) | {"node": ""} for of in (table.machine, machine)]
-    for name, theirs in both[0].items():
-        if theirs != both[1][name]:
+    recorded_values = structs.asdict(table.machine) | {"node": ""}
+    values = structs.asdict(machine) | {"node": ""}
+    for name, recorded in recorded_values.items():
+        if recorded != values[name]:
             raise ConfigError(
-                f"{path} has step times of another machine, with {name} {theirs!r} and not "
-                f"{both[1][name]!r}: give "
-                "--reference another file"
+                f"{path} has step times of another machine, with {name} {recorded!r} and not "
+                f"{values[name]!r}: give --reference another file"
             )
     return table.rows
 
@@ -131,7 +131,8 @@ def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
 def _read(path: Path, changed: int) -> Table:
     """The table in a file, read once for many runs; `changed`: when the file was last written."""
     try:
-        return msgspec.json.decode(path.read_text(encoding="utf-8"), type=Table)
+        content = path.read_text(encoding="utf-8")
+        return msgspec.json.decode(content, type=Table)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"budget.reference: {path} is no table of step times ({error}): measure it with "
@@ -140,47 +141,47 @@ def _read(path: Path, changed: int) -> Table:
 
 
 def find_times(config: RunConfig) -> Sequence[StageTimes]:
-    """The times of each stage in the table that a run's budget names; zeros where the budget names
-    none.
+    """The times of each stage in the table that a run's budget names.
 
-    Of a row that is not in the table they are Naive's, as `estimated`. Raises ConfigError when
-    there is no such table, or it has no times of Naive with the run's settings either.
+    They are zeros where the budget names none. Of a row that is not in the table they are Naive's,
+    as `estimated`. Raises ConfigError when there is no such table, or it has no times of Naive with
+    the run's settings either.
     """
     if not config.budget.reference:
         return [StageTimes(0.0, {})] * len(config.domains)
-    given = Path(config.budget.reference)
+    path = Path(config.budget.reference)
     # as a suite that comes with the project says it
-    path = given if given.exists() or not (ROOT / given).exists() else ROOT / given
+    if not path.exists() and (ROOT / path).exists():
+        path = ROOT / path
     if not path.exists():
         raise ConfigError(
             f"budget.reference: {path} is no table of step times, it is not there; measure it: "
-            "`run_all.py speed "
-            f"{config.suite} --reference {path}`"
+            f"`run_all.py speed {config.suite} --reference {path}`"
         )
-    rows, settings = _read(path, path.stat().st_mtime_ns).rows, list_settings(config)
+    rows = _read(path, path.stat().st_mtime_ns).rows
+    settings = list_settings(config)
     for row in rows:
-        is_asked_for = (row.method, row.options) == (config.method, config.options)
-        if (
-            is_asked_for
-            and is_alike(row.settings, settings)
-            and len(row.stages) >= len(config.domains)
-        ):
+        is_same_method = (row.method, row.options) == (config.method, config.options)
+        has_all_stages = len(row.stages) >= len(config.domains)
+        if is_same_method and has_all_stages and is_alike(row.settings, settings):
             return row.stages
-    if naive := find_naive(rows, config):
-        further = [naive[-1]] * (len(config.domains) - len(naive))  # as many stages as the run has
-        return [structs.replace(times, estimated=True) for times in (*naive, *further)]
+    naive = find_naive(rows, config)
+    if naive:
+        count = len(config.domains) - len(naive)
+        repeats = [naive[-1]] * count  # as many stages as the run has
+        return [structs.replace(times, estimated=True) for times in (*naive, *repeats)]
     raise ConfigError(
         f"{path} has step times neither of {config.method} with options {config.options} nor of "
-        "naive, with the other "
-        f"settings of row {config.row!r}; measure them into another file: `run_all.py speed "
-        f"{config.suite} --reference "
-        "FILE`, and give it with --set budget.reference=FILE"
+        f"naive, with the other settings of row {config.row!r}; measure them into another file: "
+        f"`run_all.py speed {config.suite} --reference FILE`, and give it with "
+        "--set budget.reference=FILE"
     )
 
 
 def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
-    """The times of each stage of Naive beside a run, of as many as were measured; none where nobody
-    has.
+    """The times of each stage of Naive beside a run, of as many as were measured.
+
+    There are none where nobody has measured any.
     """
     settings = _select_settings_of_naive(list_settings(config))
     for row in rows:
@@ -195,10 +196,10 @@ def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
 
 
 def _select_settings_of_naive(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that the time of Naive's step depends on: it stays on the first rung, and has no
-    memory.
+    """The settings that the time of Naive's step depends on.
+
+    Naive stays on the first rung, and has no memory.
     """
-    first = settings["model.ladder"][:1]
-    return {key: value for key, value in settings.items() if key != "data.memory_tokens"} | {
-        "model.ladder": first
-    }
+    selection = {key: value for key, value in settings.items() if key != "data.memory_tokens"}
+    selection["model.ladder"] = settings["model.ladder"][:1]
+    return selection

@@ -1,6 +1,6 @@
 """Batches of a stream of domains. A batch is a pure function of (seed, stage, phase, step, row).
 
-There is no iterator state: to resume, ask for the next step; to shard over processes, ask for fewer
+There is no iterator state. To resume, ask for the next step. To shard over processes, ask for fewer
 rows. Random numbers come from hashed counters, not from a generator, so a row is the same whoever
 asks for it.
 
@@ -32,14 +32,14 @@ from benchmark.training.method import Phase
 
 REPLAYED = 4  # sets the random numbers apart that order the replayed text
 PROBES = 2**32  # where the numbers of their masks begin
-MASKED_SHARE = (
-    0.15  # of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
-)
+# of the text tokens of a row; 80% become <mask>, 10% a random token, 10% stay (BERT)
+MASKED_SHARE = 0.15
 
 
 def count_predictions(length: int, masked: bool) -> int:
-    """K, the predicted positions of a row of `length` text tokens: a fixed number, so shapes are
-    static.
+    """K, the predicted positions of a row of `length` text tokens.
+
+    It is a fixed number, so shapes are static.
     """
     return max(1, round(MASKED_SHARE * length)) if masked else length
 
@@ -62,7 +62,9 @@ class Stream:
         places: Sequence[int] = (),
         replay: Replay | None = None,
     ) -> None:
-        self.corpus, self.masked, self.seed = corpus, masked, seed
+        self.corpus = corpus
+        self.masked = masked
+        self.seed = seed
         self._places = places or range(len(corpus.domains))
         self.length = data.text_length
         self.blocks = [len(domain.train) // self.length for domain in corpus.domains]
@@ -72,41 +74,40 @@ class Stream:
             if min(len(domain.train), len(domain.valid)) < self.length:
                 raise ConfigError(
                     f"domain {domain.name!r} has {len(domain.train)} training and "
-                    f"{len(domain.valid)} validation "
-                    f"tokens, less than one row of {self.length}: add text, or shorten the rows of "
-                    "a model still to be "
-                    "trained (data.sequence_length)"
+                    f"{len(domain.valid)} validation tokens, less than one row of {self.length}: "
+                    "add text, or shorten the rows of a model still to be trained "
+                    "(data.sequence_length)"
                 )
         self._train = [self._cut_in_blocks(text.train) for text in self.evaluated]
         self._replay = replay
         self._valid = [self._cut_in_blocks(domain.valid) for domain in self.evaluated]
         memory = data.memory_tokens // self.length
         self.memory_blocks = [min(memory, blocks) for blocks in self.blocks]
-        self._apart = data.document_mask
-        own = [seed] if data.memory_seed == "run" else []
-        each = zip(corpus.domains, self.memory_blocks, self._places, strict=True)
-        self._domains = [
-            DomainBlocks(text, self.length, kept, (4000, place, *own)) for text, kept, place in each
-        ]
+        self._separates_documents = data.document_mask
+        self._domains: list[DomainBlocks] = []
+        memories = zip(corpus.domains, self.memory_blocks, self._places, strict=True)
+        for domain, blocks, place in memories:
+            key = (4000, place, seed) if data.memory_seed == "run" else (4000, place)
+            self._domains.append(DomainBlocks(domain, self.length, blocks, key))
         # by a training text's name and each of `evaluated`, which documents nearly stand in it
         self.leaks: Found = {}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """For the records: what each text's tokens were made of, and how many of its documents
-        nearly stand where.
+        """For the records: what each text's tokens were made of, and its near copies.
+
+        Near copies are documents of the text that nearly stand in a training text.
         """
-        described = {}
+        descriptions: dict[str, dict[str, Any]] = {}
         for text in self.evaluated:
-            counts = {
-                domain: len(of[text.name]) for domain, of in self.leaks.items() if of[text.name]
-            }
-            own = counts.pop(text.name, 0)
-            described[text.name] = {
-                **text.info,
-                "near_copies": own,
-                **({"near_copies_in": counts} if counts else {}),
-            }
-        return described
+            counts = {}
+            for domain, leaks in self.leaks.items():
+                if leaks[text.name]:
+                    counts[domain] = len(leaks[text.name])
+            description = {**text.info, "near_copies": counts.pop(text.name, 0)}
+            if counts:
+                description["near_copies_in"] = counts
+            descriptions[text.name] = description
+        return descriptions
 
     def number_documents(self, domain: int) -> NDArray[np.int64]:
         """The number of the document that each token of a validation text is of, (blocks, N)."""
@@ -116,16 +117,12 @@ class Stream:
     def plan_draws(
         self, phase: Phase, index: int, stage: int, batch_size: int
     ) -> tuple[list[Draw], Draw]:
-        """The draws of a step of a phase, the `index`-th of its stage, and of its second batch: see
-        `plan_draws`.
+        """The draws of a step of a phase, and of its second batch: see `plan_draws`.
+
+        The phase is the `index`-th of its stage.
         """
-        return plan_draws(
-            phase,
-            index,
-            batch_size,
-            self._replay.share if self._replay else 0.0,
-            self._has_memory(stage),
-        )
+        replay = self._replay.share if self._replay else 0.0
+        return plan_draws(phase, index, batch_size, replay, self._has_memory(stage))
 
     def _has_memory(self, stage: int) -> bool:
         return stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
@@ -142,48 +139,50 @@ class Stream:
         step: int,
         rows: Sequence[int] | Integers,
         weights: Sequence[float] | None = None,
-        over: float = 0.0,
-        own: Tensor | None = None,
+        elapsed: float = 0.0,
+        own_rows: Tensor | None = None,
     ) -> Batch:
         """Rows `rows` of a draw of this step.
 
-        `weights`: how likely a memory row comes from each earlier domain; uniform by default.
-        `over`: the share of the stage that is over, for weights of sources. `own`: all rows
-        (draw.rows, N), where the method has made them.
+        `weights` say how likely a memory row comes from each earlier domain. It is uniform by
+        default. `elapsed` is the share of the stage that is over, for weights of sources.
+        `own_rows` are all rows (draw.rows, N), where the method has made them.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        is_fresh, is_memory = rows < draw.fresh, rows >= draw.fresh + draw.replayed
+        is_fresh = rows < draw.fresh
+        is_memory = rows >= draw.fresh + draw.replayed
         key = (self.seed, stage, draw.number)
-        domains, blocks = np.full(len(rows), stage), np.empty(len(rows), dtype=np.int64)
-        if own is None:
+        domains = np.full(len(rows), stage)
+        if own_rows is None:
+            blocks = np.empty(len(rows), dtype=np.int64)
             fresh = step * draw.fresh + rows[is_fresh]
             domains[is_fresh], blocks[is_fresh] = self._draw_fresh(
-                stage, draw.domain, key, fresh, over
+                stage, draw.domain, key, fresh, elapsed
             )
             if self._replay and draw.replayed:
-                text = [text.name for text in self.evaluated].index(self._replay.text)
+                names = [text.name for text in self.evaluated]
+                index = names.index(self._replay.text)
                 is_replayed = ~(is_fresh | is_memory)
                 numbers = step * draw.replayed + rows[is_replayed] - draw.fresh
-                domains[is_replayed] = text
+                domains[is_replayed] = index
                 blocks[is_replayed] = draw_in_epochs(
-                    numbers, len(self._train[text]), (*key, REPLAYED)
+                    numbers, len(self._train[index]), (*key, REPLAYED)
                 )
             if draw.domain not in ("new", "previous", "seen", "memory"):
-                weights = [
-                    float(domain.name == draw.domain) for domain in self.corpus.domains[:stage]
-                ]
-            remembered = rows[is_memory] - draw.replayed
+                earlier = self.corpus.domains[:stage]
+                weights = [float(domain.name == draw.domain) for domain in earlier]
+            memory_rows = rows[is_memory] - draw.replayed
             domains[is_memory], blocks[is_memory] = self._draw_memory(
-                stage, key, step, remembered, weights
+                stage, key, step, memory_rows, weights
             )
-        drawn = (
-            self._copy_blocks(self._train, domains, blocks)
-            if own is None
-            else own.cpu().numpy()[rows]
-        )
-        batch = self._to_batch(drawn, domains, *key, step, rows)
-        batch.rows, batch.memory_rows = draw.rows, int(is_memory.sum())
-        batch.source, batch.weight = draw.number // SOURCES, draw.weight
+            text = self._copy_blocks(self._train, domains, blocks)
+        else:
+            text = own_rows.cpu().numpy()[rows]
+        batch = self._to_batch(text, domains, *key, step, rows)
+        batch.rows = draw.rows
+        batch.memory_rows = int(is_memory.sum())
+        batch.source = draw.number // SOURCES
+        batch.weight = draw.weight
         return batch
 
     def draw_memory_text(self, stage: int, rows: int) -> Tensor:
@@ -193,65 +192,65 @@ class Stream:
         No rows where there is no memory.
         """
         numbers = range(rows if self._has_memory(stage) else 0)
-        return self.make_batch(
-            stage, Draw(domain="memory", memory=rows, number=2000), 0, numbers
-        ).tokens
+        draw = Draw(domain="memory", memory=rows, number=2000)
+        return self.make_batch(stage, draw, 0, numbers).tokens
 
     def read_validation(
         self, domain: int, rows: int, rank: int = 0, world: int = 1
     ) -> Iterator[Batch]:
-        """The validation text of a domain in batches of `rows`, this rank's share; the same masks
-        for every model.
+        """The validation text of a domain in batches of `rows`, this rank's share.
 
-        `domain` is an index of `evaluated`. A probe is read as a domain that no model has met.
+        The masks are the same for every model. `domain` is an index of `evaluated`. A probe is read
+        as a domain that no model has met.
         """
-        mine = np.arange(rank, self.valid_blocks[domain], world)
-        for start in range(0, len(mine), rows):
-            blocks = mine[start : start + rows]
+        local_blocks = np.arange(rank, self.valid_blocks[domain], world)
+        mask_number = self._choose_mask_number(domain)
+        for start in range(0, len(local_blocks), rows):
+            blocks = local_blocks[start : start + rows]
             domains = np.full(len(blocks), domain)
             text = self._copy_blocks(self._valid, domains, blocks)
             # no seed here: one set of masks for all seeds and methods
-            yield self._to_batch(text, domains, 3000, self._choose_mask_number(domain), blocks)
+            yield self._to_batch(text, domains, 3000, mask_number, blocks)
 
     def _choose_mask_number(self, domain: int) -> int:
-        """The number by which the masks of a validation text are drawn. A probe's does not depend
-        on the stream.
+        """The number by which the masks of a validation text are drawn.
+
+        A probe's does not depend on the stream.
         """
         is_probe = domain >= len(self.corpus.domains)
-        return (
-            PROBES + zlib.crc32(self.evaluated[domain].name.encode())
-            if is_probe
-            else self._places[domain]
-        )
+        if is_probe:
+            return PROBES + zlib.crc32(self.evaluated[domain].name.encode())
+        return self._places[domain]
 
     @cached_property
     def validation_keys(self) -> dict[str, str]:
-        """A hash for each of `evaluated`, by name, of its tokens, and of its masks where there are
-        any.
+        """A hash for each of `evaluated`, by name.
+
+        It is of the text's tokens, and of its masks where there are any.
         """
-        kept = ["document_mask"] if self.masked and self._apart else []
-        return {
-            text.name: digest(
-                [text.key, self._choose_mask_number(index) if self.masked else None, *kept]
-            )
-            for index, text in enumerate(self.evaluated)
-        }
+        keys = {}
+        for index, text in enumerate(self.evaluated):
+            parts = [text.key, self._choose_mask_number(index) if self.masked else None]
+            if self.masked and self._separates_documents:
+                parts.append("document_mask")
+            keys[text.name] = digest(parts)
+        return keys
 
     def _draw_fresh(
-        self, stage: int, whose: str, key: tuple[int, ...], numbers: Integers, over: float
+        self, stage: int, source: str, key: tuple[int, ...], numbers: Integers, elapsed: float
     ) -> tuple[Integers | int, Integers]:
-        """Domain and block of the rows that are not memory; `numbers` count such rows since the
-        phase began.
+        """Domain and block of the rows that are not memory.
+
+        `numbers` count such rows since the phase began.
         """
-        if whose in ("new", "previous"):
-            domain = stage if whose == "new" else stage - 1
-            return domain, self._domains[domain].draw(
-                numbers, key, over if domain == stage else None
-            )
+        if source == "new":
+            return stage, self._domains[stage].draw(numbers, key, elapsed)
+        if source == "previous":
+            return stage - 1, self._domains[stage - 1].draw(numbers, key, None)
         ends = np.cumsum(self.blocks[: stage + 1])
-        drawn = (draw_uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
-        domains = np.searchsorted(ends, drawn, side="right")
-        return domains, drawn - np.concatenate([[0], ends])[domains]
+        places = (draw_uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
+        domains = np.searchsorted(ends, places, side="right")
+        return domains, places - np.concatenate([[0], ends])[domains]
 
     def _draw_memory(
         self,
@@ -261,54 +260,62 @@ class Stream:
         rows: Integers,
         weights: Sequence[float] | None,
     ) -> tuple[Integers, Integers]:
-        """Domain and block of memory rows: the domain uniform or by `weights`, the block uniform."""
+        """Domain and block of memory rows.
+
+        The domain is uniform or by `weights`, the block uniform.
+        """
         if not len(rows):
             return rows, rows
-        share = np.cumsum(np.ones(stage) if weights is None else weights)
-        domains = np.searchsorted(
-            share / share[-1], draw_uniform(*key, 2, step, rows), side="right"
-        )
-        drawn = draw_uniform(*key, 3, step, rows)
+        sums = np.cumsum(np.ones(stage) if weights is None else weights)
+        choices = draw_uniform(*key, 2, step, rows)
+        domains = np.searchsorted(sums / sums[-1], choices, side="right")
+        places = draw_uniform(*key, 3, step, rows)
         blocks = np.empty(len(rows), dtype=np.int64)
         for domain in set(domains.tolist()):
-            here = domains == domain
-            blocks[here] = self._domains[domain].remember(drawn[here])
+            is_of_domain = domains == domain
+            blocks[is_of_domain] = self._domains[domain].remember(places[is_of_domain])
         return domains, blocks
 
     def _cut_in_blocks(self, ids: NDArray[Any]) -> NDArray[Any]:
-        """All blocks of a text (blocks, N). A plain array, as cutting a row off a memory-mapped one
-        takes longer.
+        """All blocks of a text (blocks, N).
+
+        They are a plain array, as cutting a row off a memory-mapped one takes longer.
         """
-        return np.asarray(ids)[: len(ids) // self.length * self.length].reshape(-1, self.length)
+        end = len(ids) // self.length * self.length
+        return np.asarray(ids)[:end].reshape(-1, self.length)
 
     def _copy_blocks(self, sources: Sequence[Ids], domains: Integers, blocks: Integers) -> Integers:
         text = np.empty((len(blocks), self.length), dtype=np.int64)
         for domain in set(domains.tolist()):
-            here = domains == domain
-            text[here] = sources[domain][blocks[here]]
+            is_of_domain = domains == domain
+            text[is_of_domain] = sources[domain][blocks[is_of_domain]]
         return text
 
     def _to_batch(self, text: Integers, domains: Integers, *counters: ArrayLike) -> Batch:
         """Rows of text as a batch; `counters` are those of the random numbers that mask it."""
-        n = self.length
-        tokens = np.concatenate([np.full((len(text), 1), self.corpus.special.bos), text], axis=1)
+        columns = np.arange(self.length)
+        begins = np.full((len(text), 1), self.corpus.special.bos)
+        tokens = np.concatenate([begins, text], axis=1)
         if self.masked:
-            count, row_bits = count_predictions(n, self.masked), draw_bits(*counters)
-            order = draw_bits(row_bits[:, None], np.arange(n))
-            if self._apart:  # what ends a document stays, so that the model can tell them apart
+            count = count_predictions(self.length, self.masked)
+            row_bits = draw_bits(*counters)[:, None]
+            order = draw_bits(row_bits, columns)
+            if (
+                self._separates_documents
+            ):  # what ends a document stays, so that the model can tell them apart
                 order[text == self.corpus.special.eos] = np.iinfo(order.dtype).max
-            chosen = np.sort(np.argpartition(order, count - 1, axis=1)[:, :count], axis=1)
-            targets = np.take_along_axis(text, chosen, axis=1)
-            fate = draw_uniform(row_bits[:, None], 5, chosen)
+            smallest = np.argpartition(order, count - 1, axis=1)[:, :count]
+            places = np.sort(smallest, axis=1)
+            targets = np.take_along_axis(text, places, axis=1)
+            fate = draw_uniform(row_bits, 5, places)
             choices = self.corpus.text_vocabulary - 4
-            other = 4 + (draw_uniform(row_bits[:, None], 6, chosen) * choices).astype(np.int64)
-            corrupted = np.where(
-                fate < 0.8, self.corpus.special.mask, np.where(fate < 0.9, other, targets)
-            )
-            positions = chosen + 1
+            random_tokens = 4 + (draw_uniform(row_bits, 6, places) * choices).astype(np.int64)
+            corrupted = np.where(fate < 0.9, random_tokens, targets)
+            corrupted = np.where(fate < 0.8, self.corpus.special.mask, corrupted)
+            positions = places + 1
             np.put_along_axis(tokens, positions, corrupted, axis=1)
         else:
-            positions = np.broadcast_to(np.arange(n), text.shape).copy()
+            positions = np.broadcast_to(columns, text.shape).copy()
             targets = text
         return Batch(
             tokens=torch.from_numpy(tokens),
