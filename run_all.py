@@ -25,9 +25,8 @@ from benchmark.interpreters import set_up_to_compute
 from benchmark.jobs import executors
 from benchmark.settings.command_line import parse, repeat_options
 
-if (
-    TYPE_CHECKING
-):  # what a command needs is imported when it is called: --help answers at once, plans before torch
+# What a command needs is imported when it is called: --help answers at once, plans before torch.
+if TYPE_CHECKING:
     from analysis.study import Study
     from benchmark.jobs.state import Survey
     from benchmark.settings.suite import RunConfig, Suite, Suites
@@ -35,17 +34,16 @@ if (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or (given[0].startswith("-") and given[0] not in ASKS):
-        given.insert(0, "run")
-    options = parse(given, __doc__ or "")
-    options.program = (__file__, *given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or (words[0].startswith("-") and words[0] not in ASKS):
+        words.insert(0, "run")
+    options = parse(words, __doc__ or "")
+    options.program = (__file__, *words)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     if options.command in COMPUTE:
         set_up_to_compute()
-    return run_command(
-        partial(COMMANDS[options.command], options), ENDED.get(options.command, "ended")
-    )
+    command = partial(COMMANDS[options.command], options)
+    return run_command(command, ENDED.get(options.command, "ended"))
 
 
 def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunConfig]]:
@@ -53,9 +51,9 @@ def read_suite(options: argparse.Namespace, name: str) -> tuple[Suite, list[RunC
     import methods
     from benchmark.settings.load import load_suite, parse_set
 
-    overrides = dict(map(parse_set, options.set)) | (
-        {"seeds": list(options.seeds)} if options.seeds else {}
-    )
+    overrides = dict(map(parse_set, options.set))
+    if options.seeds:
+        overrides["seeds"] = list(options.seeds)
     suite = load_suite(name, overrides, repeat_options(options, name))
     return suite, methods.list_runs(suite, options.methods)
 
@@ -78,18 +76,22 @@ def make_survey(options: argparse.Namespace, runs: Path | None = None) -> Survey
 
 
 def open_runs(runs: Path, suites: Suites = ()) -> AbstractContextManager[Path]:
-    """The folder of `--runs`; where it is a study's, its archives unpacked, of these suites if any
-    is named.
+    """The folder of `--runs`; where it is a study's, its archives unpacked.
+
+    `suites`: those whose archives are unpacked; none: all.
     """
     from benchmark.jobs.study import RECORDS, open_records
 
+    if not (runs / RECORDS).is_dir():
+        return nullcontext(runs)
     names = [suite.name for suite, _ in suites]
-    return open_records(str(runs), names) if (runs / RECORDS).is_dir() else nullcontext(runs)
+    return open_records(str(runs), names)
 
 
 def require_runs(runs: Path) -> Path:
-    """The folder of `--runs`, for commands that write there. Raises UserError for a study's, which
-    is only read.
+    """The folder of `--runs`, for commands that write there.
+
+    Raises UserError for a study's, which is only read.
     """
     from benchmark.jobs.study import RECORDS
 
@@ -105,9 +107,11 @@ def run(options: argparse.Namespace) -> int:
     from benchmark.jobs.status import describe
     from benchmark.jobs.waves import execute, make_plan
 
-    survey, render = make_survey(options), paper_tables.write_report
+    survey = make_survey(options)
+    render = paper_tables.write_report
     if options.dry_run:
-        return say(describe(make_plan(survey, render, options), executors.find(options.executor)))
+        plan = make_plan(survey, render, options)
+        return say(describe(plan, executors.find(options.executor)))
     return execute(survey, render, options)
 
 
@@ -115,20 +119,21 @@ def tune(options: argparse.Namespace) -> int:
     import methods
     from benchmark.jobs import tuning
 
-    suite, runs = read_suite(options, options.suite)[0], require_runs(options.runs)
+    suite, _ = read_suite(options, options.suite)
+    runs = require_runs(options.runs)
     rows = methods.list_rows(suite, options.methods)
     spaces = {row.method: methods.find(row.method).space for row in rows}
-    return say(
-        tuning.tune(
-            suite, rows, spaces, options.configurations, methods.list_runs, methods.build, runs
-        )
+    lines = tuning.tune(
+        suite, rows, spaces, options.configurations, methods.list_runs, methods.build, runs
     )
+    return say(lines)
 
 
 def prepare(options: argparse.Namespace) -> int:
     from benchmark.jobs import preparation
 
-    return say(preparation.prepare(*read_suite(options, options.suite), require_runs(options.runs)))
+    suite, configs = read_suite(options, options.suite)
+    return say(preparation.prepare(suite, configs, require_runs(options.runs)))
 
 
 def report(options: argparse.Namespace) -> int:
@@ -150,19 +155,17 @@ def status(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     from benchmark.store import Store
 
-    suite, store = (
-        read_suite(options, options.suite)[0],
-        Store(require_runs(options.runs)),
-    )  # whatever its methods do
-    ended = [
-        id for executor in executors.list_used(suite, store) for id in executor.cancel(suite, store)
-    ]
-    again = f"`python run_all.py run {suite.called}` (with --executor as before) goes on from their checkpoints"
+    suite, _ = read_suite(options, options.suite)  # whatever its methods do
+    store = Store(require_runs(options.runs))
+    jobs: list[str] = []
+    for executor in executors.list_used(suite, store):
+        jobs += executor.cancel(suite, store)
+    if not jobs:
+        return say(["no jobs to end; Ctrl-C ends what runs here"])
     return say(
         [
-            f"ended {len(ended)} jobs; {again}"
-            if ended
-            else "no jobs to end; Ctrl-C ends what runs here"
+            f"ended {len(jobs)} jobs; `python run_all.py run {suite.called}` "
+            "(with --executor as before) goes on from their checkpoints"
         ]
     )
 
@@ -183,7 +186,8 @@ def check(options: argparse.Namespace) -> int:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    return executors.doctor(*read_suite(options, options.suite), options.runs)
+    suite, configs = read_suite(options, options.suite)
+    return executors.doctor(suite, configs, options.runs)
 
 
 def collect(options: argparse.Namespace) -> int:
@@ -191,18 +195,25 @@ def collect(options: argparse.Namespace) -> int:
     from benchmark.jobs import study
     from paper_tables import write_report
 
-    suites, (suite, configs) = (
-        methods.load_study_runs(options.study),
-        read_suite(options, options.suite),
-    )
+    suites = methods.load_study_runs(options.study)
+    suite, configs = read_suite(options, options.suite)
     study.check_suites(options.study, suites, [suite.name])
-    rows = {run.row for written, runs in suites if written.name == suite.name for run in runs}
-    if others := {config.row: None for config in configs if config.row not in rows}:
+    rows: set[str] = set()
+    for study_suite, runs in suites:
+        if study_suite.name == suite.name:
+            rows |= {run.row for run in runs}
+    missing_rows = dict.fromkeys(config.row for config in configs if config.row not in rows)
+    if missing_rows:
         print(
-            f"left out: {', '.join(others)}; suite {suite.name} in {options.study} has no such row"
+            f"left out: {', '.join(missing_rows)}; "
+            f"suite {suite.name} in {options.study} has no such row"
         )
-    kept = [config for config in configs if config.row in rows]
-    say(study.collect(suite, kept, require_runs(options.runs), options.study, methods.build))
+    study_configs = [config for config in configs if config.row in rows]
+    say(
+        study.collect(
+            suite, study_configs, require_runs(options.runs), options.study, methods.build
+        )
+    )
     return say(study.render(options.study, suites, write_report))
 
 
@@ -213,12 +224,13 @@ def verify(options: argparse.Namespace) -> int:
 
     suites = methods.load_study_runs(options.study)
     if options.stage:
-        return say(
-            study.verify_stage(options.study, suites, options.stage, methods.build, options.runs)
+        lines = study.verify_stage(
+            options.study, suites, options.stage, methods.build, options.runs
         )
-    return say(
-        study.verify(options.study, suites, partial(write_report, only_tables=True), methods.build)
-    )
+    else:
+        render = partial(write_report, only_tables=True)
+        lines = study.verify(options.study, suites, render, methods.build)
+    return say(lines)
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -232,8 +244,9 @@ def compare(options: argparse.Namespace) -> int:
         suites: dict[str, list[RunRecords]] = {}
         with open_records(place) as folder:
             for run in load_all_runs(folder, methods.build):
-                of_methods = not options.methods or run.line.method in options.methods
-                if of_methods and (not options.seeds or run.seed in options.seeds):
+                is_of_method = not options.methods or run.line.method in options.methods
+                is_of_seed = not options.seeds or run.seed in options.seeds
+                if is_of_method and is_of_seed:
                     suites.setdefault(run.suite, []).append(run)
         sides.append(comparison.Side(place, suites))
     return say(comparison.compare(sides[0], sides[1], dict(map(parse_set, options.set))))
@@ -248,19 +261,20 @@ def list_names(options: argparse.Namespace) -> int:
     folders: dict[str, list[str]] = {
         "methods": [*methods.__path__],
         "tables": [*paper_tables.__path__],
+        "suites": [str(names.SUITES)],
+        "architectures": names.ARCHITECTURE_FOLDERS,
     }
-    folders |= {"suites": [str(names.SUITES)], "architectures": names.ARCHITECTURE_FOLDERS}
-    files = [path for folder in folders[options.kind] for path in Path(folder).iterdir()]
     suffix = ".toml" if options.kind == "suites" else ".py"
-    there = {
-        path.stem: path for path in files if path.suffix == suffix and not path.stem.startswith("_")
-    }
-    known = (
-        methods.list_names() if options.kind == "methods" else there
-    )  # other packages' methods too
-    return say(
-        f"{name:28}{names.read_first_line(there.get(name))}".rstrip() for name in sorted(known)
-    )
+    files: dict[str, Path] = {}
+    for folder in folders[options.kind]:
+        for path in Path(folder).iterdir():
+            if path.suffix == suffix and not path.stem.startswith("_"):
+                files[path.stem] = path
+    # other packages' methods too
+    entries = methods.list_names() if options.kind == "methods" else list(files)
+    for name in sorted(entries):
+        print(f"{name:28}{names.read_first_line(files.get(name))}".rstrip())
+    return 0
 
 
 def track(options: argparse.Namespace) -> int:
@@ -285,8 +299,9 @@ def open_study(name: str, runs: str = "runs", set: Mapping[str, object] | None =
     suites = [(suite, methods.list_runs(suite))]
     with open_runs(Path(runs), suites) as folder:
         study = paper_tables.load_study(suites, folder)
-    if said := paper_tables.name_lack(study):
-        raise UserError(f"{runs}: {said}")
+    lack = paper_tables.name_lack(study)
+    if lack:
+        raise UserError(f"{runs}: {lack}")
     return study
 
 
@@ -307,9 +322,10 @@ OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "new-suite":
 
 
 def run_instrument(options: argparse.Namespace) -> int:
-    """A command on one model's folder or on text, which stands in a file of benchmark/instruments."""
+    """A command on one model's folder or on text; it stands in a file of benchmark/instruments."""
     module = importlib.import_module(f"benchmark.instruments.{OF_INSTRUMENTS[options.command]}")
-    return int(getattr(module, options.command.replace("-", "_"))(options))
+    command = getattr(module, options.command.replace("-", "_"))
+    return int(command(options))
 
 
 HERE = (
@@ -340,9 +356,8 @@ ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
 ASKS = ("-h", "--help", "--version")  # asked without a command
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C, or processes that fine-tune would go on
+    # as Ctrl-C, or processes that fine-tune would go on
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):  # whatever its encoding, it takes any character
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())

@@ -1,5 +1,3 @@
-"""The experiment: streams of domains, models that grow, methods under one budget, records of what
-happened.
-"""
+"""The experiment: streams of domains, growing models, methods under one budget, and records."""
 
 __version__ = "0.1.0"

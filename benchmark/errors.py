@@ -12,25 +12,26 @@ class UserError(ValueError):
 
 
 def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryError) -> str:
-    """The message of an error in one line, with a question mark for each character that would steer
-    a terminal.
+    """The message of an error in one line.
+
+    A question mark stands for each character that would steer a terminal.
     """
     text = str(error)
     if isinstance(error, OSError):
         text = f"{error.filename2 or error.filename}: {error.strerror}"
-    elif isinstance(
-        error, ModuleNotFoundError
-    ):  # most often the package is that of another Python's installation
+    elif isinstance(error, ModuleNotFoundError):
+        # most often the package is that of another Python's installation
         text = (
             f"{sys.executable} has no package {error.name!r}: `make demo` installs all into .venv; "
-            "begin commands with "
-            "`.venv/bin/python run_all.py`, or call `. .venv/bin/activate` first"
+            "begin commands with `.venv/bin/python run_all.py`, or call `. .venv/bin/activate` first"
         )
     elif isinstance(error, MemoryError):
-        text = "no memory is left: free some, or let this process have more (`ulimit -v`, a job's or container's limit)"
-    return "".join(
-        character if character.isprintable() else "?" for character in " ".join(text.splitlines())
-    )
+        text = (
+            "no memory is left: free some, or let this process have more "
+            "(`ulimit -v`, a job's or container's limit)"
+        )
+    line = " ".join(text.splitlines())
+    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def run_command(command: Callable[[], int], ended: str = "ended") -> int:
@@ -43,9 +44,8 @@ def run_command(command: Callable[[], int], ended: str = "ended") -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever reads, as `head` does, has read enough
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # Python prints the rest as it ends
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # Python prints the rest as it ends
         return 141  # as of whatever SIGPIPE ends
     except (UserError, ModuleNotFoundError, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.filename is None:

@@ -1,5 +1,6 @@
-"""Files and folders that appear whole or not at all, whatever ends the process, and whose checksums
-tell a change.
+"""Files and folders that appear whole or not at all, and whose checksums tell a change.
+
+They do so whatever ends the process.
 """
 
 from __future__ import annotations
@@ -45,27 +46,28 @@ def name_in_errors(path: Path) -> Iterator[None]:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except Exception as error:
-        said = re.search(r"\(os error (\d+)\)( at path \".*\")?$", str(error))
-        if not said:
+        match = re.search(r"\(os error (\d+)\)( at path \".*\")?$", str(error))
+        if not match:
             raise
-        raise OSError(int(said[1]), os.strerror(int(said[1])), str(path)) from error
+        number = int(match[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write into, which replaces `path` once the block has ended without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = _choose_temporary_path(path)
+    temporary = _choose_temporary_path(path)
     try:
         with name_in_errors(path):
-            with beside.open("xb") as file:
+            with temporary.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, path)
+            os.replace(temporary, path)
         sync(path.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any, indent: int | None = None) -> None:
@@ -79,54 +81,48 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
     Where it ends with one, what was written stays for `take_over` if it holds BEGUN.
     """
-    beside = _choose_temporary_path(folder)
-    beside.mkdir(parents=True)
+    temporary = _choose_temporary_path(folder)
+    temporary.mkdir(parents=True)
     try:
         with name_in_errors(folder):
-            yield beside
-        (beside / BEGUN).unlink(missing_ok=True)
-        mode = (
-            beside.stat().st_mode & 0o666
-        )  # by the umask; safetensors gives a file to its user alone, whatever that
-        for path in (*beside.rglob("*"), beside):
+            yield temporary
+        (temporary / BEGUN).unlink(missing_ok=True)
+        # The umask decides. By itself safetensors gives a file to its user alone.
+        mode = temporary.stat().st_mode & 0o666
+        for path in (*temporary.rglob("*"), temporary):
             if path.is_file():
                 path.chmod(mode)
             sync(path)
-        if (
-            folder.exists()
-        ):  # a folder cannot be replaced in one step: the old one is moved aside first
+        if folder.exists():
+            # a folder cannot be replaced in one step: the old one is moved aside first
             old = _choose_temporary_path(folder)
             os.replace(folder, old)
-            os.replace(beside, folder)
-            shutil.rmtree(
-                old, ignore_errors=True
-            )  # the new one is in place, and `sweep` removes the rest
+            os.replace(temporary, folder)
+            # the new one is in place, and `sweep` removes what stays of the old one
+            shutil.rmtree(old, ignore_errors=True)
         else:
-            os.replace(beside, folder)
+            os.replace(temporary, folder)
         sync(folder.parent)
     finally:
-        if not (beside / BEGUN).exists():
-            shutil.rmtree(beside, ignore_errors=True)
+        if not (temporary / BEGUN).exists():
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def take_over(folder: Path, unfinished: Path) -> None:
-    """Copy what another writer of `folder` left with BEGUN, then remove what all others left;
-    nobody else writes it.
+    """Copy what another writer of `folder` left with BEGUN, then remove what all others left.
 
-    It is copied, not moved: a writer that was only silent may wake up.
+    Nobody else writes the folder meanwhile. It is copied, not moved: a writer that was only silent
+    may wake up.
     """
-    left = [
-        path
-        for path in folder.parent.glob(f".{folder.name}.{'[0-9a-f]' * 32}")
-        if path != unfinished
-    ]
-    if begun := [path for path in left if (path / BEGUN).exists()]:
-        newest = max(begun, key=lambda path: (path / BEGUN).stat().st_mtime)
-        shutil.copytree(
-            newest, unfinished, ignore=shutil.ignore_patterns(BEGUN, UNFINISHED), dirs_exist_ok=True
-        )
+    pattern = f".{folder.name}.{'[0-9a-f]' * 32}"
+    leftovers = [path for path in folder.parent.glob(pattern) if path != unfinished]
+    candidates = [path for path in leftovers if (path / BEGUN).exists()]
+    if candidates:
+        newest = max(candidates, key=lambda path: (path / BEGUN).stat().st_mtime)
+        ignore = shutil.ignore_patterns(BEGUN, UNFINISHED)
+        shutil.copytree(newest, unfinished, ignore=ignore, dirs_exist_ok=True)
         shutil.copy2(newest / BEGUN, unfinished)  # last: with it the copy is whole
-    for path in left:
+    for path in leftovers:
         (path / BEGUN).unlink(missing_ok=True)
         shutil.rmtree(path)
 
@@ -143,17 +139,17 @@ def sweep(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Put a path on the disk: a crash must not leave an empty file under the final name, nor lose
-    the name.
+    """Put a path on the disk.
+
+    A crash must not leave an empty file under the final name, nor lose the name.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with name_in_errors(path):
             os.fsync(descriptor)
     except OSError as error:
-        if not (
-            path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)
-        ):  # some file systems sync files only
+        # some file systems sync files only
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
             raise
     finally:
         os.close(descriptor)
@@ -184,18 +180,18 @@ def write_checksums(folder: Path) -> None:
 
 
 def check_checksums(folder: Path, cure: str, sizes_alone: Collection[str] = ()) -> None:
-    """Compare the files in `folder` with what `write_checksums` wrote down; those in `sizes_alone`
-    by size only.
+    """Compare the files in `folder` with what `write_checksums` wrote down.
 
-    A folder without checksums passes: other people's software writes none. Raises DamagedFile.
+    Those in `sizes_alone` are compared by size only. A folder without checksums passes: other
+    people's software writes none. Raises DamagedFile.
     """
     path = folder / CHECKSUMS
     if not path.exists():
         return
-    known: dict[str, dict[str, Any]] = read_json(path, cure)
-    if not known:
+    checksums: dict[str, dict[str, Any]] = read_json(path, cure)
+    if not checksums:
         raise DamagedFile(f"{path} is damaged (it lacks files): {cure}")
-    for name, expected in known.items():
+    for name, expected in checksums.items():
         file = folder / name
         if not file.is_file():
             raise DamagedFile(f"{file} is missing: {cure}")

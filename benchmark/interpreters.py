@@ -1,4 +1,4 @@
-"""What a process that computes begins with, and from where the interpreters that it starts import."""
+"""What a process that computes begins with, and from where interpreters that it starts import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CODE = Path(__file__).parents[1]
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+M_TRIM_THRESHOLD = -1  # malloc.h
+M_MMAP_MAX = -4  # malloc.h
 # With GNU's OpenMP a thread that waits for the others spins so many rounds, some microseconds, and
 # then sleeps. By default it spins on and on, and where another process wants the same cores, a
 # small model's steps take 20 times longer, so that a budget in seconds buys a twentieth of the
@@ -35,16 +36,15 @@ def set_up_to_compute() -> None:
 
 @contextmanager
 def standing_in_code() -> Iterator[None]:
-    """Let interpreters that are started inside the block import from this code's folder, not from
-    the current one.
+    """Let interpreters that are started inside the block import from this code's folder.
 
-    With `-c` and `-m`, as multiprocessing and joblib start them, Python imports first from where it
-    stands. Python 3.10 cannot be told not to, so they begin in the code's folder.
+    With `-c` and `-m`, as multiprocessing and joblib start them, Python imports first from the
+    current folder. Python 3.10 cannot be told not to, so they begin in the code's folder.
     """
-    before = os.open(".", os.O_RDONLY)
+    previous_folder = os.open(".", os.O_RDONLY)
     os.chdir(CODE)
     try:
         yield
     finally:
-        os.fchdir(before)
-        os.close(before)
+        os.fchdir(previous_folder)
+        os.close(previous_folder)

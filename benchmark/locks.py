@@ -1,5 +1,6 @@
-"""Owners of places below `--runs`: locks with a lifetime, which ask nothing of a file system but to
-create a file once.
+"""Owners of places below `--runs`: locks with a lifetime.
+
+They ask nothing of a file system but to create a file once.
 
 Whoever takes `NAME` creates `NAME.1`, which only one can, and touches it every ten seconds (Gray
 and Cheriton 1989, Leases). The next owner creates `NAME.2`, and so on; the highest number counts.
@@ -31,12 +32,11 @@ BEAT = 10.0  # seconds between two signs of life
 EXPIRES = 100.0
 PAUSES = (0.02, 1.0)  # seconds between two looks, at first and at most
 JOB = "BENCHMARK_JOB"  # the variable in which an executor names the job of a process
-NOBODY = (
-    "-"  # what a lock that was given back begins with: removed, its number could be taken again
-)
+# what a lock that was given back begins with: removed, its number could be taken again
+NOBODY = "-"
 
-# of each lock that another has its number and last sign of life, when they were looked at, and how
-# long they were so
+# of each lock that another has: its number and last sign of life, when they were looked at, and
+# how long they were so
 _watched: dict[Path, tuple[tuple[int, float], float, float]] = {}
 
 
@@ -47,15 +47,18 @@ class LeaseLost(UserError):
 @functools.cache
 def identify_kernel() -> str:
     """A name of this machine, or of this container if its processes have numbers of their own."""
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}-{os.readlink('/proc/self/ns/pid')}"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.readlink("/proc/self/ns/pid")
+    return f"{boot}-{namespace}"
 
 
 def read_start_time(pid: int | str) -> str:
     """When a process started, in ticks since boot; empty if it is dead or a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
+        content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
+    fields = content.rpartition(") ")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
 
 
@@ -69,28 +72,31 @@ class Lease:
 
     def try_acquire(self) -> bool:
         """Take it, if nobody who lives has it."""
-        before = self._list_numbers()
-        number = max(before) + 1
+        old_numbers = self._list_numbers()
+        number = max(old_numbers) + 1
         if not self._is_free(number - 1):
             return False
-        pid, host, job = os.getpid(), socket.gethostname(), os.environ.get(JOB, "")
+        pid = os.getpid()
+        host = socket.gethostname()
+        job = os.environ.get(JOB, "")
+        path = self._name_file(number)
         try:
-            with name_in_errors(self._name_file(number)), self._name_file(number).open("x") as file:
+            with name_in_errors(path), path.open("x") as file:
                 file.write(f"{identify_kernel()} {pid} {read_start_time(pid)} {host} {job}")
         except FileExistsError:
             return False
         except OSError:
-            self._name_file(number).unlink(missing_ok=True)  # nobody could tell whose it is
+            path.unlink(missing_ok=True)  # nobody could tell whose it is
             raise
-        if (
-            max(self._list_numbers()) != number
-        ):  # this process was slow, and has created an old number anew
-            self._name_file(number).unlink(missing_ok=True)
+        if max(self._list_numbers()) != number:
+            # this process was slow, and has created an old number anew
+            path.unlink(missing_ok=True)
             return False
-        for old in before:
+        for old in old_numbers:
             with contextlib.suppress(OSError):  # in /tmp another user's stays
                 self._name_file(old).unlink()
-        self.number, self._ends = number, threading.Event()
+        self.number = number
+        self._ends = threading.Event()
         threading.Thread(
             target=self._give_signs, args=(number, self._ends), name="lease", daemon=True
         ).start()
@@ -115,11 +121,11 @@ class Lease:
         """Make it nobody's, unless it is another's by now."""
         self._ends.set()
         if self.number:
-            own = self._name_file(self.number)
+            path = self._name_file(self.number)
             with (
                 contextlib.suppress(FileNotFoundError),
-                name_in_errors(own),
-                own.open("r+") as file,
+                name_in_errors(path),
+                path.open("r+") as file,
             ):
                 file.write(NOBODY)
                 file.truncate()
@@ -150,13 +156,16 @@ class Lease:
         return "".join(self._read(max(self._list_numbers()))[1].split()[4:])
 
     def is_taken(self) -> bool:
-        """Whether somebody seems to have it. This is for messages alone, for it compares the clocks
-        of machines.
+        """Whether somebody seems to have it.
+
+        This is for messages alone, for it compares the clocks of machines.
         """
         sign, content = self._read(max(self._list_numbers()))
-        dead = _is_dead(content)
-        said_who = len(content.split()) >= 4  # else its owner ended before
-        return said_who and time.time() - sign < EXPIRES if dead is None else not dead
+        is_dead = _is_dead(content)
+        if is_dead is not None:
+            return not is_dead
+        names_owner = len(content.split()) >= 4  # else its owner ended before
+        return names_owner and time.time() - sign < EXPIRES
 
     def _name_file(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
@@ -169,8 +178,9 @@ class Lease:
         return [0, *(int(suffix) for suffix in suffixes if suffix.isdigit())]
 
     def _read(self, number: int) -> tuple[float, str]:
-        """When an owner gave its last sign of life, and its text. A file that goes meanwhile is
-        nobody's.
+        """When an owner gave its last sign of life, and its text.
+
+        A file that goes meanwhile is nobody's.
         """
         try:
             # to open it asks a network file system for its times
@@ -184,15 +194,19 @@ class Lease:
     def _is_free(self, number: int) -> bool:
         """Whether its owner has given it back, is dead, or was silent for too long."""
         sign, content = self._read(number)
-        if (dead := _is_dead(content)) is not None:
-            return dead
+        is_dead = _is_dead(content)
+        if is_dead is not None:
+            return is_dead
         now = time.monotonic()
-        seen, looked, silent = _watched.get(self.path, ((0, 0.0), now, 0.0))
-        # of a long time between two looks little counts: this process, or the disk, may have stood
-        # still
-        silent = silent + min(now - looked, BEAT) if seen == (number, sign) else 0.0
-        _watched[self.path] = (number, sign), now, silent
-        return silent > EXPIRES
+        last_sign, looked_at, silence = _watched.get(self.path, ((0, 0.0), now, 0.0))
+        if last_sign == (number, sign):
+            # of a long time between two looks little counts: this process, or the disk, may have
+            # stood still
+            silence += min(now - looked_at, BEAT)
+        else:
+            silence = 0.0
+        _watched[self.path] = (number, sign), now, silence
+        return silence > EXPIRES
 
     def _give_signs(self, number: int, ends: threading.Event) -> None:
         while not ends.wait(BEAT):
@@ -201,14 +215,13 @@ class Lease:
 
 
 def _is_dead(content: str) -> bool | None:
-    """Whether whoever wrote this has no claim any more; None where its process is on another
-    machine, or not known.
+    """Whether whoever wrote this has no claim any more.
+
+    None where its process is on another machine, or not known.
     """
     if content.startswith(NOBODY):
         return True
     fields = content.split()
-    return (
-        read_start_time(fields[1]) != fields[2]
-        if len(fields) >= 4 and fields[0] == identify_kernel()
-        else None
-    )
+    if len(fields) < 4 or fields[0] != identify_kernel():
+        return None
+    return read_start_time(fields[1]) != fields[2]

@@ -1,5 +1,6 @@
-"""The metric that every room shows: average perplexity (AP). Pure NumPy; `analysis.metrics` has
-what tables add.
+"""The metric that every room shows: average perplexity (AP).
+
+It is pure NumPy. `analysis.metrics` has what tables add.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def average_perplexity(perplexity: ArrayLike, stage: ArrayLike) -> NDArray[np.float64]:
-    """AP: geometric mean of the perplexities of the domains seen so far (ELLE, "Evaluation
-    Metrics").
+    """AP: geometric mean of the perplexities of the domains learned so far.
+
+    Source: ELLE, "Evaluation Metrics".
 
     `perplexity` ends in an axis of domains, in the order of the stream. `stage` is the index (from
     0) of the domain being learned. Leading axes broadcast. A perplexity may be infinite.
     """
     values = np.asarray(perplexity, float)
     current = np.asarray(stage)
-    seen = np.arange(values.shape[-1]) <= current[..., None]
-    logarithms = np.where(seen, np.log(values), 0.0)
+    is_learned = np.arange(values.shape[-1]) <= current[..., None]
+    logarithms = np.where(is_learned, np.log(values), 0.0)
     return np.asarray(np.exp(logarithms.sum(-1) / (current + 1)))

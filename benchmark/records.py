@@ -2,8 +2,9 @@
 
 A run folder holds
 
-    RUNS/stages/<key>/records.jsonl      one stage; <key> is a hash of all that determines it, so runs that
-                                         share a prefix (the first domain above all) share its file
+    RUNS/stages/<key>/records.jsonl      one stage; <key> is a hash of all that determines it, so
+                                         runs that share a prefix (the first domain above all)
+                                         share its file
     RUNS/starts/<key>.jsonl              one start model, untouched: lines of kind "later"
     RUNS/suites/<suite>/<run id>.jsonl   one run: which stages it consists of
     RUNS/scores/<stage key>.jsonl        downstream scores of the model that a stage ended with
@@ -44,9 +45,8 @@ Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Perplexity = Annotated[
-    float, Meta(ge=1 - 1e-6)
-]  # a model that is sure of all has 1, but for rounding
+# a model that is sure of all has 1, but for rounding
+Perplexity = Annotated[float, Meta(ge=1 - 1e-6)]
 Spent = dict[str, Amount]  # by unit
 
 
@@ -73,15 +73,13 @@ class RunLine(Line, tag="run", kw_only=True):
     method: str
     options: dict[str, Any]  # of the method, which alone knows their types
     seed: int
-    config: dict[
-        str, Any
-    ]  # its settings, as RunConfig has them; `tuned` in it where `tune` chose the options
+    # its settings, as RunConfig has them; `tuned` in it where `tune` chose the options
+    config: dict[str, Any]
     tasks: list[dict[str, Any]] = []  # downstream tasks with their hyper-parameters
     domains: list[Titled]
     probes: list[Titled] = []
-    stages: list[
-        Key
-    ] = []  # their keys; none before it has started, as of all that follows from the text
+    # their keys; none before it has started, as of all that follows from the text
+    stages: list[Key] = []
     unigram: dict[str, Perplexity] = {}  # by domain
     texts: dict[str, str] = {}  # by domain or probe a hash of its validation text
     tokens: dict[str, str] = {}  # by domain or probe a hash of all its tokens and of the tokenizer
@@ -106,9 +104,8 @@ class Hardware(Struct, kw_only=True, omit_defaults=True):
     device: str  # the GPU's name, or "CPU"
     count: int  # of processes
     cpu: str
-    instructions: str = (
-        ""  # the vector instructions that torch uses on it, e.g. AVX2: sums round differently
-    )
+    # the vector instructions that torch uses on it, e.g. AVX2: sums round differently
+    instructions: str = ""
     cores: int | None = None  # of the machine
     threads: int = 1
     node: str = ""
@@ -126,9 +123,8 @@ class Provenance(Struct):
 class StageBudget(Struct, omit_defaults=True):
     unit: str
     amount: Annotated[float, Meta(gt=0)]
-    estimated: bool = (
-        False  # the times of its steps on the reference machine, by FLOPs over Naive's
-    )
+    # whether times of its steps on the reference machine follow from their FLOPs over Naive's
+    estimated: bool = False
 
 
 class StageLine(Line, tag="stage", kw_only=True):
@@ -141,17 +137,15 @@ class StageLine(Line, tag="stage", kw_only=True):
     trainable: Count
     layers: Positive
     hidden_size: Positive
-    phases: list[
-        dict[str, Any]
-    ]  # as the method asks for them, see Phase of benchmark.training.method
+    # as the method asks for them, see Phase of benchmark.training.method
+    phases: list[dict[str, Any]]
     budget: StageBudget
     provenance: Provenance
     data: dict[str, dict[str, Any]]  # by domain, what its tokens were made of
     texts: dict[str, str]  # by domain or probe a hash of its validation text
     method: str = ""  # of the run that trained it, others may share it
-    method_code: str = (
-        ""  # a hash of that method's code, see `hash_code` in benchmark/training/keys.py
-    )
+    # a hash of that method's code, see `hash_code` in benchmark/training/keys.py
+    method_code: str = ""
 
 
 class EvaluationLine(Line, tag="evaluation", kw_only=True):
@@ -163,12 +157,10 @@ class EvaluationLine(Line, tag="evaluation", kw_only=True):
     charged: Spent
     perplexity: dict[str, Perplexity | None]
     bits_per_byte: dict[str, Amount | None]
-    without_copies: dict[
-        str, Perplexity | None
-    ] = {}  # perplexity less documents that nearly stand in training text
-    documents: dict[
-        str, list[tuple[Count, Amount]]
-    ] = {}  # predicted tokens and nats of each, at a stage's end
+    # perplexity less documents that nearly stand in training text
+    without_copies: dict[str, Perplexity | None] = {}
+    # predicted tokens and nats of each, at a stage's end
+    documents: dict[str, list[tuple[Count, Amount]]] = {}
     tokens_per_second: Amount = 0.0
     loss: float | None = None  # of the step, in a phase that trains
     learning_rate: Amount | None = None
@@ -201,9 +193,7 @@ Measures = Measured | EvaluationLine | None  # None: nothing is measured
 
 
 class LaterLine(Line, tag="later", kw_only=True):
-    """A finished stage's model on a text that came to the stream after it, or a start model on a
-    text.
-    """
+    """A finished stage's model on a text that came later, or a start model on a text."""
 
     domain: str
     text: str  # its hash
@@ -217,17 +207,15 @@ class GrowthRecord(Struct):
     layer_sources: list[int]  # old index of each new layer
     layer_is_copy: list[bool]  # whether a new layer is an inserted copy
     head_sources: list[list[int]]  # for each new layer the old head of each new head
-    copied: list[
-        int
-    ]  # layers of the grown model that count as copied before; the next growth is given it
+    # layers of the grown model that count as copied before; the next growth is given it
+    copied: list[int]
 
 
 class CoreShare(Struct, kw_only=True):
     """The share of its cores that a stage had while the clock ran."""
 
-    share: (
-        float | None
-    )  # of the cores that its processes wanted, that others left them, where least; None: too short
+    # of the cores that its processes wanted, that others left them, where least; None: too short
+    share: float | None
     stood_still: float = 0.0  # seconds, off the clock, in which it was stopped
 
 
@@ -240,9 +228,8 @@ class DoneLine(Line, tag="done", kw_only=True):
     cores: CoreShare
     weights: str = ""  # a hash of its model's
     trained: str | None = None  # of the weights that the next stage begins with, where others
-    micro_batch_size: int | None = (
-        None  # where memory did not hold as many rows of a forward pass as were asked for
-    )
+    # where memory did not hold as many rows of a forward pass as were asked for
+    micro_batch_size: int | None = None
 
 
 class BaselineLine(Line, tag="baseline", kw_only=True):
@@ -279,9 +266,8 @@ class ScoreLine(Line, tag="score", kw_only=True):
     leaks: int = 0  # examples of test that stand in train
     in_stream: int = 0  # or nearly in the training text of the stream
     precision: str = ""  # of the forward passes
-    forward_tokens: int | None = (
-        None  # columns of one, where memory did not hold those that were asked for
-    )
+    # columns of one, where memory did not hold those that were asked for
+    forward_tokens: int | None = None
     seconds: Amount
 
 
@@ -343,15 +329,17 @@ class RecordsError(UserError):
     """A record or a file of records that cannot be used, with its place."""
 
 
-CURE = "restore this file from a copy, or delete it: what it recorded is then trained or measured again"
+CURE = (
+    "restore this file from a copy, or delete it: "
+    "what it recorded is then trained or measured again"
+)
 STAGE_FILE = "records.jsonl"  # what the file of a stage's records is called
 
 
 def append(path: Path, line: Line) -> None:
-    """Append a line in a single write, so that the lines of concurrent writers never mix; it is on
-    the disk then.
+    """Append a line in a single write, so that the lines of concurrent writers never mix.
 
-    Raises OSError when the disk takes only a part.
+    The line is on the disk then. Raises OSError when the disk takes only a part.
     """
     content = msgspec.json.encode(replace(line, time=round(time.time(), 3))) + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -360,15 +348,11 @@ def append(path: Path, line: Line) -> None:
         with name_in_errors(path):
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                content = (
-                    b"\n\n" + content
-                )  # the empty line tells readers that the one before is a killed writer's
+                # the empty line tells readers that the one before is a killed writer's
+                content = b"\n\n" + content
             if os.write(descriptor, content) != len(content):
-                raise OSError(
-                    errno.ENOSPC,
-                    "a record was cut short: free room on the disk, and try again",
-                    str(path),
-                )
+                message = "a record was cut short: free room on the disk, and try again"
+                raise OSError(errno.ENOSPC, message, str(path))
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -383,10 +367,10 @@ def read(path: Path, decoder: Decoder[T]) -> list[T]:
 
 
 def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
-    """The lines of what `path` holds. What a killed writer left half written is skipped, and
-    logged.
+    """The lines of what `path` holds.
 
-    Raises RecordsError with file and line number for any other line that is not what it should be.
+    What a killed writer left half written is skipped, and logged. Raises RecordsError with file
+    and line number for any other line that is not what it should be.
     """
     lines = content.split(b"\n")
     decoded = []
@@ -396,9 +380,9 @@ def parse(content: bytes, decoder: Decoder[T], path: Path) -> list[T]:
         try:
             decoded.append(decoder.decode(line))
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            is_half = number == len(lines) or (
-                number + 1 < len(lines) and not lines[number]
-            )  # see `append`
+            is_last = number == len(lines)
+            stands_before_gap = number + 1 < len(lines) and not lines[number]  # see `append`
+            is_half = is_last or stands_before_gap
             if isinstance(error, msgspec.ValidationError) or not is_half:
                 raise RecordsError(f"{path}:{number}: not a record: {error}; {CURE}") from None
             _log.warning(
@@ -418,33 +402,40 @@ def select_kind(lines: Iterable[Any], kind: type[L]) -> list[L]:
 
 
 def read_stage(path: Path) -> list[LineOfStage]:
-    """The lines of a stage's file in the order of training: a resume takes back what was recorded
-    beyond its step.
+    """The lines of a stage's file in the order of training.
 
-    Of two lines of the same kind, phase and step the last one counts, also of two of kind "done": a
-    writer that hung may add its own to that of who took over. Raises RecordsError as `read` does.
+    A resume takes back what was recorded beyond its step. Of two lines of the same kind, phase and
+    step the last one counts, also of two of kind "done": a writer that hung may add its own to that
+    of who took over. Raises RecordsError as `read` does.
     """
-    kept: dict[tuple[object, ...], LineOfStage] = {}
+    newest: dict[tuple[object, ...], LineOfStage] = {}
     order: list[str] = []
     for line in read(path, STAGE):
         if isinstance(line, StageLine):
-            kept, order = {}, ["start", *(phase["name"] for phase in line.phases)]
-        phase, step = getattr(line, "phase", None), getattr(line, "step", None)
+            newest = {}
+            order = ["start", *(phase["name"] for phase in line.phases)]
+        phase = getattr(line, "phase", None)
+        step = getattr(line, "step", None)
         if phase not in (None, *order):
             raise RecordsError(
                 f"{path}: phase {phase!r} is not one of the stage's: {order}; {CURE}"
             )
         if isinstance(line, ResumedLine):
-            here = (order.index(line.phase), line.step)
-            kept = {key: old for key, old in kept.items() if not _is_beyond(old, here, order)}
+            position = (order.index(line.phase), line.step)
+            newest = {
+                key: old for key, old in newest.items() if not _is_beyond(old, position, order)
+            }
         key = (type(line), phase, step, getattr(line, "text", None))
-        kept.pop(key, None)
-        kept[key] = line
-    return list(kept.values())
+        newest.pop(key, None)
+        newest[key] = line
+    return list(newest.values())
 
 
-def _is_beyond(line: LineOfStage, here: tuple[int, int], order: list[str]) -> bool:
-    """Whether a line lies after the phase and step `here`; what has no step (but `done`) stays."""
+def _is_beyond(line: LineOfStage, position: tuple[int, int], order: list[str]) -> bool:
+    """Whether a line lies after `position`, a phase and a step in it.
+
+    Of lines without a step only `done` does.
+    """
     if isinstance(line, EvaluationLine | MetricsLine | ResumedLine):
-        return (order.index(line.phase), line.step) > here
+        return (order.index(line.phase), line.step) > position
     return isinstance(line, DoneLine)

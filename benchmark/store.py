@@ -1,5 +1,6 @@
-"""Where things lie below the folder of `--runs`, and the records of runs and stages there. No torch
-here.
+"""Where things lie below the folder of `--runs`, and the records of runs and stages there.
+
+No torch here.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ class Store:
 
     @property
     def archive_mark(self) -> Path:
-        """The file that marks records of a study: they are believed, though their text is not here."""
+        """The file that marks records of a study.
+
+        They are believed, though their text is not here.
+        """
         return self.root / "archive"
 
     @property
@@ -71,8 +75,9 @@ class Store:
         return self.root / "suites" / config.suite / f"{config.id}.jsonl"
 
     def scores_file(self, key: str) -> Path:
-        """The downstream scores of the model that a stage ended with, and why others could not be
-        computed.
+        """The file of downstream scores of the model that a stage ended with.
+
+        It also says why others could not be computed.
         """
         return self.root / "scores" / f"{key}.jsonl"
 
@@ -121,12 +126,9 @@ class RunRecords:
     lines: list[records.LineOfRun] = field(default_factory=list)  # all of its file
     stages: list[list[LineOfStage]] = field(default_factory=list)
     scores: list[list[records.ScoreLine]] = field(default_factory=list)
-    zero_shot: list[list[records.ZeroShotLine]] = field(
-        default_factory=list
-    )  # likewise, of all settings
-    similarities: list[list[records.SimilarityLine | records.AttentionLine]] = field(
-        default_factory=list
-    )
+    # likewise, of all settings
+    zero_shot: list[list[records.ZeroShotLine]] = field(default_factory=list)
+    similarities: list[list[records.LineOfMeasures]] = field(default_factory=list)
     baselines: list[records.BaselineLine] = field(default_factory=list)
     start: records.Measures = None
     failure: records.FailedLine | None = None
@@ -167,25 +169,21 @@ class RunRecords:
 
 
 ENOUGH_CORES = 0.95  # the share of its cores below which a stage was slowed by something else
-MEASURABLE = (
-    5.0  # seconds of a stage from which that share is known: the counters of cores tick every 10 ms
-)
+# seconds of a stage from which that share is known: the counters of cores tick every 10 ms
+MEASURABLE = 5.0
 
 
 def load_runs(runs: Path, suite: str) -> list[RunRecords]:
-    """Load every run of a suite, in the order of the suite's rows, then of seeds. No runs: an empty
-    list.
+    """Load every run of a suite, in the order of the suite's rows, then of seeds.
 
-    Raises RecordsError for damaged files, and for records that do not belong together.
+    No runs: an empty list. Raises RecordsError for damaged files, and for records that do not
+    belong together.
     """
-    store, loaded, sizes = Store(runs), list[RunRecords](), dict[str, tuple[float, Path]]()
+    store = Store(runs)
+    loaded: list[RunRecords] = []
+    sizes: dict[str, tuple[float, Path]] = {}
     read_stage = functools.cache(store.read_stage)
-    every = records.read(store.scores_file("baselines"), records.BASELINES)
-    baselines = [
-        *{
-            (line.task, line.task_key, line.metric, line.window, line.name): line for line in every
-        }.values()
-    ]
+    baselines = _read_baselines(store)
     for path in sorted((runs / "suites" / suite).glob("*.jsonl")):
         lines = records.read(path, records.RUN)
         line = find_last(lines, RunLine)
@@ -195,9 +193,8 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
         run.failure = lines[-1] if isinstance(lines[-1], records.FailedLine) else None
         if line.start:
             file = store.start_file(line.start)
-            untouched = _select_measured(
-                line, select_kind(records.read(file, records.STAGE), records.LaterLine)
-            )
+            measures = select_kind(records.read(file, records.STAGE), records.LaterLine)
+            untouched = _select_measured(line, measures)
             _check_bits(file, line, untouched, sizes)
             run.start = untouched if untouched.perplexity else None
         for key in line.stages:
@@ -217,15 +214,24 @@ def load_runs(runs: Path, suite: str) -> list[RunRecords]:
     return sorted(loaded, key=lambda run: (run.line.row_index, run.seed, run.id))
 
 
+def _read_baselines(store: Store) -> list[records.BaselineLine]:
+    """The scores that need no model, the last one of each key."""
+    newest: dict[tuple[str, ...], records.BaselineLine] = {}
+    for line in records.read(store.scores_file("baselines"), records.BASELINES):
+        newest[line.task, line.task_key, line.metric, line.window, line.name] = line
+    return list(newest.values())
+
+
 def _check_places(path: Path, run: RunRecords) -> None:
     """Raises RecordsError for a run with another's seed, stages, or failure."""
-    wrong, domains = "", [domain.name for domain in run.domains]
+    wrong = ""
+    domains = [domain.name for domain in run.domains]
     seed = re.search(r"-s(\d+)-[0-9a-f]{12}\Z", run.id)
     if seed and int(seed[1]) != run.seed:
         wrong = f"seed {run.seed} of run {run.id}"
     for index, (key, stage) in enumerate(zip(run.line.stages, run.stages, strict=True)):
-        begun = find_last(stage, records.StageLine)
-        recorded = (begun.key, begun.index, begun.domain) if begun else None
+        start = find_last(stage, records.StageLine)
+        recorded = (start.key, start.index, start.domain) if start else None
         expected = (key, index, *domains[index : index + 1])
         if recorded and recorded != expected:
             wrong = wrong or f"stage {index} is recorded as {recorded}, not {expected}"
@@ -239,36 +245,41 @@ def _check_bits(
     path: Path,
     run: RunLine,
     measured: Measured | EvaluationLine,
-    known: dict[str, tuple[float, Path]],
+    sizes: dict[str, tuple[float, Path]],
 ) -> None:
-    """Bits per token over bits per byte are the bytes of a text's tokens, one number for all
-    models.
+    """Raises RecordsError where a perplexity and its bits per byte do not go together.
 
-    Raises RecordsError where they are not: one of the two was changed.
+    Bits per token over bits per byte are the bytes of a text's tokens, one number for all models.
+    Where they are not, one of the two was changed. `sizes`: that number of each text, and the file
+    that it is from.
     """
     for name, perplexity in measured.perplexity.items():
-        bits, text = measured.bits_per_byte[name], run.texts.get(name)
+        bits = measured.bits_per_byte[name]
+        text = run.texts.get(name)
         if text and perplexity and bits and perplexity > 1.001:  # else rounding is as large
             size = math.log2(perplexity) / bits
-            expected, first = known.setdefault(text, (size, path))
+            expected, first = sizes.setdefault(text, (size, path))
             if abs(size / expected - 1) > 1e-6:
                 raise records.RecordsError(
                     f"{path}: perplexity {perplexity:g} and {bits:g} bits per byte on {name} do "
-                    "not go together as in "
-                    f"{first}; {records.CURE}"
+                    f"not go together as in {first}; {records.CURE}"
                 )
 
 
 def make_empty_run(line: RunLine) -> RunRecords:
-    """A run without records, so that tables can show that it is missing; see `RunConfig.describe`."""
+    """A run without records, so that tables can show that it is missing.
+
+    `line`: see `RunConfig.describe`.
+    """
     return RunRecords(
         line=line, stages=[[] for _ in line.domains], scores=[[] for _ in line.domains]
     )
 
 
 def leave_out(run: RunRecords, why: str) -> RunRecords:
-    """A copy of a run without its records, and without the stages and texts in its line; its `why`
-    is the reason.
+    """A copy of a run without its records, and without the stages and texts in its line.
+
+    `why` is the reason.
     """
     line = replace(run.line, stages=[], unigram={}, texts={}, tokens={}, start="")
     return dataclasses.replace(make_empty_run(line), why=why)
@@ -281,50 +292,50 @@ def leave_out_older_texts(runs: Sequence[RunRecords]) -> list[RunRecords]:
     newest run does. Give runs of one suite, and only those that were asked for.
     """
 
-    def texts(line: RunLine) -> dict[tuple[str, str, str], str]:
-        of_kinds = {"validation": line.texts, "all": line.tokens}
-        return {
-            (line.row, kind, name): key
-            for kind, keys in of_kinds.items()
-            for name, key in keys.items()
-        }
+    def list_texts(line: RunLine) -> dict[tuple[str, str, str], str]:
+        validation = {(line.row, "validation", name): key for name, key in line.texts.items()}
+        tokens = {(line.row, "all", name): key for name, key in line.tokens.items()}
+        return validation | tokens
 
-    lines = sorted((run.line for run in runs), key=lambda line: line.time)
-    newest = {text: key for line in lines for text, key in texts(line).items()}
+    newest: dict[tuple[str, str, str], str] = {}
+    for line in sorted((run.line for run in runs), key=lambda line: line.time):
+        newest |= list_texts(line)
     why = "its records are of another text than a newer run of the row"
     return [
-        leave_out(run, why) if texts(run.line).items() - newest.items() else run for run in runs
+        leave_out(run, why) if list_texts(run.line).items() - newest.items() else run
+        for run in runs
     ]
 
 
 def _select_texts(run: RunLine, stage: list[LineOfStage]) -> list[LineOfStage]:
-    """A shared stage's lines with measures of the run's own texts alone; at its end also of those
-    that came later.
+    """A shared stage's lines with measures of the run's own texts alone.
+
+    The evaluation at its end also has the measures of texts that came later.
     """
-    later, begun = select_kind(stage, records.LaterLine), find_last(stage, records.StageLine)
-    if begun is None or (begun.texts == run.texts and not later):
+    later = select_kind(stage, records.LaterLine)
+    start = find_last(stage, records.StageLine)
+    if start is None or (start.texts == run.texts and not later):
         return stage
     lines: list[LineOfStage] = [line for line in stage if not isinstance(line, records.LaterLine)]
-    end, more = find_last(lines, EvaluationLine), _select_measured(run, later)
+    end = find_last(lines, EvaluationLine)
+    later_measures = _select_measured(run, later)
     for place, line in enumerate(lines):
-        if isinstance(line, EvaluationLine):
-            names = [
-                name for name in line.perplexity if begun.texts.get(name) == run.texts.get(name)
-            ]
-            lines[place] = replace(
-                line,
-                perplexity={name: line.perplexity[name] for name in names}
-                | (more.perplexity if line is end else {}),
-                bits_per_byte={name: line.bits_per_byte[name] for name in names}
-                | (more.bits_per_byte if line is end else {}),
-            )
+        if not isinstance(line, EvaluationLine):
+            continue
+        names = [name for name in line.perplexity if start.texts.get(name) == run.texts.get(name)]
+        perplexity = {name: line.perplexity[name] for name in names}
+        bits_per_byte = {name: line.bits_per_byte[name] for name in names}
+        if line is end:
+            perplexity |= later_measures.perplexity
+            bits_per_byte |= later_measures.bits_per_byte
+        lines[place] = replace(line, perplexity=perplexity, bits_per_byte=bits_per_byte)
     return lines
 
 
 def _select_measured(run: RunLine, lines: Sequence[records.LaterLine]) -> Measured:
     """The measures on a run's own texts."""
-    mine = [line for line in lines if run.texts.get(line.domain) == line.text]
+    own_lines = [line for line in lines if run.texts.get(line.domain) == line.text]
     return Measured(
-        {line.domain: line.perplexity for line in mine},
-        {line.domain: line.bits_per_byte for line in mine},
+        {line.domain: line.perplexity for line in own_lines},
+        {line.domain: line.bits_per_byte for line in own_lines},
     )

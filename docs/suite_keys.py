@@ -1,5 +1,4 @@
-"""The list of every key that a suite may have, docs/suite_keys.md, rendered from the settings' own
-descriptions.
+"""The list of every key of a suite, docs/suite_keys.md, rendered from the settings' descriptions.
 
 python -m docs.suite_keys > docs/suite_keys.md
 """
@@ -18,12 +17,13 @@ INTRODUCTION = """\
 
 <!-- rendered by `python -m docs.suite_keys`; change the settings' descriptions, not this page -->
 
-A suite is a TOML file in `benchmark/suites/`, or anywhere. `extends = "other"` at its top takes over all of another
-suite: give only what differs. Paths, that of `extends` too, are relative to the file in which they stand. `${NAME}` in
-any text is taken from the environment, and a path that begins with it is as it stands there. `--set
-data.memory_tokens=1000` on the command line overrides one key, `--set tasks.chemprot.max_epochs=2` that of the entry
-with this name; so does `set` of a row, for that row alone. A key that is not listed here is an error. The options of a
-method are the fields of its class in `methods/`."""
+A suite is a TOML file in `benchmark/suites/`, or anywhere. `extends = "other"` at its top takes
+over all of another suite: give only what differs. Paths, that of `extends` too, are relative to the
+file in which they stand. `${NAME}` in any text is taken from the environment, and a path that
+begins with it is as it stands there. `--set data.memory_tokens=1000` on the command line overrides
+one key, `--set tasks.chemprot.max_epochs=2` that of the entry with this name; so does `set` of a
+row, for that row alone. A key that is not listed here is an error. The options of a method are the
+fields of its class in `methods/`."""
 
 TYPES = {
     "integer": "whole number",
@@ -97,7 +97,8 @@ def _write_table(
         yield "| :-- | :-- | :-- |"
     for key, value in own.items():
         default = "required" if key in schema.get("required", ()) else _describe_default(value)
-        yield f"| `{key}` | {'; '.join(filter(None, (_describe_type(value), default)))} | {value['description']} |"
+        kind = "; ".join(filter(None, (_describe_type(value), default)))
+        yield f"| `{key}` | {kind} | {value['description']} |"
     if same:
         yield f"{chr(10) if own else ''}{', '.join(same)}: as in {around}."
 

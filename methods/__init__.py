@@ -79,9 +79,9 @@ def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
     return [row for row in _list_all_rows(suite, only) if not only or row.method in only]
 
 
-def _list_all_rows(suite: Suite, further: tuple[str, ...]) -> list[Row]:
+def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
     """The rows of a suite, then one for each further method that has none there."""
-    chosen: list[Row] = []
+    rows: list[Row] = []
     for named in suite.methods:
         of_row = [named]
         if named in get_args(
@@ -92,13 +92,13 @@ def _list_all_rows(suite: Suite, further: tuple[str, ...]) -> list[Row]:
                 for name in list_names()
                 if name not in suite.methods and find(name).group == named
             ]
-        chosen += [Row(method=name) for name in of_row]
-    chosen += suite.rows
-    has_row = {row.method for row in chosen}
-    chosen += [Row(method=name) for name in dict.fromkeys(further) if name not in has_row]
-    if not chosen:
+        rows += [Row(method=name) for name in of_row]
+    rows += suite.rows
+    has_row = {row.method for row in rows}
+    rows += [Row(method=name) for name in dict.fromkeys(names) if name not in has_row]
+    if not rows:
         raise ConfigError(f"suite {suite.name!r} has no rows: name some methods, or give rows")
-    unknown = set(suite.options) - {row.method for row in chosen}
+    unknown = set(suite.options) - {row.method for row in rows}
     if unknown:
         raise ConfigError(
             f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row "
@@ -106,7 +106,7 @@ def _list_all_rows(suite: Suite, further: tuple[str, ...]) -> list[Row]:
             ": leave them out, or add such a row"
         )
     resolved = []
-    for row in chosen:
+    for row in rows:
         options = {**suite.options.get(row.method, {}), **row.options}
         build(row.method, options)  # a misspelt option fails here, not on the node
         resolved.append(
@@ -137,14 +137,14 @@ def list_runs(
     """
     rows = _list_all_rows(suite, only)  # each keeps its place in the suite, and so its colour
     runs = expand(suite, rows, seeds or suite.seeds)
-    wanted = [config for config in runs if not only or config.method in only]
-    if not any(config.model.start for config in wanted):
-        return wanted
+    configs = [config for config in runs if not only or config.method in only]
+    if not any(config.model.start for config in configs):
+        return configs
     from benchmark.models.start_model import (
         set_start_model,
     )  # not before it is needed: it imports torch
 
-    return [set_start_model(config) for config in wanted]
+    return [set_start_model(config) for config in configs]
 
 
 def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:

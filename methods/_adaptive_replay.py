@@ -59,8 +59,10 @@ class AdaptiveReplay(LifelongMethod):
             logits.flatten(0, 1), batch.targets.flatten(), reduction="none"
         )
         losses = predictions.view_as(batch.targets).mean(1)
-        mine = batch.domains.unsqueeze(1) == self._domains
-        self._tally += torch.stack([(mine * losses.detach().unsqueeze(1)).sum(0), mine.sum(0)])
+        is_of_domain = batch.domains.unsqueeze(1) == self._domains
+        self._tally += torch.stack(
+            [(is_of_domain * losses.detach().unsqueeze(1)).sum(0), is_of_domain.sum(0)]
+        )
         return losses.mean()
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
@@ -79,7 +81,7 @@ class AdaptiveReplay(LifelongMethod):
 
 
 def weigh_by_fall(
-    before: Sequence[float], now: Sequence[float], rows: Sequence[float]
+    old_losses: Sequence[float], new_losses: Sequence[float], rows: Sequence[float]
 ) -> list[float]:
     """How likely a memory row shall be of each earlier domain.
 
@@ -88,7 +90,9 @@ def weigh_by_fall(
     whose loss rose is being forgotten and weighs as much as the fastest; without a fall anywhere
     all weigh the same.
     """
-    falls = [(old - new) / count for old, new, count in zip(before, now, rows, strict=True)]
+    falls = [
+        (old - new) / count for old, new, count in zip(old_losses, new_losses, rows, strict=True)
+    ]
     fastest = max(falls)
     if fastest <= 0:
         return [1.0] * len(falls)

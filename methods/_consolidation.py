@@ -39,8 +39,8 @@ class Consolidation(LifelongMethod):
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         self.anchor = [p.detach().clone() for p in model.parameters() if p.requires_grad]
-        known = zip(self.importance, self.anchor, strict=True) if self.importance else ()
-        self.importance = [_fit_to_shape(weight, importance) for importance, weight in known]
+        pairs = zip(self.importance, self.anchor, strict=True) if self.importance else ()
+        self.importance = [_fit_to_shape(weight, importance) for importance, weight in pairs]
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
@@ -56,13 +56,13 @@ class Consolidation(LifelongMethod):
 
         if not self.total:
             self.total = [torch.zeros_like(p) for p in learner.parameters]
-        alone = learner.world.size == 1
-        part = self.total if alone else [torch.zeros_like(p) for p in learner.parameters]
+        is_single = learner.world.size == 1
+        part = self.total if is_single else [torch.zeros_like(p) for p in learner.parameters]
         self.count += self.measure(learner, batches, part)
-        if not alone:
+        if not is_single:
             learner.world.add_up(part)
-            for known, new in zip(self.total, part, strict=True):
-                known.add_(new)
+            for total, new in zip(self.total, part, strict=True):
+                total.add_(new)
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         """Add this process's part of the importances that the samples of this step show; return
@@ -72,10 +72,10 @@ class Consolidation(LifelongMethod):
 
     def adjust_gradients(self, learner: Learner, memory: Sequence[Batch]) -> None:
         if self.count:  # the first step after the importance phase
-            known: Sequence[Tensor | float] = self.importance or [0.0] * len(self.total)
+            importances: Sequence[Tensor | float] = self.importance or [0.0] * len(self.total)
             self.importance = [
                 self.decay * old + new / self.count
-                for old, new in zip(known, self.total, strict=True)
+                for old, new in zip(importances, self.total, strict=True)
             ]
             self.total, self.count = (), 0
         if not self.importance:

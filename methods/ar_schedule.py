@@ -37,5 +37,5 @@ class ARSchedule(LifelongMethod):
             return [Phase("adapt")]
         long = Schedule((Piece(1.0, FLOOR, "cosine"),), begin=1.0)
         peak = long.at(stage.spent / (stage.spent + stage.budget))
-        own = Schedule((Piece(self.warmup, peak), Piece(1.0, FLOOR, "cosine")))
-        return [Phase("adapt", memory=self.replay, schedule=own)]
+        schedule = Schedule((Piece(self.warmup, peak), Piece(1.0, FLOOR, "cosine")))
+        return [Phase("adapt", memory=self.replay, schedule=schedule)]

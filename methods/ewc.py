@@ -49,6 +49,6 @@ class EWC(Consolidation):
             return batches[0].rows
         learner.accumulate(batches)
         if learner.world.leads:  # the gradient is the same in every process
-            for known, gradient in zip(total, learner.gradients(), strict=True):
-                known.addcmul_(gradient, gradient)
+            for sum_of_squares, gradient in zip(total, learner.gradients(), strict=True):
+                sum_of_squares.addcmul_(gradient, gradient)
         return 1

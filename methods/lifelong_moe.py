@@ -60,9 +60,10 @@ class LifelongMoE(LifelongMethod):
         from benchmark.models.fast_operators import at_least_fp32, cross_entropy
 
         logits = learner.model(batch.tokens, batch.domains, batch.positions)
-        before = self.teacher(batch.tokens, batch.domains, batch.positions)
+        teacher_logits = self.teacher(batch.tokens, batch.domains, batch.positions)
         new, old = (
-            F.log_softmax(at_least_fp32(each.flatten(0, 1)), -1) for each in (logits, before)
+            F.log_softmax(at_least_fp32(values.flatten(0, 1)), -1)
+            for values in (logits, teacher_logits)
         )
         divergence = F.kl_div(new, old, log_target=True, reduction="batchmean")
         return cross_entropy(logits, batch.targets) + self.distillation * divergence

@@ -1,3 +1,1 @@
-"""Instruments that look at methods and models from outside: speed, conformance, commands on
-checkpoints.
-"""
+"""Instruments that look at methods and models from outside: speed, conformance, checkpoints."""

@@ -1,6 +1,4 @@
-"""The commands on one model in its folder: perplexity on a text, and a larger model of the same
-function.
-"""
+"""The commands on one model in its folder: its perplexity on a text, and a larger model like it."""
 
 from __future__ import annotations
 
@@ -48,15 +46,19 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def grow(options: argparse.Namespace) -> int:
     """Write a larger model of the same function, and print what was kept."""
-    how = {"mode": options.mode, "text": options.text, "seed": options.seed}
-    print(
-        _format_facts(
-            grow_checkpoint(options.checkpoint, options.layers, options.width, options.out, **how)
-        )
+    facts = grow_checkpoint(
+        options.checkpoint,
+        options.layers,
+        options.width,
+        options.out,
+        mode=options.mode,
+        text=options.text,
+        seed=options.seed,
     )
-    again = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
+    print(_format_facts(facts))
+    command = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
     print(
-        f"next: `python run_all.py {again}` measures it; model.start of a suite trains on from it",
+        f"next: `python run_all.py {command}` measures it; model.start of a suite trains on from it",
         file=sys.stderr,
     )
     return 0
@@ -67,10 +69,10 @@ def _format_facts(facts: Mapping[str, object]) -> str:
 
 
 def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> dict[str, Any]:
-    """Measure how well a model predicts the documents of a file (JSON Lines or text, .gz and .zst
-    too).
+    """Measure how well a model predicts the documents of a file.
 
-    `domain`: whose prompt or column reads it; by default the last domain's.
+    The file is JSON Lines or text, .gz and .zst too. `domain`: whose prompt or column reads it; by
+    default the last domain's.
 
     Returns the perplexity per token, the bits per byte, whatever the tokenizer, whose prompt or
     column read it ("none" for a published model), and how much text there is. Raises ConfigError,
@@ -79,11 +81,12 @@ def evaluate_text(checkpoint: Path, text: Path, domain: str | None = None) -> di
     model, tokenizer = open_folder(checkpoint)
     names = model.vocabulary.domains
     if domain not in (None, *names):
-        known = ", ".join(names) or "no domain: leave --domain out"
-        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {known}")
+        choices = ", ".join(names) or "no domain: leave --domain out"
+        raise ConfigError(f"--domain {domain!r}: {checkpoint} knows {choices}")
     stream = open_text(model, tokenizer, text)
     index = names.index(domain) if domain else find_newest_domain(model)
-    value, measured = measure_perplexity(model, stream, index), stream.evaluated[index]
+    value = measure_perplexity(model, stream, index)
+    measured = stream.evaluated[index]
     return {
         "perplexity": value,
         "bits_per_byte": to_bits_per_byte(value, measured),
@@ -100,38 +103,33 @@ def find_newest_domain(model: LanguageModel) -> int:
 
 
 def measure_perplexity(model: LanguageModel, stream: Stream, domain: int) -> float:
-    """The perplexity of a model on a text, read as one of this domain. Raises ConfigError where it
-    is not finite.
+    """The perplexity of a model on a text, read as one of this domain.
+
+    Raises ConfigError where it is not finite.
     """
-    alone = World(0, 1, choose_device())
-    value = measure_loss(model.to(alone.device), stream, domain, alone).perplexity
+    world = World(0, 1, choose_device())
+    value = measure_loss(model.to(world.device), stream, domain, world).perplexity
     if not math.isfinite(value):
         raise ConfigError(
             f"the model's perplexity on {stream.evaluated[domain].title} is {value}: its weights "
-            "or its config.json "
-            "are damaged; take another"
+            "or its config.json are damaged; take another"
         )
     return value
 
 
 def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
-    """The model in a folder that a run wrote, or in a published one, which has met no domain; and
-    its tokenizer.
+    """The model in a folder that a run wrote, or in a published one, and its tokenizer.
 
-    Raises ConfigError, DataError.
+    A published model has met no domain. Raises ConfigError, DataError.
     """
     if "text_vocabulary" not in read_configuration(folder):
         network = load_network(folder)
         tokenizer = load_tokenizer(folder)
-        model = LanguageModel(
-            network, Vocabulary(tokenizer.vocabulary, (), tokenizer.special)
-        ).eval()
+        vocabulary = Vocabulary(tokenizer.vocabulary, (), tokenizer.special)
+        model = LanguageModel(network, vocabulary).eval()
         first = tokenizer.bpe.encode("a")
-        begin = [
-            token
-            for token, added in zip(first.tokens, first.special_tokens_mask, strict=True)
-            if added
-        ]
+        pairs = zip(first.tokens, first.special_tokens_mask, strict=True)
+        begin = [token for token, is_added in pairs if is_added]
         if model.masked:
             begin = begin[:-1]
         if len(begin) > 1:
@@ -146,12 +144,13 @@ def open_folder(folder: Path) -> tuple[LanguageModel, TextTokenizer]:
 
 
 def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Stream:
-    """The documents of a file as validation text of each domain of a model, in rows as long as it
-    can read.
+    """The documents of a file as validation text of each domain of a model.
 
-    Raises ConfigError for a text shorter than a row, DataError.
+    Its rows are as long as the model can read. Raises ConfigError for a text shorter than a row,
+    DataError.
     """
-    bpe, special = tokenizer.bpe, tokenizer.special
+    bpe = tokenizer.bpe
+    special = tokenizer.special
     bpe.encode_special_tokens = True  # "<s>" in a text is text
     skipped: Counter[str] = Counter()
     read = corpus.drop_repeats(Domain(name="text", train=(str(text),)), skipped)
@@ -162,35 +161,24 @@ def open_text(model: LanguageModel, tokenizer: TextTokenizer, text: Path) -> Str
     size = sum(len(document.encode()) for document in documents)
     info: DomainInfo = {"documents": len(documents), "valid_bytes": size, "skipped": dict(skipped)}
     tokens = DomainTokens("text", str(text), "", ids, ids, info)
-    return Stream(
-        Corpus(
-            bpe,
-            model.vocabulary.text,
-            (tokens,) * max(1, len(model.vocabulary.domains)),
-            special=special,
-        ),
-        Data(
-            sequence_length=min(model.sequence_length, LONGEST_ROW),
-            document_mask=hasattr(model.network.config, "document_mask"),
-        ),
-        masked=model.masked,
-        seed=0,
+    domains = (tokens,) * max(1, len(model.vocabulary.domains))
+    data = Data(
+        sequence_length=min(model.sequence_length, LONGEST_ROW),
+        document_mask=hasattr(model.network.config, "document_mask"),
     )
+    text_corpus = Corpus(bpe, model.vocabulary.text, domains, special=special)
+    return Stream(text_corpus, data, masked=model.masked, seed=0)
 
 
 ROWS = 64  # of the text, at most, that calibrate
 COMPARED = 4  # rows of which the outputs are compared
 COLUMNS = 16  # of random rows, at most: in bf16 few processors are fast
-OF_THE_SIZE = (
-    "*.safetensors",
-    "*.bin",
-    "*.index.json",
-    "config.json",
-    CHECKSUMS,
-)  # files that are not copied
+# files that are not copied
+OF_THE_SIZE = ("*.safetensors", "*.bin", "*.index.json", "config.json", CHECKSUMS)
 PARTS = {
     "progressive": "columns (PNN): grow the model of another method",
-    "extended": "modules of a method beside its network: grow what `run_all.py export` makes of it, where it can",
+    "extended": "modules of a method beside its network: grow what `run_all.py export` makes of "
+    "it, where it can",
 }
 
 
@@ -203,8 +191,9 @@ def grow_checkpoint(
     text: Path | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Grow the model in `checkpoint`, write it to `out` with its tokenizer, and say what was done
-    and how near it is.
+    """Grow the model in `checkpoint`, and write it to `out` with its tokenizer.
+
+    Returns what was done, and how near the new model is to the old one.
 
     `text` measures the perplexity before and after, as `evaluate` does on either folder, and its
     first rows fit what cannot be exact; without it the outputs on random tokens are compared.
@@ -212,7 +201,8 @@ def grow_checkpoint(
     """
     if out.exists():
         raise ConfigError(f"--out {out} exists already: name a new folder")
-    if kind := find_kind(checkpoint):
+    kind = find_kind(checkpoint)
+    if kind:
         raise ConfigError(f"cannot grow {checkpoint}: it has {PARTS[kind]}")
     read: Read | None = None
     if text:
@@ -220,9 +210,10 @@ def grow_checkpoint(
         read = model, open_text(model, tokenizer, text)
     network = read[0].network if read else load_network(checkpoint)
     rows = _take_rows(network, read, seed)
-    before = _measure(network, rows, read)
+    old_logits, old_perplexity = _measure(network, rows, read)
     with replace_folder(out) as folder:
-        fit, noise = rows if read else None, 0.0 if mode == "exact" else 0.5
+        fit = rows if read else None
+        noise = 0.0 if mode == "exact" else 0.5
         grown, record = growth.grow(
             network.cpu(), layers, hidden_size, mode=mode, noise=noise, seed=seed, calibration=fit
         )
@@ -234,18 +225,21 @@ def grow_checkpoint(
         del network
         if read:
             read[0].set_network(grown)
-        after = _measure(grown, rows, read)
-    moved = [
+        new_logits, new_perplexity = _measure(grown, rows, read)
+    differences = [
         (new.float() - old.float()).abs().max().item()
-        for old, new in zip(before[0], after[0], strict=True)
+        for old, new in zip(old_logits, new_logits, strict=True)
     ]
-    facts = {**structs.asdict(record), "max_logit_difference": max(moved)}
-    return facts | ({"perplexity_before": before[1], "perplexity_after": after[1]} if read else {})
+    facts = {**structs.asdict(record), "max_logit_difference": max(differences)}
+    if read:
+        facts |= {"perplexity_before": old_perplexity, "perplexity_after": new_perplexity}
+    return facts
 
 
 def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor:
-    """The first rows of the text, masked as in training, with the prompt that `evaluate` reads
-    with; or random ones.
+    """The first rows of the text, masked as in training; without a text, random ones.
+
+    They have the prompt that `evaluate` reads with.
     """
     if read:
         model, stream = read
@@ -260,8 +254,9 @@ def _take_rows(network: PreTrainedModel, read: Read | None, seed: int) -> Tensor
 def _measure(
     network: PreTrainedModel, rows: Tensor, read: Read | None
 ) -> tuple[list[Tensor], float]:
-    """Logits of some rows, and what `evaluate` says of the network's model and the text (0 where
-    there is none).
-    """
+    """Logits of some rows, and the perplexity that `evaluate` finds (0 without a text)."""
     logits = [network(row.unsqueeze(0).to(network.device)).logits.cpu() for row in rows[:COMPARED]]
-    return logits, measure_perplexity(*read, find_newest_domain(read[0])) if read else 0.0
+    if read is None:
+        return logits, 0.0
+    model, stream = read
+    return logits, measure_perplexity(model, stream, find_newest_domain(model))

@@ -1,6 +1,4 @@
-"""Comparisons of two runs: their weights bit for bit, or what their models predict, but for
-rounding.
-"""
+"""Comparisons of two runs: their weights bit for bit, or their predictions but for rounding."""
 
 from __future__ import annotations
 
@@ -35,8 +33,7 @@ def load_weights(run: Run) -> list[Weights]:
 
 
 def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:
-    """The logits (rows, K, V_text) of the model after each stage, on validation text of every
-    domain.
+    """The logits (rows, K, V_text) of the model after each stage, on validation text of all domains.
 
     `shift`: how many domains further in the stream lies the domain that the model is told.
     """
@@ -45,35 +42,34 @@ def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:
     predictions = []
     for key in run.keys:
         model = load(run.store.stage_folder(key) / "model").double()
+        logits = []
         with torch.no_grad():
-            logits = [
-                model(batch.tokens, (batch.domains + shift) % count, batch.positions)
-                for batch in batches
-            ]
+            for batch in batches:
+                domains = (batch.domains + shift) % count
+                logits.append(model(batch.tokens, domains, batch.positions))
         predictions.append(torch.cat(logits))
     return predictions
 
 
 def assert_same(expected: list[Weights], actual: list[Weights], what: str, cure: str) -> None:
-    for stage, (mine, other) in enumerate(zip(expected, actual, strict=True)):
-        shapes = [
-            {name: tensor.shape for name, tensor in weights.items()} for weights in (mine, other)
-        ]
-        assert shapes[0] == shapes[1], f"stage {stage}: other parameters {what}"
-        for name in mine:
-            difference = (mine[name] - other[name]).abs().max().item()
+    for stage, (weights, actual_weights) in enumerate(zip(expected, actual, strict=True)):
+        shapes = {name: tensor.shape for name, tensor in weights.items()}
+        actual_shapes = {name: tensor.shape for name, tensor in actual_weights.items()}
+        assert shapes == actual_shapes, f"stage {stage}: other parameters {what}"
+        for name in weights:
+            difference = measure_difference(weights[name], actual_weights[name])
             assert difference == 0, (
                 f"stage {stage}: {name} differs by {difference:.1e} {what}: {cure}"
             )
 
 
 def assert_alike(expected: list[Tensor], actual: list[Tensor], what: str, cure: str) -> None:
-    for stage, pair in enumerate(zip(expected, actual, strict=True)):
-        difference = measure_difference(*pair)
+    for stage, (logits, other_logits) in enumerate(zip(expected, actual, strict=True)):
+        difference = measure_difference(logits, other_logits)
         assert difference <= ROUNDING, (
             f"stage {stage}: a logit differs by {difference:.1e} {what}: {cure}"
         )
 
 
-def measure_difference(logits: Tensor, others: Tensor) -> float:
-    return (logits - others).abs().max().item()
+def measure_difference(logits: Tensor, other_logits: Tensor) -> float:
+    return (logits - other_logits).abs().max().item()

@@ -67,24 +67,25 @@ DROPOUT = 0.1
 
 
 def find_place_in(name: str, error: Exception) -> str:
-    """The line of the method's file in which an error arose, in brackets; nothing where it arose
-    elsewhere.
+    """The line of the method's file in which an error arose, in brackets.
+
+    Nothing where it arose elsewhere.
     """
-    lines = [
-        call
-        for call in traceback.extract_tb(error.__traceback__)
-        if Path(call.filename).name == f"{name}.py"
-    ]
-    return f" ({Path(*Path(lines[-1].filename).parts[-2:])}:{lines[-1].lineno})" if lines else ""
+    calls = traceback.extract_tb(error.__traceback__)
+    lines = [call for call in calls if Path(call.filename).name == f"{name}.py"]
+    if not lines:
+        return ""
+    file = Path(*Path(lines[-1].filename).parts[-2:])
+    return f" ({file}:{lines[-1].lineno})"
 
 
 class TinyRuns:
-    """Trains tiny runs of the method `name`, as `build` makes it, in folders of its own below
-    `folder`.
-    """
+    """Trains tiny runs of the method `name`, as `build` makes it, in folders below `folder`."""
 
     def __init__(self, name: str, build: Build, folder: Path) -> None:
-        self.name, self.build, self.folder = name, build, folder
+        self.name = name
+        self.build = build
+        self.folder = folder
 
     def make_method(self) -> LifelongMethod:
         return self.build(self.name, {})
@@ -92,8 +93,9 @@ class TinyRuns:
     def make_config(
         self, architecture: str = "gpt", seed: int = SEED, dropout: float = 0.0, **training: Any
     ) -> RunConfig:
-        """A tiny run of the method: 8 rows a batch, or more where two halves of 8 cannot hold its
-        shares of memory.
+        """A tiny run of the method.
+
+        It has 8 rows a batch, or more where two halves of 8 cannot hold its shares of memory.
         """
         for rows in (8, 20, 100):
             of_rows = {"batch_size": rows, **training}
@@ -115,9 +117,8 @@ class TinyRuns:
         root.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        with contextlib.suppress(
-            FileExistsError
-        ):  # of an earlier run, or of another process of this one
+        # it exists where an earlier run, or another process of this one, has made it
+        with contextlib.suppress(FileExistsError):
             (root / "data").symlink_to(data)
         build = partial(self.build, config.method, config.options)
         return Run(config, build, Store(root), world, asked_to_stop=asked_to_stop)
@@ -135,42 +136,38 @@ class TinyRuns:
 def make_tiny_config(
     method: str, architecture: str = "gpt", seed: int = SEED, dropout: float = 0.0, **training: Any
 ) -> RunConfig:
-    return RunConfig.model_validate(
-        {
-            "suite": "conformance",
-            "row": method,
-            "row_index": 0,
-            "method": method,
-            "options": {},
-            "seed": seed,
-            "domains": [
-                {"name": name, "packages": [name]} for name in ("json", "email", "logging")
-            ],
-            "tokenizer": {"vocabulary": 400, "sample_bytes": 100_000},
-            "data": {
-                "sequence_length": 18,
-                "memory_tokens": 1600,
-                "valid_share": 0.2,
-                "max_valid_bytes": 800,
-            },
-            "model": {
-                "architecture": architecture,
-                "head_size": 16,
-                "dropout": dropout,
-                "ladder": [
-                    {"layers": n, "hidden_size": width} for n, width in ((1, 16), (1, 32), (2, 32))
-                ],
-            },
-            "training": {
-                "batch_size": 8,
-                "learning_rate": 3e-3,
-                "evaluations": 2,
-                "precision": "fp32",
-                **training,
-            },
-            "budget": {"unit": "steps", "amount": STEPS},
-        }
-    )
+    sizes = ((1, 16), (1, 32), (2, 32))
+    settings = {
+        "suite": "conformance",
+        "row": method,
+        "row_index": 0,
+        "method": method,
+        "options": {},
+        "seed": seed,
+        "domains": [{"name": name, "packages": [name]} for name in ("json", "email", "logging")],
+        "tokenizer": {"vocabulary": 400, "sample_bytes": 100_000},
+        "data": {
+            "sequence_length": 18,
+            "memory_tokens": 1600,
+            "valid_share": 0.2,
+            "max_valid_bytes": 800,
+        },
+        "model": {
+            "architecture": architecture,
+            "head_size": 16,
+            "dropout": dropout,
+            "ladder": [{"layers": layers, "hidden_size": width} for layers, width in sizes],
+        },
+        "training": {
+            "batch_size": 8,
+            "learning_rate": 3e-3,
+            "evaluations": 2,
+            "precision": "fp32",
+            **training,
+        },
+        "budget": {"unit": "steps", "amount": STEPS},
+    }
+    return RunConfig.model_validate(settings)
 
 
 def options_are_documented(tiny: TinyRuns) -> None:
@@ -185,9 +182,9 @@ def options_are_documented(tiny: TinyRuns) -> None:
             assert re.search(line, source, re.MULTILINE), (
                 f"option {field.name!r} has no comment that says what it is"
             )
-    both = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
-    assert not both, (
-        f"{', '.join(both)}: an option cannot be state too, or a stage would begin with its "
+    overlap = set(method.state) & {field.name for field in fields(method) if field.init}  # type: ignore[arg-type]
+    assert not overlap, (
+        f"{', '.join(overlap)}: an option cannot be state too, or a stage would begin with its "
         "predecessor's"
     )
     assert inspect.getdoc(inspect.getmodule(method)), (
@@ -197,11 +194,10 @@ def options_are_documented(tiny: TinyRuns) -> None:
         f"state is {method.state!r}: let it be a tuple of names, as ('name',)"
     )
     hooks = [name for name in vars(LifelongMethod) if not name.startswith("_")]
-    for name in (
-        name for name, value in vars(method).items() if callable(value) and name not in hooks
-    ):
-        near = difflib.get_close_matches(name, hooks, 1, 0.85)
-        assert not near, f"{name} is never called: is it {near[0]}?"
+    for name, value in vars(method).items():
+        if callable(value) and name not in hooks:
+            near = difflib.get_close_matches(name, hooks, 1, 0.85)
+            assert not near, f"{name} is never called: is it {near[0]}?"
 
 
 def phases_fill_each_stage(tiny: TinyRuns) -> None:
@@ -219,11 +215,8 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
         assert all(phase.share > 0 for phase in phases), (
             f"stage {index}: a phase has no share: {phases}"
         )
-        assert (
-            index == 0
-            or not any(phase.trains for phase in phases)
-            or any(map(_has_new_rows, phases))
-        ), (
+        must_learn = index > 0 and any(phase.trains for phase in phases)
+        assert not must_learn or any(map(_has_new_rows, phases)), (
             f"stage {index}: no phase trains on a row of the new domain: `memory` below 1, of "
             "'new' or 'seen' text"
         )
@@ -231,26 +224,27 @@ def phases_fill_each_stage(tiny: TinyRuns) -> None:
         assert len(set(names)) == len(names), f"stage {index}: phases share a name: {names}"
         ends = Outlook(index + 1, stage.size, stage.spent + stage.budget)
         goes_on = Outlook(index + 2, stage.size, 2 * ends.budget)
-        more: list[dict[str, Any]] = [
+        variants: list[dict[str, Any]] = [
             {},
             {"stages": 9},
             {"size": Size(layers=9, hidden_size=144)},
             {"budget": 1e3},
         ]
-        known: dict[str, list[Phase]] = {}
-        for outlook in (ends, *(replace(goes_on, **values) for values in more)):
+        phases_by_signature: dict[str, list[Phase]] = {}
+        for outlook in (ends, *(replace(goes_on, **values) for values in variants)):
             other = replace(stage, outlook=outlook)
             phases = list(method.phases(other))
-            assert phases == known.setdefault(repr(method.signature(other)), phases), (
+            signature = repr(method.signature(other))
+            assert phases == phases_by_signature.setdefault(signature, phases), (
                 f"stage {index}: phases use `stage.outlook`, and `signature` does not: let it hold "
                 "what they use"
             )
 
 
 def _has_new_rows(phase: Phase) -> bool:
-    texts = {source.domain for source in phase.sources} or (
-        {phase.domain} if phase.memory < 1 else set()
-    )
+    texts = {source.domain for source in phase.sources}
+    if not texts and phase.memory < 1:
+        texts = {phase.domain}
     return phase.trains and not texts.isdisjoint({"new", "seen"})
 
 
@@ -261,63 +255,59 @@ def budget_is_kept_to_one_step(tiny: TinyRuns) -> None:
     run = tiny.make_run(config, "undisturbed-gpt")
     for key in run.keys:
         lines = run.store.read_stage(key)
-        [start], [done] = (
-            records.select_kind(lines, StageLine),
-            records.select_kind(lines, DoneLine),
-        )
+        [start] = records.select_kind(lines, StageLine)
+        [done] = records.select_kind(lines, DoneLine)
         assert [phase["name"] for phase in done.phases] == [phase["name"] for phase in start.phases]
-        may = spent = 0.0
-        for phase, took in zip(start.phases, done.phases, strict=True):
-            may += phase["share"] * start.budget.amount
-            spent += took["steps"]
-            assert took["steps"] >= 1 and may - 1e-6 <= spent < may + 1 + 1e-6, (
+        limit = spent = 0.0
+        for phase, costs in zip(start.phases, done.phases, strict=True):
+            limit += phase["share"] * start.budget.amount
+            spent += costs["steps"]
+            assert costs["steps"] >= 1 and limit - 1e-6 <= spent < limit + 1 + 1e-6, (
                 f"stage {start.index}: {spent:g} steps after phase {phase['name']}, which may end "
-                f"at {may:g}"
+                f"at {limit:g}"
             )
 
 
 def trains_the_same_twice(tiny: TinyRuns) -> None:
     """The same run in another folder ends with the same weights, bit for bit, with dropout."""
-    cure = "it draws numbers that nobody seeds, as numpy's and those of `random` are: take them from torch"
+    cure = (
+        "it draws numbers that nobody seeds, as numpy's and those of `random` are: take them from "
+        "torch"
+    )
     config = tiny.make_config(dropout=DROPOUT)
-    again = tiny.train(config, "again")
-    assert_same(tiny.train(config, "dropout"), again, "when the same run is trained again", cure)
+    second = tiny.train(config, "again")
+    assert_same(tiny.train(config, "dropout"), second, "when the same run is trained again", cure)
 
 
 def trains_under_every_budget(tiny: TinyRuns) -> None:
-    """Under seconds and a step or two a stage, in micro-batches that do not divide a batch, all
-    stays finite.
+    """Under seconds and a step or two a stage, all stays finite.
+
+    Micro-batches do not divide a batch.
     """
+    cure = "a stage may end with any step; learner.elapsed says what share of it is over"
     for unit, amount in (("steps", 1.0), ("steps", 2.5), ("seconds", 0.05)):
-        config = tiny.make_config(micro_batch_size=3).model_copy(
-            update={"budget": Budget(unit=unit, amount=amount)}
-        )
-        cure = "a stage may end with any step; learner.elapsed says what share of it is over"
-        _assert_finite(
-            tiny.train(config, f"{unit}-{amount:g}"), f"under {amount:g} {unit} a stage: {cure}"
-        )
+        budget = Budget(unit=unit, amount=amount)
+        config = tiny.make_config(micro_batch_size=3).model_copy(update={"budget": budget})
+        weights = tiny.train(config, f"{unit}-{amount:g}")
+        _assert_finite(weights, f"under {amount:g} {unit} a stage: {cure}")
 
 
 def resumes_identically_from_a_kill_in_each_phase(tiny: TinyRuns) -> None:
-    """Killed in each phase of each stage and started again, the weights end bit-identical, with
-    dropout.
+    """Killed in each phase of each stage and started again, a run ends with the same weights.
+
+    They are the same bit for bit, with dropout.
     """
     config = tiny.make_config(dropout=DROPOUT)
     expected = tiny.train(config, "dropout")
-    whole = tiny.make_run(config, "dropout")
-    done = [
-        line
-        for key in whole.keys
-        for line in records.select_kind(whole.store.read_stage(key), DoneLine)
-    ]
-    ends = [
-        int(end)
-        for end in itertools.accumulate(phase["steps"] for line in done for phase in line.phases)
-    ]
+    undisturbed = tiny.make_run(config, "dropout")
+    steps: list[float] = []
+    for key in undisturbed.keys:
+        for line in records.select_kind(undisturbed.store.read_stage(key), DoneLine):
+            steps += [phase["steps"] for phase in line.phases]
+    ends = [int(end) for end in itertools.accumulate(steps)]
     kills = sorted({*ends} | {max(1, end - 1) for end in ends})
-    config = tiny.make_config(
-        dropout=DROPOUT, checkpoint_seconds=1e-9
-    )  # a checkpoint after every step
+    # a checkpoint after every step
+    config = tiny.make_config(dropout=DROPOUT, checkpoint_seconds=1e-9)
     actual = train_through_kills(lambda stop: tiny.make_run(config, "killed", stop), kills)
     cure = "name in `state` what a step changes, and let start_stage make again what it does not"
     assert_same(expected, actual, "after kills", cure)
@@ -341,10 +331,8 @@ def two_processes_equal_one(*several: TinyRuns) -> None:
     call_in_two_processes(_train_as_one_of_two, several)
     cure = (
         "a process sees its own rows: add up over all with learner.world.add_up or .total, and let "
-        "no sign, "
-        "threshold, order or division by nearly nothing turn rounding into a step; and keep "
-        "nothing of one seed for "
-        "another's run on the class, in its file or in a cache"
+        "no sign, threshold, order or division by nearly nothing turn rounding into a step; and "
+        "keep nothing of one seed for another's run on the class, in its file or in a cache"
     )
     for tiny, run, predictions in zip(several, runs, expected, strict=True):
         assert_alike(predictions, compute_predictions(run), f"{tiny.name} in two processes", cure)
@@ -359,14 +347,15 @@ def _train_in_double_precision(tiny: TinyRuns) -> list[Tensor]:
 
 
 def call_in_two_processes(act: Callable[..., None], *arguments: Any) -> None:
-    """Let two processes that can talk to each other call `act` with these arguments. Raises what
-    either does.
+    """Let two processes that can talk to each other call `act` with these arguments.
+
+    Raises what either does.
     """
     sources = Sources.read()
     start_fork_server()
-    given = (sources, get_free_port(), act, arguments)
+    parameters = (sources, get_free_port(), act, arguments)
     pair = torch.multiprocessing.start_processes(  # type: ignore[attr-defined, no-untyped-call]
-        _be_one_of_two, given, nprocs=2, join=False, daemon=True, start_method="forkserver"
+        _be_one_of_two, parameters, nprocs=2, join=False, daemon=True, start_method="forkserver"
     )
     try:
         while not pair.join():
@@ -401,12 +390,15 @@ def _be_one_of_two(
 
 
 def compiled_equals_eager(tiny: TinyRuns) -> None:
-    """A model that was trained by the captured graph predicts what that of the eager method does."""
+    """A model that a captured graph has trained predicts what that of the eager method does."""
     config = tiny.make_config(seed=OTHER_SEED, compile="aot_eager")
     with in_double_precision():
         tiny.train(config, "compiled")
     compiled = compute_predictions(tiny.make_run(config, "compiled"))
-    cure = "`loss` may branch on nothing but the phase, and reads no number that changes from step to step"
+    cure = (
+        "`loss` may branch on nothing but the phase, and reads no number that changes from step to "
+        "step"
+    )
     assert_alike(_train_in_double_precision(tiny), compiled, "compiled", cure)
 
 
@@ -415,18 +407,17 @@ def bf16_is_finite(tiny: TinyRuns) -> None:
     config = tiny.make_config(precision="bf16")
     _assert_finite(tiny.train(config, "bf16"), "under bf16 autocast")
     run = tiny.make_run(config, "bf16")
-    lines = [
-        line
-        for key in run.keys
-        for line in records.select_kind(run.store.read_stage(key), EvaluationLine)
-    ]
-    values = [value for line in lines for value in line.perplexity.values()]
+    values: list[float | None] = []
+    for key in run.keys:
+        for line in records.select_kind(run.store.read_stage(key), EvaluationLine):
+            values += line.perplexity.values()
     assert values and None not in values, "a perplexity is not finite"
 
 
 def every_architecture_learns(tiny: TinyRuns) -> None:
-    """A model of each architecture goes through all stages, of each decoder where the method trains
-    no other.
+    """A model of each architecture goes through all stages.
+
+    Where the method trains only decoders, only these do.
     """
     for name in list_architecture_names():
         if tiny.make_method().decoders_only and architectures.load(name).masked:
@@ -446,51 +437,53 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
     for key in run.keys:
         lines = records.select_kind(run.store.read_stage(key), EvaluationLine)
         evaluations = [line for line in lines if line.fraction == 1]
-        if evaluations:
-            loaded = measure_perplexities(
-                load(run.store.stage_folder(key) / "model"), run.stream, ALONE
+        if not evaluations:
+            continue
+        model = load(run.store.stage_folder(key) / "model")
+        perplexities = measure_perplexities(model, run.stream, ALONE)
+        for domain, value in evaluations[-1].perplexity.items():
+            assert value and abs(perplexities[domain] / value - 1) < 1e-6, (
+                f"{domain}: {value} recorded, {perplexities[domain]} loaded: a model is saved with "
+                "what its class saves"
             )
-            for domain, value in evaluations[-1].perplexity.items():
-                assert value and abs(loaded[domain] / value - 1) < 1e-6, (
-                    f"{domain}: {value} recorded, {loaded[domain]} loaded: a model is saved with "
-                    "what its class saves"
-                )
 
 
 def is_naive_where_it_says(tiny: TinyRuns) -> None:
-    """A method whose first stage has the key of Naive's trains there what Naive trains, and later
-    more.
+    """A method whose first stage has the key of Naive's trains there what Naive trains.
 
-    Predictions are compared, in double precision: a loss that equals Naive's, and is computed in
+    Later it trains something else. Predictions are compared, in double precision: a loss that equals Naive's, and is computed in
     another way, is the same, and a teacher that is the student teaches nothing, whatever the
     rounding.
     """
     config = tiny.make_config(seed=OTHER_SEED)
     of_naive = config.model_copy(update={"method": "naive", "row": "naive"})
-    mine = _train_in_double_precision(tiny)
+    predictions = _train_in_double_precision(tiny)
     with in_double_precision():
         tiny.train(of_naive, "naive")
     naive = compute_predictions(tiny.make_run(of_naive, "naive"))
     if tiny.make_run(config, "double").keys[0] == tiny.make_run(of_naive, "naive").keys[0]:
-        cure = "say in `signature` what the first stage does, or keeps in `state`, that Naive's does not"
-        assert_alike(naive[:1], mine[:1], "in the first stage", cure)
+        cure = (
+            "say in `signature` what the first stage does, or keeps in `state`, that Naive's does "
+            "not"
+        )
+        assert_alike(naive[:1], predictions[:1], "in the first stage", cure)
         with in_double_precision():
             tiny.train(config, "naive")
         continued = compute_predictions(tiny.make_run(config, "naive"))
-        assert_alike(continued, mine, "after a first stage that Naive has trained", cure)
+        assert_alike(continued, predictions, "after a first stage that Naive has trained", cure)
     if not tiny.make_method().may_be_naive:
-        differences = [measure_difference(*pair) for pair in zip(naive, mine, strict=True)]
+        differences = [measure_difference(*pair) for pair in zip(naive, predictions, strict=True)]
         assert max(differences) > ROUNDING, (
             f"after {len(naive)} stages the model predicts what Naive's does: does it do anything? "
-            "What a later stage "
-            "needs must stand in `state`, an anchor or a teacher be a copy; one that means it says "
-            "may_be_naive = True"
+            "What a later stage needs must stand in `state`, an anchor or a teacher be a copy; "
+            "one that means it says may_be_naive = True"
         )
 
 
 def is_told_domains_where_it_says(tiny: TinyRuns) -> None:
-    """What the model predicts depends on the domain that it is told, where the method says so, and
-    nowhere else.
+    """What the model predicts depends on the domain that it is told only where the method says so.
+
+    Where it says so, it does.
     """
     tiny.train_undisturbed()
     run = tiny.make_run(tiny.make_config(), "undisturbed-gpt")
@@ -499,14 +492,15 @@ def is_told_domains_where_it_says(tiny: TinyRuns) -> None:
     says = tiny.make_method().reads_domain()
     assert is_told == says, (
         f"told another domain, the model predicts {'something else' if is_told else 'the same'}, "
-        "and reads_domain() "
-        f"is {says}: return {is_told} there, so that tables say who is told a text's domain"
+        f"and reads_domain() is {says}: return {is_told} there, so that tables say who is told a "
+        "text's domain"
     )
 
 
 def draws_other_numbers_with_each_seed(tiny: TinyRuns) -> None:
-    """After start_stage and after each step the random numbers to come are others with another
-    seed.
+    """With another seed the random numbers to come are others.
+
+    That holds after start_stage and after each step.
     """
     states = []
     for seed in (SEED, OTHER_SEED):
@@ -516,30 +510,29 @@ def draws_other_numbers_with_each_seed(tiny: TinyRuns) -> None:
     for where, state in states[0].items():
         assert not torch.equal(state, states[1][where]), (
             f"{where}: the random numbers to come are those of every other seed, as after "
-            "torch.manual_seed(0): draw "
-            "them without it, they are seeded already, or seed a generator of your own with "
-            "stage.seed"
+            "torch.manual_seed(0): draw them without it, they are seeded already, or seed a "
+            "generator of your own with stage.seed"
         )
 
 
 def works_on_the_clock_alone(tiny: TinyRuns) -> None:
-    """Nothing is computed or left behind where no clock runs, no step costs more than its first, no
-    thread works on.
+    """Nothing is computed or left behind where no clock runs.
 
-    Free are building a method, its answers (`signature`, `options`, `phases`) and the warm-up
-    before a phase; a step is charged by the FLOPs of the first one of its phase, and steps go from
-    the phase's begin to its end. What only a generator, a compiled extension, a file or another
-    process holds is not seen: methods are code that is read. `verify --stage` asks the same of a
-    study's methods.
+    No step costs more than the first of its phase, and no thread works on. Free are building a
+    method, its answers (`signature`, `options`, `phases`) and the warm-up before a phase. A step is
+    charged by the FLOPs of the first one of its phase, and steps go from the phase's begin to its
+    end. What only a generator, a compiled extension, a file or another process holds is not seen:
+    methods are code that is read. `verify --stage` asks the same of a study's methods.
     """
     config = tiny.make_config()
     _refuse_work("building it", tiny.make_method)
-    others = {*threading.enumerate(), *multiprocessing.active_children()}
-    for _, prepared in prepare_stages(
-        config, tiny.build, tiny.make_run(config, "untrained").stream, ALONE
-    ):
-        inputs, index = prepared.inputs, prepared.inputs.stage.index
-        method, bare = inputs.method, plan_stage(config, index)
+    old_workers = {*threading.enumerate(), *multiprocessing.active_children()}
+    stream = tiny.make_run(config, "untrained").stream
+    for _, prepared in prepare_stages(config, tiny.build, stream, ALONE):
+        inputs = prepared.inputs
+        index = inputs.stage.index
+        method = inputs.method
+        bare = plan_stage(config, index)
 
         def ask() -> object:
             return method.signature(bare), method.options(), list(method.phases(inputs.stage))  # noqa: B023
@@ -559,24 +552,21 @@ def works_on_the_clock_alone(tiny: TinyRuns) -> None:
                 flops = count_flops(take)
                 assert flops <= first * 1.001, (
                     f"{where}: step {moment.step}, at {moment.elapsed.stage:.0%} of the stage, "
-                    f"takes {flops:g} FLOPs, "
-                    f"the first {first:g}, which all are charged: let dearer steps be a phase of "
-                    "their own"
+                    f"takes {flops:g} FLOPs, the first {first:g}, which all are charged: let "
+                    "dearer steps be a phase of their own"
                 )
             stepper.close()
             for name, value in vars(method).items():
-                unknown = (
-                    {*value.parameters()} - {*inputs.model.parameters()}
-                    if isinstance(value, nn.Module)
-                    else ()
-                )
-                assert not any(parameter.grad is not None for parameter in unknown), (
+                if not isinstance(value, nn.Module):
+                    continue
+                further_parameters = {*value.parameters()} - {*inputs.model.parameters()}
+                assert not any(parameter.grad is not None for parameter in further_parameters), (
                     f"{where}: {name} gets gradients and never learns: set it on the model in "
                     "start_stage"
                 )
-            left = {*threading.enumerate(), *multiprocessing.active_children()} - others
-            assert not left, (
-                f"{where}: beside the loop there are {left}, which work on while the clock is "
+            workers = {*threading.enumerate(), *multiprocessing.active_children()} - old_workers
+            assert not workers, (
+                f"{where}: beside the loop there are {workers}, which work on while the clock is "
                 "paused"
             )
 
@@ -603,8 +593,8 @@ CHECKS: tuple[Callable[[TinyRuns], None], ...] = (
 def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
     """Run all checks on one method and say of each how it went. Returns whether all passed.
 
-    After a run that differs from itself there are no more: what compares two runs says nothing
-    then.
+    After a run that differs from itself there are no more checks: what compares two runs says
+    nothing then.
     """
     passed = True
     say(f"{name}: {len(CHECKS)} checks on tiny runs, a line each when it is over")
@@ -618,16 +608,16 @@ def check(name: str, build: Build, say: Callable[[str], None]) -> bool:
             except Exception as error:
                 passed = False
                 verdict = f"FAILED: {type(error).__name__}: {error}{find_place_in(name, error)}"
-            say(
-                f"{promise.__name__.replace('_', ' '):50} {time.monotonic() - began:5.1f} s  "
-                f"{verdict}"
-            )
+            title = promise.__name__.replace("_", " ")
+            say(f"{title:50} {time.monotonic() - began:5.1f} s  {verdict}")
             if promise is trains_the_same_twice and verdict != "passed":
                 break
-    again = (
+    advice = (
         f"mend methods/{name}.py, and the same command tries all again (docs/adding_a_method.md)"
     )
-    say(f"{name} keeps all promises" if passed else f"{name} breaks those that say FAILED: {again}")
+    say(
+        f"{name} keeps all promises" if passed else f"{name} breaks those that say FAILED: {advice}"
+    )
     return passed
 
 

@@ -1,4 +1,4 @@
-"""All that a method and its model hold, as bytes: what changes while no clock runs is seen by it."""
+"""All that a method and its model hold, as bytes: they show what changes while no clock runs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from benchmark.training.method import LifelongMethod
 
 @contextlib.contextmanager
 def expect_no_change(where: str, method: LifelongMethod, model: nn.Module) -> Iterator[None]:
-    """Raises AssertionError, which says `where`, if the block changes what a method or its model
-    holds.
-    """
-    before = _read_contents(method, model)
+    """Raises AssertionError, which says `where`, if the block changes a method or its model."""
+    old_contents = _read_contents(method, model)
     yield
-    after = _read_contents(method, model)
+    new_contents = _read_contents(method, model)
     changed = sorted(
-        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+        name
+        for name in old_contents.keys() | new_contents.keys()
+        if old_contents.get(name) != new_contents.get(name)
     )
     assert not changed, (
         f"{where} has changed {', '.join(changed[:3])}: name in `state` what a step changes; "
-        "nothing else but "
-        "start_stage may change anything"
+        "nothing else but start_stage may change anything"
     )
 
 
@@ -42,15 +41,12 @@ def _read_contents(method: LifelongMethod, model: nn.Module) -> dict[str, bytes]
         f"class {kind.__name__}": kind,
         kind.__module__: sys.modules[kind.__module__],
     }
-    held = {
-        f"{place}.{name}": value
-        for place, of in holders.items()
-        for name, value in vars(of).items()
-    }
-    values = {
-        "the model": model,
-        **{place: value for place, value in held.items() if ".__" not in place},
-    }
+    values: dict[str, object] = {"the model": model}
+    for holder_name, holder in holders.items():
+        for name, value in vars(holder).items():
+            place = f"{holder_name}.{name}"
+            if ".__" not in place:
+                values[place] = value
     return {place: _pickle(value) for place, value in values.items()}
 
 
@@ -62,8 +58,9 @@ def _pickle(value: object) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes what values hold: the numbers of tensors on any device, but no code, and nothing that
-    no pickle holds.
+    """Writes what values hold: the numbers of tensors on any device.
+
+    It writes no code, and nothing that no pickle holds.
     """
 
     def persistent_id(self, value: object) -> object:
@@ -78,9 +75,6 @@ class _Pickler(pickle.Pickler):
             return object, (), [*value.named_parameters(), *value.named_buffers(), *modes]
         try:
             value.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
-        except (
-            TypeError,
-            pickle.PicklingError,
-        ):  # a lock, a file, a generator: they hold no numbers
-            return object, ()
+        except (TypeError, pickle.PicklingError):
+            return object, ()  # a lock, a file, a generator: they hold no numbers
         return NotImplemented

@@ -40,14 +40,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.store import Store
 
 NONE = "none"  # no prompt
-OURS = (
-    "domains",
-    "prompts",
-    "text_vocabulary",
-    "special_tokens",
-    "document_mask",
-    "scaled",
-)  # keys of a configuration that nobody else reads
+# keys of a configuration that nobody else reads
+OURS = ("domains", "prompts", "text_vocabulary", "special_tokens", "document_mask", "scaled")
 NEVER = -1e4  # a logit that leaves nothing to its token, and that half precision can hold
 
 
@@ -56,15 +50,13 @@ def export(options: argparse.Namespace) -> int:
     domain = export_model(Path(options.stage), options.out, options.prompt)
     reads = f"reads texts as those of {domain}" if domain else "reads all texts alike"
     print(f"wrote {options.out}, a Hugging Face model that {reads}")
-    folder, measured = _find_model_folder(Path(options.stage)), [str(options.out)]
-    if (
-        domain and read_configuration(folder)["prompts"]
-    ):  # `evaluate` reads no folder whose texts begin with a prompt
-        measured = [str(folder), "--domain", domain]
-    print(
-        f"next: `python run_all.py {shlex.join(['evaluate', *measured, '--text', 'FILE'])}` "
-        "measures it"
-    )
+    folder = _find_model_folder(Path(options.stage))
+    arguments = [str(options.out)]
+    if domain and read_configuration(folder)["prompts"]:
+        # `evaluate` reads no folder whose texts begin with a prompt
+        arguments = [str(folder), "--domain", domain]
+    command = shlex.join(["evaluate", *arguments, "--text", "FILE"])
+    print(f"next: `python run_all.py {command}` measures it")
     return 0
 
 
@@ -86,10 +78,10 @@ def export_model(stage: Path, out: Path, prompt: str | None = None) -> str | Non
     model = load(folder)
     domain = _choose_domain(model, stage, prompt)
     network, saved = make_plain(model, read_tokenizer(folder, model.vocabulary), domain)
-    with replace_folder(out) as beside:
-        network.save_pretrained(beside)
-        saved.save_pretrained(beside)
-        write_checksums(beside)
+    with replace_folder(out) as new_folder:
+        network.save_pretrained(new_folder)
+        saved.save_pretrained(new_folder)
+        write_checksums(new_folder)
     return domain
 
 
@@ -105,25 +97,28 @@ def _find_model_folder(stage: Path) -> Path:
     return stage / "model" if (stage / "model").is_dir() else stage
 
 
-def _choose_domain(model: LanguageModel, stage: Path, asked: str | None) -> str | None:
+def _choose_domain(model: LanguageModel, stage: Path, prompt: str | None) -> str | None:
     """Whose prompt or adapters; None for a model that reads all domains alike."""
     names = model.vocabulary.domains
     has_adapters = isinstance(model, LoraModel)
     reads_alike = not (model.prompts or has_adapters)
     choices = names if has_adapters else (*names, NONE)
-    if asked is not None and asked not in choices:
+    if prompt is not None and prompt not in choices:
         raise ConfigError(
-            f"--prompt {asked!r}: {stage} knows {', '.join(choices)}: choose one of them"
+            f"--prompt {prompt!r}: {stage} knows {', '.join(choices)}: choose one of them"
         )
-    return None if reads_alike or asked == NONE else asked or names[-1]
+    if reads_alike or prompt == NONE:
+        return None
+    return prompt or names[-1]
 
 
 @torch.no_grad()
 def make_plain(
     model: LanguageModel, tokenizer: Tokenizer, domain: str | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The network and the tokenizer with which transformers predicts as `model` does, which they
-    may change.
+    """The network and the tokenizer with which transformers predicts as `model` does.
+
+    They are made of `model` and `tokenizer`, which may change.
 
     Args:
         tokenizer: the one in the model's folder.
@@ -132,16 +127,19 @@ def make_plain(
 
     Raises ConfigError where there is no place for a prompt.
     """
-    vocabulary, special = model.vocabulary, model.vocabulary.special
+    vocabulary = model.vocabulary
+    special = vocabulary.special
     index = 0 if domain is None else vocabulary.domains.index(domain)
     if isinstance(model, LoraModel):
-        model, domain = LanguageModel(model.to_plain(index), vocabulary), None
+        model = LanguageModel(model.to_plain(index), vocabulary)
+        domain = None
     elif isinstance(model, ExtendedModel):
         model = LanguageModel(model.to_plain(), vocabulary, model.prompts)
     network: Any = model.network
     prompt = network.get_input_embeddings().weight[vocabulary.text + index].clone()
     model.add_domains((), seed=0)
-    tokenizer, row = remove_prompts(tokenizer, vocabulary), None
+    tokenizer = remove_prompts(tokenizer, vocabulary)
+    row = None
     if domain is not None:
         row = _place_prompt(model, tokenizer, prompt)
         if row == special.mask:
@@ -154,17 +152,15 @@ def make_plain(
 
 
 def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) -> int:
-    """Put the embedding (D,) of a prompt into a network without prompts; returns the id of its
-    token.
+    """Put the embedding (D,) of a prompt into a network without prompts.
 
-    Raises ConfigError where there is no place.
+    Returns the id of its token. Raises ConfigError where there is no place.
     """
     network: Any = model.network
     row: int | None
     if network.get_output_embeddings().bias is not None:
-        row = (
-            tokenizer.get_vocab_size()
-        )  # the next id that it gives; published models have rows beyond
+        # the next id that it gives; published models have rows beyond
+        row = tokenizer.get_vocab_size()
         if row >= network.config.vocab_size:
             network.resize_token_embeddings(row + 1, mean_resizing=False)
         network.get_output_embeddings().bias[row] = NEVER
@@ -175,16 +171,16 @@ def _place_prompt(model: LanguageModel, tokenizer: Tokenizer, prompt: Tensor) ->
     else:
         raise ConfigError(
             "no token of this model is free for a prompt, and its softmax has no biases that keep "
-            "one out: export it "
-            "with --prompt none"
+            "one out: export it with --prompt none"
         )
     network.get_input_embeddings().weight[row] = prompt
     return row
 
 
 def _find_free_row(tokenizer: Tokenizer, vocabulary: Vocabulary) -> int | None:
-    """A row whose token no text contains: the first without a token, or `<mask>`'s, for only causal
-    models ask.
+    """A row whose token no text contains: the first without a token, or `<mask>`'s.
+
+    `<mask>`'s is free, for only causal models ask.
     """
     special = vocabulary.special
     if tokenizer.get_vocab_size() < vocabulary.text:

@@ -15,16 +15,18 @@ class Killed(Exception):
 def train_through_kills(
     start: Callable[[Callable[[], bool]], Run], kills: Sequence[int]
 ) -> list[Weights]:
-    """The weights after each stage of a run that is killed in these steps, counted from 1, and
-    started again.
+    """The weights after each stage of a run that is killed in these steps and started again.
+
+    Steps are counted from 1.
     """
-    left, calls = [*kills], 0
+    remaining_kills = [*kills]
+    calls = 0
 
     def stop_here() -> bool:
         nonlocal calls
         calls += 1
-        if calls in left:
-            left.remove(calls)
+        if calls in remaining_kills:
+            remaining_kills.remove(calls)
             calls -= 1  # the killed step will be run again
             raise Killed
         return False
@@ -35,5 +37,5 @@ def train_through_kills(
             run.train()
         except Killed:
             continue
-        assert not left, f"the run ended before it was killed at steps {left}"
+        assert not remaining_kills, f"the run ended before it was killed at steps {remaining_kills}"
         return load_weights(run)

@@ -1,7 +1,6 @@
-"""`run_all.py new-suite`: a suite file for somebody's own text, with sizes and budgets that fit
-text and machine.
+"""`run_all.py new-suite`: a suite for somebody's own text, with sizes and budgets that fit.
 
-The suite is a beginning, not a result: its file gives reasons for its choices.
+They fit text and machine. The suite is a beginning, not a result: its file gives reasons for its choices.
 """
 
 from __future__ import annotations
@@ -48,6 +47,9 @@ METHODS = ("naive", "er", "elle", "elle_exact")
 LOOKED_AT = 20e6  # bytes of a domain's text that are read to choose settings
 PACKED = 4.0  # bytes of text in a byte of an archive, roughly
 BYTES_PER_TOKEN = {1024: 2.6, 2048: 3.0, 8192: 3.8, 32768: 4.3}  # of a vocabulary, on English text
+VOCABULARIES = ((1024, 8e6), (2048, 4e7), (8192, 4e8))  # and the bytes of text that are too many
+ROW_LENGTHS = ((66, 64), (130, 256), (258, 512))  # and the largest width that they are for
+LEARNING_RATES = ((5e-3, 64), (2e-3, 160), (1e-3, 320))  # likewise
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the documents, for validation
 FEWEST = 2 / SHARES[-1]  # documents of which some can be held out
 TOKENS_PER_PARAMETER = 40  # that the first model sees before it grows, as in the demo
@@ -57,25 +59,26 @@ LEAST = 5.0  # seconds of a stage: in fewer, the number of steps is chance
 MOST_SIZES = 5  # of a ladder, as the paper's; in a longer stream each holds for several domains
 EVALUATION = 0.2  # of a stage's training time, at most
 RUNGS = [Size(layers=layers, hidden_size=width) for layers, width in (
-    *((1, 32), (1, 48), (2, 48), (2, 64), (3, 64), (3, 96), (4, 96), (4, 128), (4, 160), (5, 192), (6, 224), (6, 256)),
-    *((6, 320), (6, 384), (8, 448), (8, 512), (10, 576), (10, 640), (12, 704), (12, 768)),
+    (1, 32), (1, 48), (2, 48), (2, 64), (3, 64), (3, 96), (4, 96), (4, 128), (4, 160), (5, 192),
+    (6, 224), (6, 256), (6, 320), (6, 384), (8, 448), (8, 512), (10, 576), (10, 640), (12, 704),
+    (12, 768),
 )]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Text:
-    """A folder of text as a domain, and what was seen of it."""
+    """A folder of text as a domain, and what was read of it."""
 
     domain: Domain
     documents: int  # that were looked at
-    seen: int  # bytes of these
+    size: int  # bytes of these
     total: float  # bytes of all text, roughly
 
 
 def new_suite(options: argparse.Namespace) -> int:
     """Write a suite for somebody's text, and say what to do next."""
-    with join() as alone:
-        product = MatrixProduct("fp32", alone)
+    with join() as world:
+        product = MatrixProduct("fp32", world)
         fastest = max(product.measure_flops_per_second() for _ in range(5))
     print("\n".join(write_suite(options.name, options.text, fastest)))
     return 0
@@ -94,35 +97,31 @@ def write_suite(name: str, folders: Sequence[Path], flops_per_second: float) -> 
     content = write_content(file, texts, flops_per_second)
     with replace_file(file) as out:
         out.write(content.encode())
-    called = shlex.quote(str(file.with_suffix("")))
+    suite = shlex.quote(str(file.with_suffix("")))
+    sizes = [f"  {text.domain.name}: about {text.total / 1e6:,.3f} MB of text" for text in texts]
     return [
         f"wrote {file}, a suite of {len(texts)} domains:",
-        *(f"  {text.domain.name}: about {text.total / 1e6:,.3f} MB of text" for text in texts),
+        *sizes,
         "What stands in it fits this text and this machine; change what you like. Then",
-        f"  python run_all.py prepare {called}          # reads the text, and warns of what looks "
+        f"  python run_all.py prepare {suite}          # reads the text, and warns of what looks "
         "wrong with it",
-        f"  python run_all.py run {called} --dry-run    # which runs, how long",
-        f"  python run_all.py run {called}              # trains them, then shows the table",
+        f"  python run_all.py run {suite} --dry-run    # which runs, how long",
+        f"  python run_all.py run {suite}              # trains them, then shows the table",
     ]
 
 
-def find_domains(given: Sequence[Path]) -> list[Path]:
+def find_domains(paths: Sequence[Path]) -> list[Path]:
     """The file or folder of each domain."""
-    places = list(given)
-    if (
-        len(places) == 1
-        and places[0].is_dir()
-        and not any(_is_text(path) for path in places[0].iterdir())
-    ):
-        inside = (
-            path for path in places[0].iterdir() if path.is_dir() and not path.name.startswith(".")
-        )
-        places = sorted(path for path in inside if any(map(_is_text, path.rglob("*"))))
+    places = list(paths)
+    if len(places) == 1 and places[0].is_dir():
+        inner = list(places[0].iterdir())
+        if not any(map(_is_text, inner)):
+            folders = [path for path in inner if path.is_dir() and not path.name.startswith(".")]
+            places = sorted(path for path in folders if any(map(_is_text, path.rglob("*"))))
     if len(places) < 2:
         raise DataError(
-            f"--text {' '.join(map(str, given))}: a stream needs two domains at least: give two "
-            "folders, or one that "
-            f"holds a folder for each, with files that end in {KINDS}"
+            f"--text {' '.join(map(str, paths))}: a stream needs two domains at least: give two "
+            f"folders, or one that holds a folder for each, with files that end in {KINDS}"
         )
     return places
 
@@ -141,9 +140,8 @@ def read_beginning(place: Path, name: str) -> Text:
     files = find_files(str(place), Counter())
     domain = Domain(name=name, train=(str(place),), text_field=_choose_text_field(files))
     text = _read_beginning(domain, files)
-    if text.seen > LONGEST_PAGE * text.documents and any(
-        find_kind(file) == ".txt" for file in files
-    ):
+    has_text_files = any(find_kind(file) == ".txt" for file in files)
+    if has_text_files and text.size > LONGEST_PAGE * text.documents:
         pages = _read_beginning(domain.model_copy(update={"cut_at_blank_lines": True}), files)
         return pages if pages.documents > text.documents else text
     return text
@@ -153,36 +151,48 @@ def _read_beginning(stops: Domain, files: Sequence[Path]) -> Text:
     packed = [
         path.stat().st_size * (PACKED if path.suffix in (".gz", ".zst") else 1.0) for path in files
     ]
-    domain, skipped = stops.model_copy(update={"on_error": "skip"}), Counter[str]()
-    documents = seen = 0
+    domain = stops.model_copy(update={"on_error": "skip"})
+    skipped: Counter[str] = Counter()
+    documents = size = 0
     for document in corpus.drop_repeats(domain, skipped):
         documents += 1
-        seen += len(document.text.encode())
-        if seen > LOOKED_AT:
+        size += len(document.text.encode())
+        if size > LOOKED_AT:
             break
     if not any(reason.startswith(BROKEN) for reason in skipped):
         domain = stops
     elif not documents:
         next(corpus.drop_repeats(stops, Counter()))  # raises what it is
-    if seen > LOOKED_AT:
-        return Text(domain, documents, seen, max(sum(packed), seen))
-    pages = seen // PIECE  # of which some are held out where documents are too few
-    return Text(domain, documents if documents >= FEWEST else max(documents, pages), seen, seen)
+    if size > LOOKED_AT:
+        return Text(domain, documents, size, max(sum(packed), size))
+    pages = size // PIECE  # of which some are held out where documents are too few
+    return Text(domain, documents if documents >= FEWEST else max(documents, pages), size, size)
 
 
 def _choose_text_field(files: Sequence[Path]) -> str:
-    """The field `text` of the first record, or else the one with the longest text; "a.b" is the
-    field b of a.
+    """The field `text` of the first record, or else the one with the longest text.
+
+    "a.b" is the field b of a.
     """
-    rows = (pair for path in files if find_kind(path) != ".txt" for pair in read_rows(path, "text"))
-    place, row = next(
-        ((place, row) for place, row in rows if not isinstance(row, bytes) or row.strip()),
-        ("", None),
-    )
-    record = parse_line(row, place, '{"text": ...}') if isinstance(row, bytes) else row
+    record = _read_first_record(files)
     flat = pandas.json_normalize(record).to_dict("records")[0] if isinstance(record, dict) else {}
     texts = {str(key): value for key, value in flat.items() if isinstance(value, str)}
-    return "text" if "text" in texts or not texts else max(texts, key=lambda key: len(texts[key]))
+    if "text" in texts or not texts:
+        return "text"
+    return max(texts, key=lambda key: len(texts[key]))
+
+
+def _read_first_record(files: Sequence[Path]) -> object:
+    """The first record of the files, but of .txt, which have none; None where there is none."""
+    for path in files:
+        if find_kind(path) == ".txt":
+            continue
+        for place, row in read_rows(path, "text"):
+            if not isinstance(row, bytes):
+                return row
+            if row.strip():
+                return parse_line(row, place, '{"text": ...}')
+    return None
 
 
 @dataclass(frozen=True)
@@ -196,72 +206,61 @@ class Evaluation:
 
 def write_content(file: Path, texts: Sequence[Text], flops_per_second: float) -> str:
     """The file's content. The domain with the least text decides how long each stage is."""
-    vocabulary = next(
-        (
-            v
-            for v, most in ((1024, 8e6), (2048, 4e7), (8192, 4e8))
-            if sum(t.total for t in texts) < most
-        ),
-        32768,
-    )
+    total = sum(text.total for text in texts)
+    vocabulary = next((ids for ids, limit in VOCABULARIES if total < limit), 32768)
     tokens = [text.total / BYTES_PER_TOKEN[vocabulary] for text in texts]
     shares = [choose_valid_share(text) for text in texts]
     stages = len(METHODS) * len(texts)
-    whole = SWEEP / (1 + EVALUATION) / stages
-    speed, read = UTILISATION * flops_per_second, PASSES * min(tokens)
-    affordable = (speed * whole / 6 / TOKENS_PER_PARAMETER) ** 0.5
-    most = min(affordable, read / TOKENS_PER_PARAMETER)
-    first = max(
-        [i for i, size in enumerate(RUNGS) if count_parameters(size, vocabulary) <= most], default=0
-    )
-    seconds = min(whole, max(LEAST, 6 * count_parameters(RUNGS[first], vocabulary) * read / speed))
+    most_seconds = SWEEP / (1 + EVALUATION) / stages
+    speed = UTILISATION * flops_per_second
+    tokens_read = PASSES * min(tokens)
+    affordable = (speed * most_seconds / 6 / TOKENS_PER_PARAMETER) ** 0.5
+    most = min(affordable, tokens_read / TOKENS_PER_PARAMETER)
+    parameters = [count_parameters(size, vocabulary) for size in RUNGS]
+    first = max([rung for rung, count in enumerate(parameters) if count <= most], default=0)
+    seconds = min(most_seconds, max(LEAST, 6 * parameters[first] * tokens_read / speed))
     sizes = min(len(texts), MOST_SIZES)
-    ladder = [
-        RUNGS[min(first + stage * sizes // len(texts), len(RUNGS) - 1)]
-        for stage in range(len(texts))
-    ]
+    ladder = []
+    for stage in range(len(texts)):
+        rung = first + stage * sizes // len(texts)
+        ladder.append(RUNGS[min(rung, len(RUNGS) - 1)])
     cost = count_parameters(ladder[-1], vocabulary) / BYTES_PER_TOKEN[vocabulary] / speed
-    evaluation = choose_evaluation(texts, shares, cost, seconds, whole)
+    evaluation = choose_evaluation(texts, shares, cost, seconds, most_seconds)
     minutes = (1 + EVALUATION) * evaluation.seconds * stages / 60
     halves = [
-        min(share * text.seen, evaluation.most_bytes)
+        min(share * text.size, evaluation.most_bytes)
         for text, share in zip(texts, shares, strict=True)
     ]
-    halves += [(1 - share) * text.seen for text, share in zip(texts, shares, strict=True)]
+    halves += [(1 - share) * text.size for text, share in zip(texts, shares, strict=True)]
     least = min(halves) / BYTES_PER_TOKEN[vocabulary]
-    head = (
-        16 if ladder[0].hidden_size < 128 else 32 if ladder[0].hidden_size < 384 else 64
-    )  # divides all that follow
     width = ladder[0].hidden_size
-    longest = next(
-        (length for length, most in ((66, 64), (130, 256), (258, 512)) if width <= most), 514
-    )
-    row = next(
-        (n for n in (514, 258, 130, 66, 34) if n <= longest and least >= 10 * n), 18
-    )  # ten rows of each part
-    rate = next(
-        (rate for rate, most in ((5e-3, 64), (2e-3, 160), (1e-3, 320)) if width <= most), 5e-4
-    )
+    head = 16 if width < 128 else 32 if width < 384 else 64  # divides all widths that follow
+    longest = next((length for length, limit in ROW_LENGTHS if width <= limit), 514)
+    lengths = [length for length in (514, 258, 130, 66, 34) if length <= longest]
+    row = next((length for length in lengths if least >= 10 * length), 18)  # ten rows of each part
+    rate = next((rate for rate, limit in LEARNING_RATES if width <= limit), 5e-4)
     memory = max(row, round(min(tokens) / 20, -2))
-    often = (
-        ""
-        if evaluation.evaluations == Training().evaluations
-        else f", evaluations = {evaluation.evaluations}"
-    )
+    evaluations = ""
+    if evaluation.evaluations != Training().evaluations:
+        evaluations = f", evaluations = {evaluation.evaluations}"
+    methods = ", ".join(f'"{name}"' for name in METHODS)
     held = f"valid_share = {min(shares):g}, max_valid_bytes = {evaluation.most_bytes:_.0f}"
     return f"""\
-# {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; a walk through: docs/your_own_text.md.
+# {file.stem}: written by `run_all.py new-suite`. Every key: docs/suite_keys.md; \
+a walk through: docs/your_own_text.md.
 title = "{_make_title(texts)}"
-methods = [{", ".join(f'"{name}"' for name in METHODS)}]  # files in methods/, or "baselines" for all of the paper's
+methods = [{methods}]  # files in methods/, or "baselines" for all of the paper's
 domains = [  # the stream, in this order; paths are relative to this file
 {_format_domains(texts, shares, file)}
 ]
 # trained on the first domain alone: later ones come unseen, and more can be added
 tokenizer = {{ vocabulary = {vocabulary}, domains = ["{texts[0].domain.name}"] }}
-# valid_share of each domain's documents measures perplexity; memory_tokens of each are for methods that replay
+# valid_share of each domain's documents measures perplexity; \
+memory_tokens of each are for methods that replay
 data = {{ sequence_length = {row}, {held}, memory_tokens = {memory:.0f} }}
-training = {{ batch_size = 20, learning_rate = {rate:g}{often} }}
-# seconds of train wall time of a stage; with evaluation, which comes on top, about {minutes:.0f} min for all
+training = {{ batch_size = 20, learning_rate = {rate:g}{evaluations} }}
+# seconds of train wall time of a stage; with evaluation, which comes on top, \
+about {minutes:.0f} min for all
 budget = {{ amount = {evaluation.seconds:.0f} }}
 # a size for each domain; methods that do not grow stay on the first
 model = {{ architecture = "gpt", head_size = {head}, dropout = 0.0, init = "scaled", ladder = [
@@ -283,12 +282,12 @@ def choose_evaluation(
         seconds: of a stage's training.
         most_seconds: likewise, at most.
     """
-    document = max(text.seen / text.documents for text in texts)
-    less = min(
+    document = max(text.size / text.documents for text in texts)
+    share_of_stream = min(
         1.0, MOST_SIZES / len(texts)
     )  # in a long stream, each of whose evaluations reads all domains
     enough = FEW_DOCUMENTS * document
-    wanted = max(200_000 * less, (1 + less) * enough)
+    most_bytes_wanted = max(200_000 * share_of_stream, (1 + share_of_stream) * enough)
 
     def estimate(most_bytes: float, evaluations: int) -> float:
         held = [
@@ -297,39 +296,40 @@ def choose_evaluation(
         ]
         return FORWARD * cost * sum(held) * count_evaluations(evaluations, stage=1)
 
-    evaluations = Training().evaluations if less > 0.5 else 1
+    evaluations = Training().evaluations if share_of_stream > 0.5 else 1
     if estimate(enough, evaluations) > EVALUATION * seconds:
         evaluations = 1
         seconds = min(most_seconds, max(seconds, estimate(enough, evaluations) / EVALUATION))
-    while estimate(wanted, evaluations) > EVALUATION * seconds and wanted > document:
-        wanted *= 0.9
-    return Evaluation(max(1000.0, round(wanted, -3)), evaluations, seconds)
+    while (
+        estimate(most_bytes_wanted, evaluations) > EVALUATION * seconds
+        and most_bytes_wanted > document
+    ):
+        most_bytes_wanted *= 0.9
+    return Evaluation(max(1000.0, round(most_bytes_wanted, -3)), evaluations, seconds)
 
 
 def choose_valid_share(text: Text) -> float:
-    """The smallest share that holds out enough documents of a domain, with some to spare: chance
-    picks them.
+    """The smallest share that holds out enough documents of a domain.
 
-    Raises DataError for a domain that has too few to train on some and keep others.
+    It holds out some to spare, as chance picks them. Raises DataError for a domain that has too few
+    to train on some and keep others.
     """
     if text.documents < FEWEST:
         raise DataError(
             f"{text.domain.train[0]}: {text.documents} documents, too few to train on some and "
-            "keep others for "
-            "validation: give more text"
+            "keep others for validation: give more text"
         )
-    return next(
-        (share for share in SHARES if share * text.documents >= 1.5 * FEW_DOCUMENTS), SHARES[-1]
-    )
+    for share in SHARES:
+        if share * text.documents >= 1.5 * FEW_DOCUMENTS:
+            return share
+    return SHARES[-1]
 
 
 def _make_title(texts: Sequence[Text]) -> str:
     names = [text.domain.name for text in texts]
-    return (
-        ", ".join(names)
-        if len(names) <= MOST_SIZES
-        else f"{len(names)} domains, {names[0]} to {names[-1]}"
-    )
+    if len(names) <= MOST_SIZES:
+        return ", ".join(names)
+    return f"{len(names)} domains, {names[0]} to {names[-1]}"
 
 
 def _format_ladder(ladder: Sequence[Size]) -> str:
@@ -340,25 +340,26 @@ def _format_ladder(ladder: Sequence[Size]) -> str:
 def _format_domains(texts: Sequence[Text], shares: Sequence[float], file: Path) -> str:
     """The domains as TOML; those that need a larger share of validation text than others say so."""
     usual = min(shares)
-    pairs = zip(texts, shares, strict=True)
-    return "\n".join(
-        f"  {_format_domain(text, share if share != usual else None, file)},"
-        for text, share in pairs
-    )
+    lines = []
+    for text, share in zip(texts, shares, strict=True):
+        own_share = share if share != usual else None
+        lines.append(f"  {_format_domain(text, own_share, file)},")
+    return "\n".join(lines)
 
 
 def _format_domain(text: Text, share: float | None, file: Path) -> str:
     place = Path(text.domain.train[0])
-    beside = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
-    more = (
-        f", text_field = {_quote(str(text.domain.text_field))}"
-        if text.domain.text_field != "text"
-        else ""
-    )
-    more += ', on_error = "skip"' if text.domain.on_error == "skip" else ""
-    more += ", cut_at_blank_lines = true" if text.domain.cut_at_blank_lines else ""
-    more += f", valid_share = {share:g}" if share else ""
-    return f'{{ name = "{text.domain.name}", train = [{_quote(beside.as_posix())}]{more} }}'
+    path = place if place.is_absolute() else Path(os.path.relpath(place, file.parent))
+    keys = ""
+    if text.domain.text_field != "text":
+        keys += f", text_field = {_quote(str(text.domain.text_field))}"
+    if text.domain.on_error == "skip":
+        keys += ', on_error = "skip"'
+    if text.domain.cut_at_blank_lines:
+        keys += ", cut_at_blank_lines = true"
+    if share:
+        keys += f", valid_share = {share:g}"
+    return f'{{ name = "{text.domain.name}", train = [{_quote(path.as_posix())}]{keys} }}'
 
 
 def _quote(text: str) -> str:

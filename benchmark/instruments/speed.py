@@ -58,8 +58,9 @@ class Cost:
 
     @property
     def off(self) -> float:
-        """The costs above those that were predicted, as a share; NaN for a phase without matrix
-        products.
+        """The costs above those that were predicted, as a share.
+
+        NaN for a phase without matrix products.
         """
         return self.over_naive / self.predicted - 1 if self.predicted else math.nan
 
@@ -79,24 +80,22 @@ def measure(
     warm-up. Rows that are to stand beside those of a `table` are multiples of its Naive, unless
     Naive is measured anew.
     """
-    beside = () if any(config.method == "naive" for config in configs) else table
+    naive_rows = () if any(config.method == "naive" for config in configs) else table
     costs: list[Cost] = []
     rows: list[RowTimes] = []
-    known: dict[str, tuple[list[Cost], StageTimes]] = {}
+    stages: dict[str, tuple[list[Cost], StageTimes]] = {}  # by key
     paces: dict[str, float] = {}
     for _, [config, *_] in groupby(configs, lambda config: config.row):  # seeds take the same time
         stream = make_stream(config, prepare_corpus(config))
         times = []
         for key, prepared in prepare_stages(config, build, stream, world):
-            if key not in known:
-                say(
-                    f"{config.row}, stage {prepared.inputs.stage.index + 1} of "
-                    f"{len(config.domains)}"
-                )
-                known[key] = prepared.measure(pairs, paces, find_naive(beside, config))
-            shared, measured = known[key]
-            costs += [replace(cost, row=config.row) for cost in shared]
-            times.append(measured)
+            if key not in stages:
+                number = prepared.inputs.stage.index + 1
+                say(f"{config.row}, stage {number} of {len(config.domains)}")
+                stages[key] = prepared.measure(pairs, paces, find_naive(naive_rows, config))
+            stage_costs, stage_times = stages[key]
+            costs += [replace(cost, row=config.row) for cost in stage_costs]
+            times.append(stage_times)
         rows.append(RowTimes(config.method, config.options, list_settings(config), tuple(times)))
     return costs, rows
 
@@ -118,41 +117,39 @@ class Prepared:
         those of a table, which count before them. Each phase's seconds are a multiple, as a machine
         is faster at one time than at another.
         """
-        inputs, stage = self.inputs, self.inputs.stage
+        inputs = self.inputs
         settings = {
             **list_settings(inputs.config),
             "model.ladder": str(inputs.config.model.ladder[0]),
         }
-        naive = Stepper(
-            replace(inputs, method=LifelongMethod(), model=self.naive), Phase("adapt"), 0
-        )
+        naive_inputs = replace(inputs, method=LifelongMethod(), model=self.naive)
+        naive = Stepper(naive_inputs, Phase("adapt"), 0)
         product = MatrixProduct(inputs.config.training.precision, inputs.world)
         costs = []
-        for number, phase in enumerate(inputs.method.phases(stage)):
+        for number, phase in enumerate(inputs.method.phases(inputs.stage)):
             # past a number of graphs, those of earlier rows, the rest would not be compiled
             torch.compiler.reset()
             stepper = Stepper(inputs, phase, number)
             flops = stepper.count_step_flops()
             turns = _time_in_turns(stepper, naive, product, pairs)
-            over_naive = statistics.median(mine / of_naive for mine, of_naive, _ in turns)
-            pace = paces.setdefault(
-                digest(settings), statistics.median(naive_step for _, naive_step, _ in turns)
-            )
+            over_naive = statistics.median(seconds / naive_step for seconds, naive_step, _ in turns)
+            naive_seconds = statistics.median(naive_step for _, naive_step, _ in turns)
+            pace = paces.setdefault(digest(settings), naive_seconds)
             if of_naive:
                 pace = of_naive[0].phases["adapt"]
-            costs.append(
-                Cost(
-                    row=inputs.config.row,
-                    stage=stage.index,
-                    phase=phase.name,
-                    seconds=over_naive * pace,
-                    over_naive=over_naive,
-                    predicted=flops / naive.count_step_flops(),
-                    tokens=stepper.loader.tokens,
-                    flops=flops,
-                    of_peak=statistics.median(flops / mine / peak for mine, _, peak in turns),
-                )
+            of_peak = statistics.median(flops / seconds / peak for seconds, _, peak in turns)
+            cost = Cost(
+                row=inputs.config.row,
+                stage=inputs.stage.index,
+                phase=phase.name,
+                seconds=over_naive * pace,
+                over_naive=over_naive,
+                predicted=flops / naive.count_step_flops(),
+                tokens=stepper.loader.tokens,
+                flops=flops,
+                of_peak=of_peak,
             )
+            costs.append(cost)
             stepper.close()
         naive.close()
         return costs, StageTimes(self.set_up, {cost.phase: cost.seconds for cost in costs})
@@ -164,10 +161,10 @@ class MatrixProduct:
     def __init__(self, precision: str, world: World) -> None:
         size = 2048 if world.device.type == "cpu" else 8192
         kind = HALF.get(precision, torch.float32)
-        self._world, self._flops = world, 2.0 * size**3 * world.size
-        self._factor, self._out = (
-            torch.ones(size, size, dtype=kind, device=world.device) for _ in range(2)
-        )
+        self._world = world
+        self._flops = 2.0 * size**3 * world.size
+        self._factor = torch.ones(size, size, dtype=kind, device=world.device)
+        self._out = torch.ones(size, size, dtype=kind, device=world.device)
 
     def measure_flops_per_second(self) -> float:
         """Measure what all processes reach together, at the slowest one's pace."""
@@ -181,22 +178,21 @@ class MatrixProduct:
 def _time_in_turns(
     stepper: Stepper, naive: Stepper, product: MatrixProduct, pairs: int
 ) -> list[tuple[float, float, float]]:
-    """Of each turn: seconds of a step, of Naive's before and after it on average, and FLOPs a
-    second of the product.
+    """Of each turn: seconds of a step, seconds of Naive's, and FLOPs a second of the product.
+
+    Naive's are those of its steps before and after the step, on average.
     """
     for step in range(WARM_UP):
         _time_step(stepper, step)
         product.measure_flops_per_second()
-        before = _time_step(naive, step)
+        naive_before = _time_step(naive, step)
     turns = []
     for step in range(WARM_UP, WARM_UP + pairs):
-        mine, peak, after = (
-            _time_step(stepper, step),
-            product.measure_flops_per_second(),
-            _time_step(naive, step),
-        )
-        turns.append((mine, (before + after) / 2, peak))
-        before = after
+        seconds = _time_step(stepper, step)
+        peak = product.measure_flops_per_second()
+        naive_after = _time_step(naive, step)
+        turns.append((seconds, (naive_before + naive_after) / 2, peak))
+        naive_before = naive_after
     return turns
 
 
@@ -215,25 +211,23 @@ def prepare_stages(
 ) -> Iterator[tuple[str, Prepared]]:
     """Each stage of a run with its key; the next begins from what this one leaves."""
     method = build(config.method, config.options)
-    steps = config.model_copy(
-        update={"budget": Budget(unit="steps", amount=config.budget.amount, reference=None)}
-    )
+    budget = Budget(unit="steps", amount=config.budget.amount, reference=None)
+    steps = config.model_copy(update={"budget": budget})
     texts = [stream.corpus.keys[text.name] for text in config.learned]
     keys = make_stage_keys(steps, method, texts)  # of steps: a table need not be there yet
-    config = set_training(
-        config, precision=choose_precision(config.training.precision, world.device)
-    )
+    precision = choose_precision(config.training.precision, world.device)
+    config = set_training(config, precision=precision)
     first = make_stage(config, 0, stream)
     torch.manual_seed(first.seed)
     model = first.build(first.ladder[0])
     naive = copy.deepcopy(model).to(world.device).train()
     evaluated: LanguageModel | None = None
     for index, key in enumerate(keys):
-        method, state = build(config.method, config.options), get_state(method)
+        state = get_state(method)
+        method = build(config.method, config.options)
         set_state(method, state)
-        stage = make_stage(
-            config, index, stream, partial(copy.deepcopy, evaluated) if evaluated else None
-        )
+        previous = partial(copy.deepcopy, evaluated) if evaluated else None
+        stage = make_stage(config, index, stream, previous)
         inputs = StageInputs(config, stage, stream, method, model, world)
         torch.manual_seed(inputs.stage.seed)
         model.to(world.device)
@@ -242,7 +236,8 @@ def prepare_stages(
         inputs.begin()
         world.synchronize()
         set_up = world.find_maximum(time.perf_counter() - began)[0]
-        model, evaluated = inputs.model, inputs.evaluated
+        model = inputs.model
+        evaluated = inputs.evaluated
         yield key, Prepared(inputs, set_up, naive)
 
 
@@ -264,8 +259,9 @@ def format_table(costs: Sequence[Cost], precision: str, machine: Hardware) -> st
         }
         for cost in costs
     ]
+    processor = f"{machine.cpu}, {machine.threads} threads, {machine.count} processes"
     return f"""{pandas.DataFrame(lines).to_string(index=False)}
-{precision} on {machine.device} ({machine.cpu}, {machine.threads} threads, {machine.count} processes)
+{precision} on {machine.device} ({processor})
 of peak: of what a large matrix product reaches, in turns
 ! more than {TOLERANCE:.0%} slower than its FLOPs predict"""
 
@@ -273,23 +269,25 @@ of peak: of what a large matrix product reaches, in turns
 def print_speed(
     configs: Sequence[RunConfig], build: Build, store: Store, pairs: int, table_file: Path | None
 ) -> int:
-    """Measure, print the table, and merge the rows into the table of step times in `table_file`, if
-    it is given.
+    """Measure, print the table, and merge the rows into the step times in `table_file`, if any.
 
-    Raises ConfigError, before anything is measured, where that one is another machine's.
+    Raises ConfigError, before anything is measured, where that table is another machine's.
     """
     say = partial(print, file=sys.stderr)
+
+    def read(config: RunConfig) -> Corpus:
+        return prepare_corpus(config, store, say)
+
     with join() as world:
-        table = (
-            step_times.check_machine(table_file, world.describe_hardware()) if table_file else ()
-        )
-        read = lambda config: prepare_corpus(config, store, say)  # noqa: E731
+        machine = world.describe_hardware()
+        table = step_times.check_machine(table_file, machine) if table_file else ()
         costs, rows = measure(configs, build, read, world, pairs, say, table)
         precision = choose_precision(configs[0].training.precision, world.device)
-        print(format_table(costs, precision, world.describe_hardware()))
+        print(format_table(costs, precision, machine))
         if table_file:
-            step_times.merge(table_file, rows, world.describe_hardware())
+            step_times.merge(table_file, rows, machine)
             say(
-                f'wrote {table_file}; [budget] unit = "reference" and reference = "{table_file}" in a suite use it'
+                f'wrote {table_file}; [budget] unit = "reference" and '
+                f'reference = "{table_file}" in a suite use it'
             )
     return 0

@@ -1,7 +1,6 @@
-"""`run_all.py track`: the records of a suite's runs as event files of TensorBoard. It trains
-nothing.
+"""`run_all.py track`: the records of a suite's runs as event files of TensorBoard.
 
-Each call writes all files anew, so you may call it again while runs go on, here or on a cluster.
+It trains nothing. Each call writes all files anew, so you may call it again while runs go on, here or on a cluster.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from benchmark.store import RunRecords, Store, leave_out_older_texts, load_runs
 from benchmark.training.identity import Identities
 from benchmark.training.method import Build
 
-Point = tuple[
-    int, float, dict[str, float]
-]  # steps since the start of the run, time, and values by name
+# steps since the start of the run, time, and values by name
+Point = tuple[int, float, dict[str, float]]
 
 
 def track(
     suite: str, configs: Sequence[RunConfig], build: Build, runs: Path, out: Path
 ) -> Iterator[str]:
-    """Write the evaluations of runs of a suite, and say how many there are, or why they are left
-    out.
+    """Write the evaluations of runs of a suite.
+
+    Says how many there are, or why they are left out.
     """
-    folder, identities = out / suite, Identities(Store(runs), build)
-    wanted = {config.id for config in configs}
-    recorded = [identities.leave_out(run) for run in load_runs(runs, suite) if run.id in wanted]
+    folder = out / suite
+    identities = Identities(Store(runs), build)
+    ids = {config.id for config in configs}
+    recorded = [identities.leave_out(run) for run in load_runs(runs, suite) if run.id in ids]
     for run in leave_out_older_texts(recorded):
         if run.why:
             yield f"! {run.id} is left out: {run.why}"
@@ -69,11 +69,8 @@ def list_points(run: RunRecords) -> Iterator[Point]:
     for index, stage in enumerate(run.stages):
         for line in stage:
             if isinstance(line, EvaluationLine):
-                yield (
-                    round(steps + line.charged["steps"]),
-                    line.time,
-                    _list_values(line, run, index),
-                )
+                step = round(steps + line.charged["steps"])
+                yield step, line.time, _list_values(line, run, index)
             elif isinstance(line, DoneLine):
                 steps += line.charged["steps"]
 
@@ -83,8 +80,9 @@ def _list_values(line: EvaluationLine, run: RunRecords, stage: int) -> dict[str,
         name: math.inf if value is None else value for name, value in line.perplexity.items()
     }
     learned = [perplexity[domain.name] for domain in run.domains[: stage + 1]]
-    values = {"stage": stage + 1.0, "AP": float(average_perplexity(learned, stage))}
-    values |= {
+    values = {
+        "stage": stage + 1.0,
+        "AP": float(average_perplexity(learned, stage)),
         "seconds in the stage": line.charged["seconds"],
         "tokens_per_second": line.tokens_per_second,
     }

@@ -1,6 +1,4 @@
-"""The steps of a stage from the begin to the end of each of its phases, without the loop: few stand
-for all.
-"""
+"""Some steps of a stage, from the begin to the end of each of its phases, without the loop."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ class Moment:
 
 
 def list_phase_steps(inputs: StageInputs, steps: int) -> Iterator[tuple[Stepper, list[Moment]]]:
-    """A stepper for each phase of a stage that has begun, with the moments of its steps, the last
-    at the phase's end.
+    """A stepper for each phase of a stage that has begun, with the moments of its steps.
 
-    Whoever has taken them closes the stepper.
+    The last moment is at the phase's end. Whoever has taken the steps closes the stepper.
     """
     phases = list(inputs.method.phases(inputs.stage))
+    total = sum(phase.share for phase in phases)
     begin = 0.0
     for number, phase in enumerate(phases):
-        end = begin + phase.share / sum(phase.share for phase in phases)
+        end = begin + phase.share / total
         stepper = Stepper(inputs, phase, number)
         yield stepper, _list_moments(inputs, phase, begin, end, steps)
         begin = end
@@ -48,14 +46,16 @@ def _list_moments(
     inputs: StageInputs, phase: Phase, begin: float, end: float, steps: int
 ) -> list[Moment]:
     """`begin` and `end`: of the phase, as shares of the stage."""
-    stage, training = inputs.stage, inputs.config.training
+    stage = inputs.stage
+    training = inputs.config.training
     warmup = pick_for_stage(training.warmup, stage.index)
     schedule = find_schedule(phase.schedule or training.schedule, warmup)
     moments = []
     for step in range(steps):
-        over = step / (steps - 1)
-        of_stage = begin + over * (end - begin)
-        elapsed = Elapsed(over, of_stage, (stage.index + of_stage) / stage.outlook.stages)
+        share_of_phase = step / (steps - 1)
+        share_of_stage = begin + share_of_phase * (end - begin)
+        share_of_stream = (stage.index + share_of_stage) / stage.outlook.stages
+        elapsed = Elapsed(share_of_phase, share_of_stage, share_of_stream)
         rate = stage.learning_rate * schedule.at(getattr(elapsed, schedule.over))
         moments.append(Moment(step, rate, elapsed))
     return moments
@@ -63,9 +63,9 @@ def _list_moments(
 
 def list_random_states(config: RunConfig, build: Build, stream: Stream) -> dict[str, Tensor]:
     """The state of torch's generator after each start_stage, and after some steps of each phase."""
-    alone = World(0, 1, torch.device("cpu"))
+    world = World(0, 1, torch.device("cpu"))
     states = {}
-    for _, prepared in prepare_stages(config, build, stream, alone):
+    for _, prepared in prepare_stages(config, build, stream, world):
         inputs = prepared.inputs
         states[f"stage {inputs.stage.index}: start_stage"] = torch.get_rng_state()
         for stepper, moments in list_phase_steps(inputs, steps=3):

@@ -18,8 +18,9 @@ from benchmark.errors import UserError
 
 
 class ConfigError(UserError):
-    """Something a user wrote in a suite or on the command line cannot be right. The message says
-    what and the cure.
+    """Something a user wrote in a suite or on the command line cannot be right.
+
+    The message says what and the cure.
     """
 
 
@@ -33,17 +34,15 @@ Kind = TypeVar("Kind")
 
 
 def validate(kind: type[Kind], content: Mapping[str, Any], place: str) -> Kind:
-    """Settings, or a method, made of what a user wrote. Types are strict: a number is no text, a
-    switch no number.
+    """Settings, or a method, made of what a user wrote.
 
-    Raises ConfigError, which says of each problem where it is, what it is, and which choices there
-    are.
+    Types are strict: a number is no text, a switch no number. Raises ConfigError, which says of
+    each problem where it is, what it is, and which choices there are.
     """
     try:
         # JSON knows lists, which settings keep as tuples, and no dates, which no key takes
-        checked: Kind = _make_adapter(kind).validate_json(
-            json.dumps(content, default=str), strict=True
-        )  # type: ignore[arg-type]
+        text = json.dumps(content, default=str)
+        checked: Kind = _make_adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
         return checked
     except ValidationError as error:
         raise ConfigError(_describe_problems(error, place, kind)) from None
@@ -60,32 +59,30 @@ def _make_adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _describe_problems(error: ValidationError, place: str, model: type) -> str:
     problems: dict[str, list[str]] = {}
-    got: dict[str, str] = {}
+    inputs: dict[str, str] = {}
     for problem in error.errors():
         path = _find_place(problem)
-        where = f"{'.'.join(path):.80}"
+        key = f"{'.'.join(path):.80}"
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             choices = _list_fields_at(model, problem["loc"][:-1])
             near = difflib.get_close_matches(path[-1], choices, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems[where] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
+            problems[key] = [f"no such key{hint}; there are {', '.join(choices) or 'none'}"]
         elif problem["type"] == "missing":
-            problems[where] = ["missing"]
+            problems[key] = ["missing"]
         else:
-            what = problem["msg"].removeprefix("Value error, ")
-            if where in problems:  # another type that it could have had
-                what = what.removeprefix("Input should be ")
-            problems.setdefault(where, []).append(what)
-            got[where] = (
-                "" if isinstance(problem["input"], dict) else f" (got {problem['input']!r:.80})"
-            )
-    parts = [
-        f"{where}: {' or '.join(dict.fromkeys(what))}{got.get(where, '')}".removeprefix(": ")
-        for where, what in problems.items()
-        if not any(
-            inside.startswith(f"{where}.") for inside in problems
-        )  # then the error is inside it
-    ]
+            message = problem["msg"].removeprefix("Value error, ")
+            if key in problems:  # another type that it could have had
+                message = message.removeprefix("Input should be ")
+            problems.setdefault(key, []).append(message)
+            value = problem["input"]
+            inputs[key] = "" if isinstance(value, dict) else f" (got {value!r:.80})"
+    parts = []
+    for key, messages in problems.items():
+        if any(inner.startswith(f"{key}.") for inner in problems):
+            continue  # the error is inside it
+        alternatives = " or ".join(dict.fromkeys(messages))
+        parts.append(f"{key}: {alternatives}{inputs.get(key, '')}".removeprefix(": "))
     return f"{place}: " + "; and ".join(parts)
 
 
@@ -103,12 +100,9 @@ def _list_fields_at(model: Any, path: tuple[Any, ...]) -> list[str]:
         if part not in fields:
             continue
         annotation = fields[part].annotation
-        inner = [
-            a
-            for a in getattr(annotation, "__args__", ())
-            if isinstance(a, type) and issubclass(a, BaseModel)
-        ]
-        model = inner[0] if inner else annotation
+        types = [kind for kind in getattr(annotation, "__args__", ()) if isinstance(kind, type)]
+        models = [kind for kind in types if issubclass(kind, BaseModel)]
+        model = models[0] if models else annotation
     if dataclasses.is_dataclass(model):  # a method
         return sorted(field.name for field in dataclasses.fields(model) if field.init)
     return sorted(getattr(model, "model_fields", {}))

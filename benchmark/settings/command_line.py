@@ -1,5 +1,6 @@
-"""The command line: which commands there are and what they take; run_all.py says what they do. No
-torch here.
+"""The command line: which commands there are and what they take.
+
+run_all.py says what they do. No torch here.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ LISTS = ("methods", "suites", "tables", "architectures")  # what `list` lists
 
 
 def require_at_least(least: int) -> Callable[[str], int]:
-    """A function that reads a whole number from `least` on, and says as argparse wants it that it
-    got none.
+    """A function that reads a whole number from `least` on.
+
+    It says as argparse wants it that it got none.
     """
 
     def read(text: str) -> int:
@@ -38,8 +40,9 @@ def read_processes(text: str) -> int | str:
 
 
 def read_path(text: str) -> Path:
-    """The path that an option gives. `~` is the home folder: after `--runs=` the shell leaves it as
-    it is.
+    """The path that an option gives.
+
+    `~` is the home folder: after `--runs=` the shell leaves it as it is.
     """
     return Path(text).expanduser()
 
@@ -83,8 +86,14 @@ def make_plural(text: str) -> str:
 A_SUITE = "a name that `list suites` has, or a .toml file (default: demo)"
 FPI = "exact (default), or the paper's"
 PARALLEL = "train N runs at a time here (default: what fits; 1 under seconds)"
-TABLE = "also write the step times that unit 'reference' needs: add rows, or replace the same rows of this machine"
-PROMPT = "whose prompt begins each text, or whose adapters it has (default: the last); 'none' for no prompt"
+TABLE = (
+    "also write the step times that unit 'reference' needs: "
+    "add rows, or replace the same rows of this machine"
+)
+PROMPT = (
+    "whose prompt begins each text, or whose adapters it has (default: the last); "
+    "'none' for no prompt"
+)
 Settings = dict[str, Any]  # of an argument, as argparse takes them
 SEVERAL: Settings = {"action": JoinWords, "nargs": "+", "default": ()}
 OPTIONS: dict[str, Settings] = {
@@ -195,7 +204,8 @@ OPTIONS: dict[str, Settings] = {
     },
     "--domain": {"help": "whose prompt or column to use (default: the last)"},
     "stage": {
-        "help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; or a suite, with --row"
+        "help": "runs/stages/KEY, or runs/suites/SUITE/RUN.jsonl for its last; "
+        "or a suite, with --row"
     },
     "--row": {"metavar": "NAME", "help": "the model with which this row of the suite ended"},
     "out": {"type": read_path, "metavar": "DIR", "help": "the new folder"},
@@ -224,9 +234,8 @@ RUN = (
 )
 GROW = ("checkpoint", "--layers", "--width", "--out NEW", "--mode", "--text", "--seed")
 EXPORT = ("stage", "out", "--row", "--runs", *CHOSEN, "--prompt")
-COMMANDS: dict[
-    str, dict[str, tuple[str, Sequence[str]]]
-] = {  # by purpose and example: help, and what it takes
+# by purpose and example: help, and what it takes
+COMMANDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {
     "every day:": {
         "run demo --dry-run": ("train missing runs, then report", RUN),
         "status demo --watch": ("show how far each run is", (*OF_SUITE, "--watch")),
@@ -283,62 +292,56 @@ COMMANDS: dict[
 def parse(arguments: Sequence[str], description: str) -> argparse.Namespace:
     """The options of a command, the first of the arguments; `description` is that of the project.
 
-    Raises SystemExit where no command is to be called: what was asked, or what is wrong, is
-    printed.
+    Raises SystemExit where no command is to be called. Then the help, or what is wrong, is printed.
     """
-    name, *given = arguments
+    name, *words = arguments
     if name == "--version":
         print("lifelong-pretraining-benchmark", __version__)
         raise SystemExit(0)
     if name in ("-h", "--help"):
         print(f"usage: run_all.py COMMAND ...\n\n{description.strip()}")
         for purpose, commands in COMMANDS.items():
-            print(
-                f"\n{purpose}",
-                *(f"  {example:42}{help}" for example, (help, _) in commands.items()),
-                sep="\n",
-            )
+            print(f"\n{purpose}")
+            for example, (help, _) in commands.items():
+                print(f"  {example:42}{help}")
         raise SystemExit(0)
-    by_name = {
-        example.split()[0]: (example, *does)
-        for each in COMMANDS.values()
-        for example, does in each.items()
-    }
+    by_name: dict[str, tuple[str, str, Sequence[str]]] = {}
+    for commands in COMMANDS.values():
+        for example, (help, options) in commands.items():
+            by_name[example.split()[0]] = (example, help, options)
     if name not in by_name:
         print(f"error: {describe_unknown_command(name, list(by_name))}", file=sys.stderr)
         raise SystemExit(2)
-    example, does, takes = by_name[name]
+    example, help, options = by_name[name]
     epilog = f"example: python run_all.py {example}"
-    parser = argparse.ArgumentParser(f"run_all.py {name}", description=does, epilog=epilog)
-    for option in takes:
+    parser = argparse.ArgumentParser(f"run_all.py {name}", description=help, epilog=epilog)
+    for option in options:
         parser.add_argument(option.split()[0], **OPTIONS[option])
-    return parser.parse_args(given, argparse.Namespace(command=name))
+    return parser.parse_args(words, argparse.Namespace(command=name))
 
 
 def describe_unknown_command(word: str, commands: Sequence[str]) -> str:
-    """The error message for a word that is no command. It says what may be meant; nothing is run by
-    a slip.
+    """The error message for a word that is no command.
+
+    It says what may be meant. Nothing is run by a slip.
     """
     near = difflib.get_close_matches(word, commands, n=1)
-    meant = (
-        f"run {word}"
-        if word in list_suite_names() or word.endswith(".toml")
-        else near[0]
-        if near
-        else ""
-    )
-    hint = f"did you mean {meant}?" if meant else "`python run_all.py --help` shows all"
+    if word in list_suite_names() or word.endswith(".toml"):
+        suggestion = f"run {word}"
+    else:
+        suggestion = near[0] if near else ""
+    hint = f"did you mean {suggestion}?" if suggestion else "`python run_all.py --help` shows all"
     return f"no command {word[:80]!r}: {hint}"
 
 
 def repeat_options(options: argparse.Namespace, suite: str) -> list[str]:
     """The arguments with which another command is about the same runs of a suite."""
-    lists = [
-        (f"--{name}", ",".join(map(str, getattr(options, name)))) for name in ("methods", "seeds")
-    ]
-    given = [("--runs", str(options.runs)), *lists]
-    given += [("--set", assignment) for assignment in options.set]
-    return [
-        suite,
-        *(word for option, value in given if value and value != "runs" for word in (option, value)),
-    ]
+    pairs = [("--runs", str(options.runs))]
+    for name in ("methods", "seeds"):
+        pairs.append((f"--{name}", ",".join(map(str, getattr(options, name)))))
+    pairs += [("--set", assignment) for assignment in options.set]
+    words = [suite]
+    for option, value in pairs:
+        if value and value != "runs":
+            words += [option, value]
+    return words

@@ -31,49 +31,49 @@ SITE = ROOT / "site.toml"  # one's own [slurm] defaults, see docs/slurm.md
 # what each run takes from its suite
 SHARED = ("domains", "tokenizer", "data", "model", "training", "budget", "probes", "replay")
 PATHS = {  # keys that hold a path, or paths
-    *(
-        "domains.train",
-        "domains.valid",
-        "probes.train",
-        "probes.valid",
-        "tasks.train",
-        "tasks.dev",
-        "tasks.test",
-    ),
-    *(
-        "domains.sources.train",
-        "domains.sources.valid",
-        "probes.sources.train",
-        "probes.sources.valid",
-    ),
-    *("tokenizer.folder", "budget.reference", "model.start", "evaluate.folder"),
+    "domains.train",
+    "domains.valid",
+    "domains.sources.train",
+    "domains.sources.valid",
+    "probes.train",
+    "probes.valid",
+    "probes.sources.train",
+    "probes.sources.valid",
+    "tasks.train",
+    "tasks.dev",
+    "tasks.test",
+    "tokenizer.folder",
+    "budget.reference",
+    "model.start",
+    "evaluate.folder",
 }
 LISTS = ("domains", "probes", "tasks", "rows")  # whose entries have names
 AS_THEY_ARE = ("/", "~", "${")  # how paths begin that do not depend on the place of the file
-BREAKS = re.compile(
-    "[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]"
-)  # what would tear a line, or no file can hold
+# what would tear a line, or no file can hold
+BREAKS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 
 
 def load_suite(
-    name: str, overrides: Mapping[str, Any] | None = None, called: Sequence[str] = ()
+    name: str, overrides: Mapping[str, Any] | None = None, words: Sequence[str] = ()
 ) -> Suite:
-    """Read a suite, and apply the overrides of `--set`. `called`: the words of a command line that
-    stand for it.
+    """Read a suite, and apply the overrides of `--set`.
 
-    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending. A
-    suite may say `extends = "other"` and give only what differs. `${NAME}` in any string is taken
-    from the environment. Paths are relative to the file in which they stand. Raises ConfigError.
+    `name`: of one in `benchmark/suites/`, or the path of a TOML file, with or without its ending.
+    `words`: those of a command line that stand for it. A suite may say `extends = "other"` and give
+    only what differs. `${NAME}` in any string is taken from the environment. Paths are relative to
+    the file in which they stand. Raises ConfigError.
     """
     place = f"suite {name!r}"
     content, built_in = _read(name)
     if SITE.exists():
-        place, content = f"{place} with {SITE}", _merge(_read_site(), content)
+        place = f"{place} with {SITE}"
+        content = _merge(_read_site(), content)
     for key, value in (overrides or {}).items():
         _set(content, key, value, place="--set")
     content.setdefault("name", Path(name).stem)
     suite = validate(Suite, list_rungs(_expand(content, place), place), place)
-    suite._called, suite._built_in = shlex.join(called), tuple(built_in)
+    suite._called = shlex.join(words)
+    suite._built_in = tuple(built_in)
     return suite
 
 
@@ -89,30 +89,27 @@ def load_study(study: Path) -> list[Suite]:
             f"{study}: no folder of a study: it holds no suite (*.toml); see results/README.md"
         )
     place = Path("results", study.resolve().name)
-    return [load_suite(str(file), called=[(place / file.name).as_posix()]) for file in files]
+    return [load_suite(str(file), words=[(place / file.name).as_posix()]) for file in files]
 
 
 def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunConfig]:
-    """One RunConfig for each row and seed. Row names are resolved already (see
-    `methods.list_rows`).
+    """One RunConfig for each row and seed.
 
-    Raises ConfigError for a row's override that breaks the suite's rules, or is of a key that no
-    run has.
+    Row names are resolved already (see `methods.list_rows`). Raises ConfigError for a row's
+    override that breaks the suite's rules, or is of a key that no run has.
     """
-    may_set = (*SHARED, "slurm")
-    shared = suite.model_dump_json(include={*may_set})
+    sections = (*SHARED, "slurm")
+    shared = suite.model_dump_json(include={*sections})
     runs = []
     for index, row in enumerate(rows):
         content = json.loads(shared)
         for key, value in row.set.items():
             section, _, inner = key.partition(".")
-            if section not in may_set or (
-                section == "slurm" and inner.partition(".")[0] in ("", *OF_ALL_ROWS)
-            ):
+            is_of_all_rows = section == "slurm" and inner.partition(".")[0] in ("", *OF_ALL_ROWS)
+            if section not in sections or is_of_all_rows:
                 raise ConfigError(
                     f"set of row {row.name!r}: {key!r} is the same for all rows; a row can set "
-                    f"{', '.join(SHARED)} "
-                    f"and slurm (of that no {', '.join(OF_ALL_ROWS)})"
+                    f"{', '.join(SHARED)} and slurm (of that no {', '.join(OF_ALL_ROWS)})"
                 )
             _set(content, key, value, place=f"set of row {row.name!r}")
         # through Suite, so that a row's overrides are held against the same rules
@@ -140,9 +137,7 @@ def expand(suite: Suite, rows: Iterable[Row], seeds: Iterable[int]) -> list[RunC
 
 
 class LadderRule(Settings):
-    """A ladder by rule: it begins with a size, and is larger by so much after every so many
-    domains.
-    """
+    """A ladder by rule: a first size, and how much larger it gets after every so many domains."""
 
     first: Size = Field(description="the size that it begins with")
     every: int = Field(gt=0, description="so many domains have one size")
@@ -151,33 +146,35 @@ class LadderRule(Settings):
 
 
 def list_rungs(content: dict[str, Any], place: str) -> dict[str, Any]:
-    """A suite's content with its ladder as a list, one size a domain. Raises ConfigError for a rule
-    that is none.
+    """A suite's content with its ladder as a list, one size a domain.
+
+    Raises ConfigError for a rule that is none.
     """
     model = content.get("model")
-    if not isinstance(model, dict) or not isinstance(rule := model.get("ladder"), dict):
+    if not isinstance(model, dict):
+        return content
+    rule = model.get("ladder")
+    if not isinstance(rule, dict):
         return content
     ladder = validate(LadderRule, rule, f"{place}: model.ladder")
-    first, steps = (
-        ladder.first,
-        [domain // ladder.every for domain in range(len(content.get("domains", ())))],
-    )
-    rungs = [
-        {
-            "layers": first.layers + step * ladder.layers,
-            "hidden_size": first.hidden_size + step * ladder.hidden_size,
-        }
-        for step in steps
-    ]
-    return {**content, "model": {**model, "ladder": rungs[1:] if model.get("start") else rungs}}
+    first = ladder.first
+    rungs = []
+    for domain in range(len(content.get("domains", ()))):
+        step = domain // ladder.every
+        layers = first.layers + step * ladder.layers
+        hidden_size = first.hidden_size + step * ladder.hidden_size
+        rungs.append({"layers": layers, "hidden_size": hidden_size})
+    later_rungs = rungs[1:] if model.get("start") else rungs
+    return {**content, "model": {**model, "ladder": later_rungs}}
 
 
 def _permute(suite: Suite, seed: int) -> dict[str, Any]:
-    """The stream in an order drawn from the seed, and a tokenizer that is the same in every order."""
+    """The stream in an order drawn from the seed, and a tokenizer that no order changes."""
     names = tuple(domain.name for domain in suite.domains)
-    places = tuple(sorted(range(len(names)), key=lambda place: digest([seed, names[place]])))
+    order = range(len(names))
+    places = tuple(sorted(order, key=lambda place: digest([seed, names[place]])))
     permuted: dict[str, Any] = {"domains": tuple(suite.domains[place] for place in places)}
-    if places != tuple(range(len(names))):
+    if places != tuple(order):
         permuted["places"] = places
     if not suite.tokenizer.domains:
         permuted["tokenizer"] = suite.tokenizer.model_copy(update={"domains": names})
@@ -205,19 +202,18 @@ def parse_set(assignment: str) -> tuple[str, Any]:
 
 
 def _read(name: str) -> tuple[dict[str, Any], list[str]]:
-    """The content of a suite file, merged into what it extends, and the `Suite.built_in` of these."""
-    path = (
-        SUITES / f"{name}.toml"
-        if name in list_suite_names()
-        else Path(f"{name.removesuffix('.toml')}.toml")
-    )
+    """The content of a suite file, merged into what it extends; and their `Suite.built_in`."""
+    if name in list_suite_names():
+        path = SUITES / f"{name}.toml"
+    else:
+        path = Path(f"{name.removesuffix('.toml')}.toml")
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(
             f"no suite {name[:255]!r} ({error.strerror}). There are "
-            f"{', '.join(list_suite_names())}; or give the path "
-            "of a file, NAME.toml, which `run_all.py new-suite` writes"
+            f"{', '.join(list_suite_names())}; or give the path of a file, NAME.toml, which "
+            "`run_all.py new-suite` writes"
         ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}; correct it there") from None
@@ -226,67 +222,69 @@ def _read(name: str) -> tuple[dict[str, Any], list[str]]:
     built_in = [path.stem] if path.resolve().parent == SUITES.resolve() else []
     if base is None:
         return content, built_in
-    beside = str(path.parent / base) if base.endswith(".toml") else base
+    base_name = str(path.parent / base) if base.endswith(".toml") else base
     try:
-        inherited, more = _read(beside)
+        inherited, base_built_in = _read(base_name)
     except RecursionError:
         raise ConfigError(
             f"{path}: extends = {base!r} leads back to this file: leave one of them out"
         ) from None
-    return _merge(inherited, content), built_in + more
+    return _merge(inherited, content), built_in + base_built_in
 
 
 def _read_site() -> dict[str, Any]:
-    """The site file: a `[slurm]` section; nothing else may be in it, for it must not change
-    results.
+    """The site file: a `[slurm]` section.
+
+    Nothing else may be in it, for it must not change results.
     """
     content, _ = _read(str(SITE))
-    if others := ", ".join(content.keys() - {"slurm"}):
+    wrong_keys = ", ".join(content.keys() - {"slurm"})
+    if wrong_keys:
         raise ConfigError(
-            f"{SITE}: only a [slurm] section may be here, not {others}: put it into a suite"
+            f"{SITE}: only a [slurm] section may be here, not {wrong_keys}: put it into a suite"
         )
     return content
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Tables merge key by key; anything else, lists too, is replaced."""
     merged = dict(base)
-    for key, value in over.items():
+    for key, value in changes.items():
         nested = isinstance(value, dict) and isinstance(base.get(key), dict)
         merged[key] = _merge(base[key], value) if nested else value
     return merged
 
 
 def _set(content: dict[str, Any], path: str, value: Any, place: str) -> None:
-    """Set the value at a dotted path; an entry of a list is reached by its name, as in
-    `tasks.chemprot.max_epochs`.
+    """Set the value at a dotted path.
+
+    An entry of a list is reached by its name, as in `tasks.chemprot.max_epochs`.
     """
     *parents, last = path.split(".")
-    inside: Any = content
+    section: Any = content
     for part in parents:
-        if isinstance(inside, list):
-            names = [
-                item.get("name") or item.get("method") for item in inside if isinstance(item, dict)
-            ]
+        if isinstance(section, list):
+            entries = [item for item in section if isinstance(item, dict)]
+            names = [entry.get("name") or entry.get("method") for entry in entries]
             if part not in names:
-                known = ", ".join(filter(None, names)) or "no entries with names"
+                choices = ", ".join(filter(None, names)) or "no entries with names"
                 raise ConfigError(
-                    f"{place}: {path!r}: nothing there is called {part!r}; there are {known}"
+                    f"{place}: {path!r}: nothing there is called {part!r}; there are {choices}"
                 )
-            inside = inside[names.index(part)]
-        elif inside is content and part in LISTS and part not in content:
+            section = section[names.index(part)]
+        elif section is content and part in LISTS and part not in content:
             raise ConfigError(f"{place}: {path!r}: the suite has no {part}; write them in its file")
         else:
-            inside = inside.setdefault(part, {})
-        if not isinstance(inside, (dict, list)):
+            section = section.setdefault(part, {})
+        if not isinstance(section, (dict, list)):
             raise ConfigError(
                 f"{place}: {path!r} leads through {part!r}, which is not a table; correct the key"
             )
-    if not isinstance(inside, dict):
+    if not isinstance(section, dict):
         raise ConfigError(
             f"{place}: {path!r} sets a whole entry of a list; name a key of it, as in {path}.KEY"
         )
-    inside[last] = value
+    section[last] = value
 
 
 def _locate(value: Any, file: Path, key: str = "") -> Any:
@@ -296,9 +294,9 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
     shell takes it.
     """
     if isinstance(value, dict):
-        inside = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
+        prefix = "" if key == "rows.set" else f"{key}."  # its keys are dotted ones of the suite
         return {
-            name: _locate(inner, file, f"{inside}{name}".strip("."))
+            name: _locate(inner, file, f"{prefix}{name}".strip("."))
             for name, inner in value.items()
         }
     if isinstance(value, list):
@@ -306,20 +304,19 @@ def _locate(value: Any, file: Path, key: str = "") -> Any:
     if key not in PATHS or not isinstance(value, str) or value.startswith(AS_THEY_ARE):
         return value
     path = os.path.normpath(file.parent / value)
-    if (
-        key == "budget.reference" and file.parent == SUITES
-    ):  # records say the same wherever the project lies
+    if key == "budget.reference" and file.parent == SUITES:
+        # records say the same wherever the project lies
         return os.path.relpath(path, ROOT)
-    if key == "model.start" and not os.path.isdir(
-        path
-    ):  # on the Hub, or missing: then nobody is to be asked for it
+    if key == "model.start" and not os.path.isdir(path):
+        # on the Hub, or missing: then nobody is to be asked for it
         return os.path.join(os.curdir, path) if value.startswith(".") else value
     return path
 
 
 def _expand(value: Any, place: str, key: str = "") -> Any:
-    """Values with the environment's. Raises ConfigError for a variable that is not set, and for a
-    torn line.
+    """Values with the environment's.
+
+    Raises ConfigError for a variable that is not set, and for a torn line.
     """
     if isinstance(value, dict):
         return {
@@ -338,7 +335,8 @@ def _expand(value: Any, place: str, key: str = "") -> Any:
         return os.environ[match[1]]
 
     text = re.sub(r"\$\{(\w+)\}", read_variable, value)
-    if torn := BREAKS.search(text):
+    torn = BREAKS.search(text)
+    if torn:
         raise ConfigError(
             f"{place}: {key}: {text[:40]!r} holds {torn[0]!r}: write one line of text without it"
         )

@@ -1,5 +1,6 @@
-"""Names of suites, architectures and rows: all that `--help` needs to know of them. No torch and no
-pydantic here.
+"""Names of suites, architectures and rows: all that `--help` needs to know of them.
+
+No torch and no pydantic here.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ def check_architecture(name: str) -> str:
 
 @cache
 def make_slug(label: str) -> str:
-    """Two labels with the same slug name the same row: case, spaces, hyphens and Unicode's spelling
-    do not count.
+    """What is equal in two labels that name the same row.
+
+    Case, spaces, hyphens and Unicode's spelling do not count.
     """
-    return re.sub(r"[\s_-]", "", unicodedata.normalize("NFKC", label)).casefold()
+    normal = unicodedata.normalize("NFKC", label)
+    return re.sub(r"[\s_-]", "", normal).casefold()
 
 
 def find_equal_labels(labels: Iterable[str]) -> list[str]:
     """The labels that are not alone with their slug: a table could not keep them apart."""
-    known = list(labels)
-    counts = Counter(map(make_slug, known))
-    return (
-        sorted({label for label in known if counts[make_slug(label)] > 1})
-        if len(counts) < len(known)
-        else []
-    )
+    all_labels = list(labels)
+    counts = Counter(map(make_slug, all_labels))
+    if len(counts) == len(all_labels):
+        return []
+    return sorted({label for label in all_labels if counts[make_slug(label)] > 1})
 
 
 def make_row_slug(row: str) -> str:
@@ -65,11 +66,13 @@ def make_row_slug(row: str) -> str:
 
 
 def read_first_line(file: Path | None) -> str:
-    """The first words of a file on itself: a module's docstring, a suite's title; empty where there
-    is no file.
+    """The first words of a file on itself: a module's docstring, a suite's title.
+
+    They are empty where there is no file.
     """
     text = file.read_text(encoding="utf-8") if file else ""
     if file and file.suffix == ".toml":
         title = re.search(r"""^title\s*=\s*["'](.*)["']""", text, re.MULTILINE)
         return title[1] if title else ""
-    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    return docstring.partition("\n")[0]

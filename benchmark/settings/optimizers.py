@@ -1,7 +1,6 @@
-"""Kinds of optimizer; a suite names one (`training.optimizer`). All differences between them are
-here.
+"""Kinds of optimizer; a suite names one (`training.optimizer`).
 
-Another package offers its own by an entry point, a method's file by `LifelongMethod.optimizer`. No
+All differences between them are here. Another package offers its own by an entry point, a method's file by `LifelongMethod.optimizer`. No
 torch here until one is made.
 """
 
@@ -29,16 +28,15 @@ State = Mapping[str, Any]  # what torch's optimizer remembers of a parameter
 
 @dataclass(frozen=True)
 class Part:
-    """One of torch's optimizers, and which parameters it gets: of those that no part before it has
-    taken.
+    """One of torch's optimizers, and which parameters it gets.
+
+    They are of those that no part before it has taken.
     """
 
-    make: Callable[
-        [Groups, Training, Options], TorchOptimizer
-    ]  # with any learning rate: each step sets it
-    takes: Callable[[str, Parameter], bool] = lambda name, parameter: (
-        True
-    )  # by `LanguageModel.part_names`
+    # with any learning rate: each step sets it
+    make: Callable[[Groups, Training, Options], TorchOptimizer]
+    # by `LanguageModel.part_names`
+    takes: Callable[[str, Parameter], bool] = lambda name, parameter: True
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,10 @@ class Optimizer:
     name: str  # in suites, records and keys
     meaning: str
     parts: tuple[Part, ...]
-    options: Options = field(
-        default_factory=dict
-    )  # with their values, where a suite says nothing else
-    holds_weights: bool = (
-        False  # whether a step looks at whole matrices, which `training.shard` spreads
-    )
+    # with their values, where a suite says nothing else
+    options: Options = field(default_factory=dict)
+    # whether a step looks at whole matrices, which `training.shard` spreads
+    holds_weights: bool = False
 
     # Of a parameter's state, the parameter, which may have grown, and the size of the vocabulary,
     # the state that it goes on with; {}: with none. None:
@@ -68,8 +64,9 @@ class Optimizer:
         return self.meaning + (f" (options {options})" if options else "")
 
     def replace_options(self, options: Options) -> Optimizer:
-        """This kind with other values. Raises ValueError for an option that it lacks, or of another
-        type.
+        """This kind with other values.
+
+        Raises ValueError for an option that it lacks, or of another type.
         """
         for name, value in options.items():
             if name not in self.options:
@@ -138,8 +135,9 @@ OPTIMIZERS = {
 
 @functools.cache
 def find_optimizer(name: str) -> Optimizer:
-    """The kind of this name, one of another package too. Raises ValueError with the choices where
-    there is none.
+    """The kind of this name, one of another package too.
+
+    Raises ValueError with the choices where there is none.
     """
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]

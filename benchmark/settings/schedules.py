@@ -18,9 +18,8 @@ ScheduleName = Literal["linear", "inverse_sqrt", "cosine", "wsd", "constant"]
 PieceCurve = Literal["linear", "cosine", "inverse_sqrt", "exponential"]
 Extent = Literal["phase", "stage", "stream"]
 FLOOR = 0.1  # where "cosine" ends (Ibrahim et al. 2024)
-DECAY = (
-    0.2  # of the whole, the last part of "wsd" (Hägele et al. 2024, arXiv 2405.18392: 10 to 20%)
-)
+# of the whole, the last part of "wsd" (Hägele et al. 2024, arXiv 2405.18392: 10 to 20%)
+DECAY = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,16 @@ class Piece:
     curve: PieceCurve = "linear"
 
     def at(self, spent: float, start: float, begin: float) -> float:
-        """The level when the share `spent` of the whole is spent, of a piece that began at `start`
-        with `begin`.
+        """The level when the share `spent` of the whole is spent.
+
+        The piece began at the share `start`, with the level `begin`.
         """
         if self.end is None:
             return begin * math.sqrt(start / spent) if start else begin
         length = self.until - start
         if self.curve == "cosine":
-            return self.end + (begin - self.end) / 2 * (
-                1 + math.cos(math.pi * (spent - start) / length)
-            )
+            cosine = math.cos(math.pi * (spent - start) / length)
+            return self.end + (begin - self.end) / 2 * (1 + cosine)
         if self.curve == "exponential":
             return float(begin * (self.end / begin) ** ((spent - start) / length))
         return (begin * (self.until - spent) + self.end * (spent - start)) / length
@@ -92,20 +91,21 @@ class Schedule:
     def at(self, spent: float) -> float:
         """The share of the peak rate when the share `spent` of the whole is spent."""
         spent = min(max(spent, 0.0), 1.0)
-        start, level = 0.0, self.begin
+        start = 0.0
+        level = self.begin
         for piece in self.pieces:
             if piece.until > start:
                 if spent < piece.until or piece.until == 1:
                     return piece.at(spent, start, level)
-                start, level = piece.until, piece.at(piece.until, start, level)
+                level = piece.at(piece.until, start, level)
+                start = piece.until
             elif piece.end is not None:
                 level = piece.end
         return level
 
 
-SCHEDULES: dict[
-    ScheduleName, Callable[[float], tuple[Piece, ...]]
-] = {  # after the share that warms up
+# their pieces after the share that warms up
+SCHEDULES: dict[ScheduleName, Callable[[float], tuple[Piece, ...]]] = {
     "linear": lambda warmup: (Piece(1.0, 0.0),),  # to 0 (the paper's BERT)
     "inverse_sqrt": lambda warmup: (Piece(1.0, None, "inverse_sqrt"),),  # the paper's GPT
     "cosine": lambda warmup: (Piece(1.0, FLOOR, "cosine"),),
@@ -114,12 +114,12 @@ SCHEDULES: dict[
 }
 
 
-def find_schedule(asked: Schedule | ScheduleName, warmup: float) -> Schedule:
-    """The schedule of that name with that share of warm-up; one that is given as a value is itself."""
-    if isinstance(asked, Schedule):
-        return asked
-    if asked not in SCHEDULES:
+def find_schedule(schedule: Schedule | ScheduleName, warmup: float) -> Schedule:
+    """The schedule of that name with that share of warm-up; a schedule as a value is itself."""
+    if isinstance(schedule, Schedule):
+        return schedule
+    if schedule not in SCHEDULES:
         raise UserError(
-            f"no schedule {asked!r}: choose from {', '.join(SCHEDULES)}, or give a Schedule"
+            f"no schedule {schedule!r}: choose from {', '.join(SCHEDULES)}, or give a Schedule"
         )
-    return Schedule((Piece(warmup, 1.0), *SCHEDULES[asked](warmup)))
+    return Schedule((Piece(warmup, 1.0), *SCHEDULES[schedule](warmup)))

@@ -10,13 +10,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_serializer, model
 from benchmark.settings.base import Settings
 from benchmark.settings.units import UNITS
 
-KINDS = (
-    "prepare",
-    "train",
-    "score",
-    "measure",
-    "report",
-)  # of jobs, each with a section of its own
+# of jobs, each with a section of its own
+KINDS = ("prepare", "train", "score", "measure", "report")
 OF_ALL_ROWS = ("prepare", "report", "array_parallelism", "python")  # what no row has of its own
 NOT_OF_SBATCH = {"exclusive", "gpus_per_node", "python", "reservation", "runs_per_job"}
 OF_TRAINING = ("nodes", "ntasks_per_node", "runs_per_job")  # all other jobs are one process
@@ -28,11 +23,10 @@ def find_section(kind: str) -> str:
 
 
 class JobKind(Settings):
-    """Resources of one kind of job, over those of `[slurm]`: any of its keys; one that is not given
-    is as there.
+    """Resources of one kind of job, over those of `[slurm]`: any of its keys.
 
-    `mem` takes the place of `mem_per_cpu`, and that of `mem`. Jobs that do not train are one
-    process on one node.
+    A key that is not given is as there. `mem` takes the place of `mem_per_cpu`, and that of `mem`.
+    Jobs that do not train are one process on one node.
     """
 
     partition: str | None = Field(None, description="the partition that jobs are queued in")
@@ -69,7 +63,8 @@ class JobKind(Settings):
     )
     runs_per_job: PositiveInt = Field(
         1,
-        description="runs that a training job trains, each process by itself the next that nobody has",
+        description="runs that a training job trains, each process by itself the next that nobody "
+        "has",
     )
     setup: tuple[str, ...] = Field(
         (), description="shell commands before the job, e.g. 'module load cuda'"
@@ -83,11 +78,13 @@ class JobKind(Settings):
     )
     additional_parameters: dict[str, Any] = Field(
         {},
-        description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at all',
+        description='other options of sbatch, {"nice" = 100}; true: without a value, false: not at '
+        "all",
     )
     python: str | None = Field(
         None,
-        description="command that starts Python in a job, e.g. 'apptainer exec --nv IMAGE_FOLDER python3'",
+        description="command that starts Python in a job, e.g. "
+        "'apptainer exec --nv IMAGE_FOLDER python3'",
     )
 
     @model_serializer
@@ -97,10 +94,10 @@ class JobKind(Settings):
 
 
 class Slurm(JobKind):
-    """Resources of each training job. Keys and meanings are those of submitit's Slurm executor, and
-    so of `sbatch`.
+    """Resources of each training job.
 
-    Nothing here changes a result, so nothing here is part of a run's identity.
+    Keys and meanings are those of submitit's Slurm executor, and so of `sbatch`. Nothing here
+    changes a result, so nothing here is part of a run's identity.
     """
 
     prepare: JobKind = Field(JobKind(), description="of the jobs that tokenise text")
@@ -112,19 +109,15 @@ class Slurm(JobKind):
     @model_validator(mode="after")
     def _check_consistency(self) -> Slurm:
         for kind in KINDS:
-            own = self.resolve(kind)
-            if own.signal_delay_s >= 60 * own.time:
+            settings = self.resolve(kind)
+            if settings.signal_delay_s >= 60 * settings.time:
                 raise ValueError(
-                    f"signal_delay_s {own.signal_delay_s} leaves nothing of a time limit of "
-                    f"{own.time} minutes"
-                    ": change one of them"
+                    f"signal_delay_s {settings.signal_delay_s} leaves nothing of a time limit of "
+                    f"{settings.time} minutes: change one of them"
                 )
-            wrong = [
-                key
-                for key in OF_TRAINING
-                if kind != "train" and key in getattr(self, kind).model_fields_set
-            ]
-            if wrong:
+            keys = getattr(self, kind).model_fields_set
+            wrong = [key for key in OF_TRAINING if key in keys]
+            if wrong and kind != "train":
                 raise ValueError(
                     f"{kind}.{wrong[0]}: a job to {kind} is one process on one node: leave it out"
                 )
@@ -132,8 +125,7 @@ class Slurm(JobKind):
         if train.runs_per_job > 1 and train.nodes > 1:
             raise ValueError(
                 f"runs_per_job {train.runs_per_job} and nodes {train.nodes}: runs that share a job "
-                "are on one node; "
-                "leave one of them out"
+                "are on one node; leave one of them out"
             )
         return self
 
@@ -158,23 +150,21 @@ class Slurm(JobKind):
 
     def takes_whole_nodes(self, *units: str) -> bool | str:
         """Whether jobs under budgets in these units run alone on their nodes."""
-        return (
-            any(UNITS[unit].is_wall_time for unit in units)
-            if self.exclusive is None
-            else self.exclusive
-        )
+        if self.exclusive is not None:
+            return self.exclusive
+        return any(UNITS[unit].is_wall_time for unit in units)
 
     def __hash__(self) -> int:  # of some keys: not all values have one
         return hash((self.partition, self.nodes, self.gpus_per_node, self.mem, self.time))
 
     def resolve(self, kind: str) -> Slurm:
-        """The settings of one kind of job: what its section says, over `[slurm]`. Jobs with models
-        follow training's.
+        """The settings of one kind of job: what its section says, over `[slurm]`.
 
-        `score` and `measure` have one GPU, of the kind that training has, if their section does not
-        name others.
+        Jobs with models follow training's. `score` and `measure` have one GPU, of the kind that
+        training has, if their section does not name others.
         """
-        base, own = self, getattr(self, find_section(kind)).model_dump()
+        base = self
+        section = getattr(self, find_section(kind)).model_dump()
         if kind in ("score", "measure"):
             train = self.resolve("train")
             single = f"{str(train.gpus_per_node).rpartition(':')[0]}:1".lstrip(":")
@@ -184,22 +174,27 @@ class Slurm(JobKind):
         elif kind in ("prepare", "report"):
             base = self.model_copy(update={"gpus_per_node": None})
         for key, other in (("mem", "mem_per_cpu"), ("mem_per_cpu", "mem")):
-            if key in own:
-                own.setdefault(other, None)  # Slurm refuses both
-        return base.model_copy(update=own)
+            if key in section:
+                section.setdefault(other, None)  # Slurm refuses both
+        return base.model_copy(update=section)
 
     def list_parameters(self, kind: str, units: Iterable[str]) -> dict[str, Any]:
-        """Parameters of submitit's Slurm executor for a kind of job, of runs under budgets in these
-        units.
+        """Parameters of submitit's Slurm executor for a kind of job.
+
+        Its runs have budgets in these units.
         """
-        own = self.resolve(kind)
+        settings = self.resolve(kind)
         if kind in ("train", "stages"):
-            exclusive = own.takes_whole_nodes(*units)
-            own = own._join_processes(exclusive is True) if own.runs_per_job > 1 else own
+            exclusive = settings.takes_whole_nodes(*units)
+            if settings.runs_per_job > 1:
+                settings = settings._join_processes(exclusive is True)
         else:
             exclusive = getattr(self, kind).exclusive
-            own = own.model_copy(update={"nodes": 1, "ntasks_per_node": 1})
-        return {**own._list_given_keys(), **({"exclusive": exclusive} if exclusive else {})}
+            settings = settings.model_copy(update={"nodes": 1, "ntasks_per_node": 1})
+        parameters = settings._list_given_keys()
+        if exclusive:
+            parameters["exclusive"] = exclusive
+        return parameters
 
     def _join_processes(self, whole_nodes: bool) -> Slurm:
         """These settings with the cores of all processes in one, which starts the others itself."""
@@ -210,35 +205,37 @@ class Slurm(JobKind):
         )
 
     def _list_given_keys(self) -> dict[str, Any]:
-        given = {
+        parameters = {
             key: value
             for key, value in self
             if value is not None and key not in (*NOT_OF_SBATCH, *KINDS)
         }
-        given["ntasks_per_node"] = self.processes_per_node
+        parameters["ntasks_per_node"] = self.processes_per_node
         if self.gpus_on_node:
-            given["gres"] = (
-                # all versions know it, gpus_per_node only those with cons_tres
-                f"gpu:{self.gpus_per_node}"
-            )
-        given["wckey"] = None  # submitit has one of its own, which sites that track them refuse
+            # all versions know it, gpus_per_node only those with cons_tres
+            parameters["gres"] = f"gpu:{self.gpus_per_node}"
+        parameters["wckey"] = (
+            None  # submitit has one of its own, which sites that track them refuse
+        )
         # a job whose setup fails would train with whatever there is
-        given["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
+        parameters["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
         # a batch script ends as its last command does: Slurm would take a killed job for one that
         # succeeded
-        given["teardown"] = ["ended=$?", *self.teardown, "exit $ended"] if self.teardown else []
+        parameters["teardown"] = (
+            ["ended=$?", *self.teardown, "exit $ended"] if self.teardown else []
+        )
         # One process that fails ends the job: the others would wait for it for ever.
-        given["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
+        parameters["srun_args"] = ["--kill-on-bad-exit=1", *self.srun_args]
         if self.cpus_per_task:  # since Slurm 22.05 srun does not take it over from sbatch
-            given["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
+            parameters["srun_args"].append(f"--cpus-per-task={self.cpus_per_task}")
         # Sites can switch off that Slurm itself queues a job of a lost node again; this switches it
         # on.
-        more = {
+        options = {
             "requeue": True,
             "reservation": self.reservation or False,
             **self.additional_parameters,
         }
-        given["additional_parameters"] = {
-            key: value for key, value in more.items() if value is not False
+        parameters["additional_parameters"] = {
+            key: value for key, value in options.items() if value is not False
         }
-        return given
+        return parameters

@@ -39,9 +39,7 @@ from benchmark.settings.units import UNITS, Work
 
 
 class Tokenizer(Settings):
-    """Byte-level BPE: `folder` holds vocab.json and merges.txt, or one is trained on a sample of
-    `domains`.
-    """
+    """Byte-level BPE: that in `folder`, or one that is trained on a sample of `domains`."""
 
     folder: str | None = Field(
         None, description="a folder with vocab.json and merges.txt; default: one is trained"
@@ -73,7 +71,8 @@ class Data(Settings):
     max_valid_bytes: int = Field(
         4_000_000,
         gt=0,
-        description="perplexity is measured on so many bytes of whole documents, the same for each tokenizer",
+        description="perplexity is measured on so many bytes of whole documents, the same for each "
+        "tokenizer",
     )
     max_valid_tokens: int | None = Field(
         None,
@@ -119,10 +118,9 @@ class Start(Settings):
 
 
 class Model(Settings):
-    """Architecture, and the ladder of sizes: one rung a domain. Methods that do not grow stay on
-    the first.
+    """Architecture, and the ladder of sizes: one rung a domain.
 
-    With `start` the stream begins with that model: architecture, head size, dropout and first rung
+    Methods that do not grow stay on the first. With `start` the stream begins with that model: architecture, head size, dropout and first rung
     are its own, and the ladder gives the others.
     """
 
@@ -139,9 +137,9 @@ class Model(Settings):
     )
     ladder: tuple[Size, ...] = Field(
         (),
-        description="a size a domain, never a smaller one; with start those of later domains, if any. Or a rule: "
-        "{ first = SIZE, every = 5, layers = 1, hidden_size = 64 } grows so much after every five "
-        "domains",
+        description="a size a domain, never a smaller one; with start those of later domains, if "
+        "any. Or a rule: { first = SIZE, every = 5, layers = 1, hidden_size = 64 } grows so much "
+        "after every five domains",
     )
     head_size: int = Field(
         64, gt=0, description="width of an attention head, the same on every rung"
@@ -151,8 +149,8 @@ class Model(Settings):
     )
     init: Literal["fixed", "scaled"] = Field(
         "fixed",
-        description="standard deviation of new weights: 0.02 (for 768 units), or 1/sqrt(inputs), over sqrt(2 layers) "
-        "for additions to the residual stream",
+        description="standard deviation of new weights: 0.02 (for 768 units), or 1/sqrt(inputs), "
+        "over sqrt(2 layers) for additions to the residual stream",
     )
 
     @model_validator(mode="after")
@@ -218,8 +216,9 @@ class Training(Settings):
     shard: bool = Field(
         False,
         exclude_if=not_,
-        description="spread weights, gradients and moments over the processes (FSDP2), and compute activations again "
-        "in the backward pass: for models that no GPU holds; docs/starting_from_a_model.md",
+        description="spread weights, gradients and moments over the processes (FSDP2), and compute "
+        "activations again in the backward pass: for models that no GPU holds; "
+        "docs/starting_from_a_model.md",
     )
     checkpoint_seconds: float = Field(
         600, gt=0, description="at most so much training is lost by a kill"
@@ -244,7 +243,7 @@ class Training(Settings):
 
 
 class Budget(Settings):
-    """The budget of every method for a stage: `amount` of `unit`, a list gives one amount a stage."""
+    """The budget of every method for a stage: `amount` of `unit`; a list has one amount a stage."""
 
     unit: str = Field(
         "seconds", description="; ".join(f"{name}: {unit.meaning}" for name, unit in UNITS.items())
@@ -266,10 +265,12 @@ class Budget(Settings):
     @field_validator("reference")
     @classmethod
     def _check_reference(cls, reference: str | None, info: ValidationInfo) -> str | None:
-        """The table; None for a unit that needs none, which `--set budget.unit=seconds` may have
-        chosen.
+        """The table; None for a unit that needs none.
+
+        `--set budget.unit=seconds` may have chosen such a unit.
         """
-        if info.data.get("unit") not in UNITS or not UNITS[info.data["unit"]].by_table:
+        unit = info.data.get("unit")
+        if unit not in UNITS or not UNITS[unit].by_table:
             return None
         if reference is None:
             raise ValueError(
@@ -288,8 +289,9 @@ class Row(Settings):
 
 
 class Tuned(Settings):
-    """The search that chose options (`run_all.py tune`); for the records, and no part of a run's
-    identity.
+    """The search that chose options (`run_all.py tune`).
+
+    It is for the records, and no part of a run's identity.
     """
 
     configurations: int = Field(gt=0, description="as many were tried for each row")
@@ -351,27 +353,28 @@ class Suite(Settings):
 
     @property
     def called(self) -> str:
-        """The words of a command line that stand for it, for messages that name the next command."""
+        """The words of a command line that stand for it, in messages that name a next command."""
         return self._called or self.name
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """The names of the suites of `benchmark/suites/` that it is or extends, the nearest first."""
+        """The names of suites of `benchmark/suites/` that it is or extends, the nearest first."""
         return self._built_in
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Suite:
         names = [domain.name for domain in self.domains]
         texts = (*self.domains, *self.probes)
-        for place, named in (("domains and probes", texts), ("tasks", self.tasks)):
-            if repeated := [
-                name for name, count in Counter(part.name for part in named).items() if count > 1
-            ]:
+        for place, parts in (("domains and probes", texts), ("tasks", self.tasks)):
+            counts = Counter(part.name for part in parts)
+            repeated = [name for name, count in counts.items() if count > 1]
+            if repeated:
                 raise ValueError(f"{place}: two have the name {repeated[0]!r}: give each its own")
-            if alike := find_equal_labels(part.label for part in named):
+            equal_labels = find_equal_labels(part.label for part in parts)
+            if equal_labels:
                 raise ValueError(
-                    f"{place}: {' and '.join(map(repr, alike))} would be one column of a table: "
-                    "give each its own title"
+                    f"{place}: {' and '.join(map(repr, equal_labels))} would be one column of a "
+                    "table: give each its own title"
                 )
         for name in self.tokenizer.domains:
             if name not in names or self.tokenizer.domains.count(name) > 1:
@@ -395,8 +398,8 @@ class Suite(Settings):
             "budget.amount": self.budget.amount,
         }
         if self.model.ladder:
-            own = ("the start model's",) if self.model.start else ()
-            per_stage["model.ladder"] = (*own, *self.model.ladder)
+            first_size = ("the start model's",) if self.model.start else ()
+            per_stage["model.ladder"] = (*first_size, *self.model.ladder)
         for key, value in per_stage.items():
             if isinstance(value, tuple) and len(value) != len(names):
                 raise ValueError(
@@ -406,9 +409,7 @@ class Suite(Settings):
 
 
 class RunConfig(Settings):
-    """All that determines a run: the suite with a row's overrides applied, its method and options,
-    and the seed.
-    """
+    """All that determines a run: suite, a row's overrides, its method and options, and the seed."""
 
     suite: str
     row: str
@@ -452,39 +453,35 @@ class RunConfig(Settings):
     @property
     def tokenizer_note(self) -> str:
         """A warning where the tokenizer is trained on domains after the first one; else nothing."""
-        first, *_ = names = [domain.name for domain in self.domains]
+        names = [domain.name for domain in self.domains]
+        first = names[0]
         later = [name for name in self.tokenizer.domains or names if name != first]
         if self.model.start or self.tokenizer.folder or not later:
             return ""
-        several = (
-            ", ".join(later)
-            if len(later) < 7
-            else f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
-        )
+        if len(later) < 7:
+            listed = ", ".join(later)
+        else:
+            listed = f"{', '.join(later[:3])} ... {later[-1]} ({len(later)})"
         return (
-            f"The tokenizer is trained on {several} too, which no model has met before their "
-            "stage; on the "
-            f'first alone: tokenizer.domains = ["{first}"].'
+            f"The tokenizer is trained on {listed} too, which no model has met before their "
+            f'stage; on the first alone: tokenizer.domains = ["{first}"].'
         )
 
     def describe_expected_passes(self, tokens: Sequence[int]) -> str:
         """Passes over the text, as far as known before training, by the tokens of each domain."""
-        columns, labels = (
-            self.training.batch_size * self.data.text_length,
-            [domain.label for domain in self.domains],
-        )
-        step = cost(Work(steps=1, tokens=columns)) if (cost := UNITS[self.budget.unit].cost) else 0
+        columns = self.training.batch_size * self.data.text_length
+        labels = [domain.label for domain in self.domains]
+        cost = UNITS[self.budget.unit].cost
+        step = cost(Work(steps=1, tokens=columns)) if cost else 0
         sizes = dict(zip(labels[: len(tokens)], tokens, strict=True))
-        own = columns * (1 - (self.replay.share if self.replay else 0))
-        read = (
-            [pick_for_stage(self.budget.amount, stage) / step * own for stage in range(len(labels))]
-            if step
-            else []
-        )
+        columns_of_domain = columns * (1 - (self.replay.share if self.replay else 0))
+        passes: dict[str, list[float]] = {}
+        if step:
+            for stage, (label, size) in enumerate(sizes.items()):
+                read = pick_for_stage(self.budget.amount, stage) / step * columns_of_domain
+                passes[label] = [read / size]
         held = {label: [min(1, self.data.memory_tokens / sizes[label])] for label in [*sizes][:-1]}
-        return describe_passes(
-            {label: [of / sizes[label]] for label, of in zip(sizes, read, strict=False)}, held
-        )
+        return describe_passes(passes, held)
 
     def __copy__(self) -> RunConfig:
         """A copy without the cached id: `model_copy` changes what that depends on."""
@@ -497,16 +494,21 @@ class RunConfig(Settings):
         """Row, seed, and a hash of all else but where files lie on this machine."""
         files = {"train": True, "valid": True}
         texts = {"__all__": {"title": True, **files, "sources": {"__all__": files}}}
+        # with what has its default, so that a setting that is new changes no id
+        data = {"memory_seed"} if self.data.memory_seed == "fixed" else set()
+        if self.data.max_valid_tokens:
+            data.add("max_valid_bytes")
+        model = {"start", "revision"}
+        if self.model.init == "fixed":
+            model.add("init")
         leave_out: dict[str, Any] = {
             **dict.fromkeys(("suite", "row_index", "tasks", "tuned", "slurm"), True),
             **dict.fromkeys(("domains", "probes"), texts),
             "tokenizer": {"folder"},
-            # what has its default, so that a setting that is new changes no id
-            "data": ({"memory_seed"} if self.data.memory_seed == "fixed" else set())
-            | ({"max_valid_bytes"} if self.data.max_valid_tokens else set()),
+            "data": data,
             "training": {"checkpoint_seconds"},
             "budget": {"reference"},
-            "model": {"start", "revision"} | ({"init"} if self.model.init == "fixed" else set()),
+            "model": model,
             "start": {"folder"},
         }
         return f"{self.label}-{digest(self.model_dump(mode='json', exclude=leave_out))}"
@@ -542,33 +544,30 @@ LISTED = 12  # domains at most, each of which is told of
 def describe_passes(
     read: Mapping[str, Sequence[float]], held: Mapping[str, Sequence[float]]
 ) -> str:
-    """Two sentences: how often a stage reads the tokens of its domain, and which share of each
-    domain is memory.
-    """
-
-    def format_ranges(values: Mapping[str, Sequence[float]], form: str) -> str:
-        if len(values) > LISTED:
-            values = {
-                f"of {len(values)} domains": [value for of in values.values() for value in of]
-            }
-        written = lambda end: format(end, form if end >= 0.05 or "%" in form else ".1g")  # noqa: E731
-        ends = (
-            (title, dict.fromkeys(map(written, (min(of), max(of))))) for title, of in values.items()
+    """Two sentences: how often a stage reads its domain, and which share of a domain is memory."""
+    passes = memory = ""
+    if read:
+        passes = (
+            "Tokens read in a stage over those of its domain, memory's included: "
+            f"{_format_ranges(read, ',.1f')}."
         )
-        return ", ".join(f"{title} {' to '.join(both)}" for title, both in ends)
+    elif held:
+        passes = "How often a stage reads its domain is known once it is trained."
+    if any(map(any, held.values())):
+        memory = f"The memory's share of a domain: {_format_ranges(held, '.1%')}."
+    return f"{passes} {memory}".strip()
 
-    often = (
-        "Tokens read in a stage over those of its domain, memory's included: "
-        f"{format_ranges(read, ',.1f')}."
-        if read
-        else ""
-    )
-    often = often or (
-        "How often a stage reads its domain is known once it is trained." if held else ""
-    )
-    kept = (
-        f"The memory's share of a domain: {format_ranges(held, '.1%')}."
-        if any(map(any, held.values()))
-        else ""
-    )
-    return f"{often} {kept}".strip()
+
+def _format_ranges(values: Mapping[str, Sequence[float]], form: str) -> str:
+    """The smallest and the largest value of each domain, or of all where they are many."""
+    if len(values) > LISTED:
+        all_values = [value for numbers in values.values() for value in numbers]
+        values = {f"of {len(values)} domains": all_values}
+    ranges = []
+    for title, numbers in values.items():
+        ends = [
+            format(end, form if end >= 0.05 or "%" in form else ".1g")
+            for end in (min(numbers), max(numbers))
+        ]
+        ranges.append(f"{title} {' to '.join(dict.fromkeys(ends))}")
+    return ", ".join(ranges)

@@ -17,8 +17,9 @@ SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 class HubTask(Settings):
-    """A labelled Hugging Face dataset (`pip install -e .[hf]`). Splits may be slices, e.g.
-    "train[:90%]".
+    """A labelled Hugging Face dataset (`pip install -e .[hf]`).
+
+    Splits may be slices, e.g. "train[:90%]".
     """
 
     path: str = Field(description="its name on the Hub, e.g. 'nyu-mll/glue'")
@@ -35,8 +36,7 @@ class HubTask(Settings):
 
 
 class Docstrings(Settings):
-    """A task cut from the documentation that the task's domain holds out: which part of the package
-    is this from?
+    """A task cut from the documentation that its domain holds out: which part of a package is this?
 
     See `benchmark.downstream.passages`.
     """
@@ -47,8 +47,7 @@ class Docstrings(Settings):
 
 
 class Task(Settings):
-    """One classification task and its hyper-parameters, by default those of the paper
-    (tab:finetune).
+    """One classification task and its hyper-parameters, by default the paper's (tab:finetune).
 
     Exactly one of files (`train`, `dev` and `test`), `dataset`, `docstrings` and `which_domain`
     says where the examples come from.
@@ -84,12 +83,13 @@ class Task(Settings):
     def _check_one_source(self) -> Task:
         files = [split for split in SPLITS if getattr(self, split) is not None]
         kinds = ("dataset", "docstrings", "which_domain")
-        sources = [*(["files"] if files else []), *(kind for kind in kinds if getattr(self, kind))]
-        if len(sources) != 1 or 0 < len(files) < len(SPLITS):
-            given = ", ".join([*files, *sources[bool(files) :]]) or "none"
+        other_sources = [kind for kind in kinds if getattr(self, kind)]
+        sources = len(other_sources) + bool(files)
+        if sources != 1 or 0 < len(files) < len(SPLITS):
+            names = ", ".join([*files, *other_sources]) or "none"
             raise ValueError(
                 "give train, dev and test, or dataset, or docstrings, or which_domain (given: "
-                f"{given})"
+                f"{names})"
             )
         if bool(self.domain) == bool(self.which_domain):
             raise ValueError(
@@ -130,8 +130,9 @@ class Finetuning(Settings):
     )
 
     def list_trials(self, task: Task) -> list[tuple[How, int]]:
-        """The ways to score the task, and seeds of each; a linear probe has nothing to draw but a
-        wrong prompt.
+        """The ways to score the task, and seeds of each.
+
+        A linear probe has nothing to draw but a wrong prompt.
         """
         seeds = {"finetune": range(task.seeds or self.seeds), "linear_probe": range(1)}
         ways: Iterable[How] = ("linear_probe",) if task.which_domain else dict.fromkeys(self.how)
@@ -139,8 +140,7 @@ class Finetuning(Settings):
 
 
 class Evaluate(Settings):
-    """Tasks of lm-evaluation-harness that each causal model is asked after its stage, without
-    fine-tuning.
+    """Tasks of lm-evaluation-harness for each causal model after its stage, without fine-tuning.
 
     It takes `pip install -e .[lm-eval]`. Add `zero_shot_by_stage` to `tables` to see the scores.
     """

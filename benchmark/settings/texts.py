@@ -25,8 +25,8 @@ class HubDataset(Settings):
     files: tuple[str, ...] = Field(
         (),
         exclude_if=not_,
-        description="these (globs) in place of a configuration: .parquet, .csv, or JSON Lines of any name, whose other "
-        "columns may differ",
+        description="these (globs) in place of a configuration: .parquet, .csv, or JSON Lines of "
+        "any name, whose other columns may differ",
     )
     text_field: TextField = Field("text", description="as of a domain")
     documents: int | None = Field(None, gt=0, description="at most so many are read")
@@ -55,7 +55,8 @@ class Text(Settings):
     cut_at_blank_lines: bool = Field(
         False,
         exclude_if=not_,
-        description="a .txt file is many documents, each to the first blank line after 2,000 characters",
+        description="a .txt file is many documents, each to the first blank line after 2,000 "
+        "characters",
     )
     datasets: tuple[HubDataset, ...] = Field(
         (), description="of the Hugging Face Hub, one after the other"
@@ -63,15 +64,12 @@ class Text(Settings):
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Text:
-        kinds = [
-            kind
-            for kind in ("packages", "train", "datasets", "sources")
-            if kind in type(self).model_fields
-        ]
-        given = [kind for kind in kinds if getattr(self, kind)]
-        if len(given) != 1:
+        fields = type(self).model_fields
+        kinds = [kind for kind in ("packages", "train", "datasets", "sources") if kind in fields]
+        sources = [kind for kind in kinds if getattr(self, kind)]
+        if len(sources) != 1:
             raise ValueError(
-                f"give exactly one of {', '.join(kinds)} (given: {', '.join(given) or 'none'})"
+                f"give exactly one of {', '.join(kinds)} (given: {', '.join(sources) or 'none'})"
             )
         if self.valid and not self.train:
             raise ValueError(
@@ -86,13 +84,15 @@ class WeightedText(Text):
 
     weight: NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], Field(min_length=2)] = Field(
         1.0,
-        description="beside the others'; a list goes from value to value over the stage, in straight lines",
+        description="beside the others'; a list goes from value to value over the stage, in "
+        "straight lines",
     )
 
 
 class Domain(Text):
-    """One domain of the stream. Its text comes from `packages`, `train`, `datasets` or, mixed, from
-    `sources`.
+    """One domain of the stream.
+
+    Its text comes from `packages`, `train`, `datasets` or, mixed, from `sources`.
     """
 
     name: str = Field(
@@ -116,7 +116,8 @@ class Domain(Text):
     @model_validator(mode="after")
     def _check_some_always(self) -> Domain:
         def is_always(source: WeightedText) -> bool:
-            return min(source.weight if isinstance(source.weight, tuple) else (source.weight,)) > 0
+            weight = source.weight
+            return min(weight if isinstance(weight, tuple) else (weight,)) > 0
 
         if self.sources and not any(map(is_always, self.sources)):
             raise ValueError("sources: each weight is 0 at some time: give one that is not")
@@ -125,20 +126,18 @@ class Domain(Text):
     @property
     def parts(self) -> tuple[Domain, ...]:
         """Its sources, each as a domain with a name of its own; itself, where it is not mixed."""
-        own = {
+        shared = {
             "name": self.name,
             "title": self.title,
             "valid_share": self.valid_share,
             "hold_out": self.hold_out,
         }
-        parts = [
-            Domain.model_validate({**text.model_dump(exclude={"weight"}), **own})
-            for text in self.sources
-        ]
-        names = (f"{self.name}, source {number}" for number in range(1, len(parts) + 1))
-        return tuple(
-            part.model_copy(update={"name": name}) for part, name in zip(parts, names, strict=True)
-        ) or (self,)
+        parts = []
+        for number, text in enumerate(self.sources, start=1):
+            content = {**text.model_dump(exclude={"weight"}), **shared}
+            part = Domain.model_validate(content)
+            parts.append(part.model_copy(update={"name": f"{self.name}, source {number}"}))
+        return tuple(parts) or (self,)
 
     @property
     def label(self) -> str:
@@ -146,11 +145,10 @@ class Domain(Text):
 
 
 class Replay(Settings):
-    """General text beside the stream, as a start model was trained on: the same in every stage and
-    for every method.
+    """General text beside the stream, as a start model was trained on.
 
-    It is part of each batch that trains; the rest is what the method asks for. It has no stage, and
-    is not in AP.
+    It is the same in every stage and for every method, and part of each batch that trains. The rest
+    of a batch is what the method asks for. It has no stage, and is not in AP.
     """
 
     text: str = Field(description="the probe that it is")

@@ -1,4 +1,7 @@
-"""Units of a budget, of which methods get the same amount. All differences between them are here."""
+"""Units of a budget, of which methods get the same amount.
+
+All differences between them are here.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,14 @@ class Unit:
     name: str  # in suites and in records
     label: str  # of axes
     meaning: str  # for docs/suite_keys.md
-    cost: (
-        Callable[[Work], float] | None
-    )  # of some work; None: its wall time, which the clock measures
+    cost: Callable[[Work], float] | None  # of some work; None: wall time, which the clock measures
     in_seconds: bool = False  # amounts are written as durations
     by_table: bool = False  # the budget names a table of step times
     amounts: str = ""  # what they are called where whose seconds they are matters
 
     @property
     def is_wall_time(self) -> bool:
-        """Whether runs can only be compared when nothing else ran beside them, on the same kind of
-        machine.
-        """
+        """Whether runs can only be compared on the same kind of machine, with nothing beside them."""
         return self.cost is None
 
     @property
