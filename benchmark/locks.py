@@ -66,7 +66,7 @@ class Lease:
     """A lock with an owner that is known to live."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.absolute()  # a process may change its folder while it has it
         self.number = 0  # of the file by which this process has it; 0: it has not
         self._ends = threading.Event()
 

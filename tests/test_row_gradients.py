@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 import pytest
 import torch
@@ -94,9 +95,8 @@ def test_gradients_are_those_of_each_row_alone(
     expected, ours = by_row(model, FULL), together(model, FULL)
     assert ours.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(
-            ours[name], value, rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
-        )  # type: ignore[misc]
+        tell = partial("{}: {}".format, name)
+        torch.testing.assert_close(ours[name], value, rtol=1e-9, atol=1e-12, msg=tell)
     assert all(
         parameter.requires_grad and parameter.grad is None for parameter in model.parameters()
     )

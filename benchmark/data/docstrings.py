@@ -111,7 +111,7 @@ def _walk_objects(node: ast.AST, name: str) -> Iterator[tuple[str, Documented]]:
     for block in BLOCKS:
         for child in getattr(node, block, ()):
             child_name = name
-            if isinstance(child, Documented):
+            if isinstance(child, Documented) and not isinstance(child, ast.Module):
                 child_name = f"{name}.{child.name}".lstrip(".")
             yield from _walk_objects(child, child_name)
 

@@ -189,4 +189,5 @@ class _Words:
         powers[letters == 0] = 1
         words: Hashes = np.add.reduceat(self._hashes[ids] * powers, starts)
         words[is_end[starts]] = END
-        return words[words != 0]
+        kept: Hashes = words[words != 0]
+        return kept

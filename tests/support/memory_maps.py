@@ -19,4 +19,4 @@ def count_maps() -> int:
     libc.malloc.restype = ctypes.c_void_p
     before = libc.mallinfo2().hblks
     libc.malloc(ctypes.c_size_t(2**26))
-    return libc.mallinfo2().hblks - before
+    return int(libc.mallinfo2().hblks - before)

@@ -65,9 +65,9 @@ class OtherTensor(torch.Tensor):
         return self.held.untyped_storage()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         return dispatch(function, args, kwargs or {})
 
 
