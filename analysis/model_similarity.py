@@ -119,8 +119,10 @@ def compute_divergences(
             positions = batch.tokens.gather(1, batch.positions) == stream.corpus.special.mask
         last = _predict(newest, batch, positions)
         for i, ancestor in enumerate(ancestors):
-            earlier = _predict(ancestor, batch, positions)
-            kl = F.kl_div(last, earlier, reduction="none", log_target=True)
+            # the ancestor's predictions have no name, so that memory holds those of one ancestor
+            kl = F.kl_div(
+                last, _predict(ancestor, batch, positions), reduction="none", log_target=True
+            )
             totals[i] += kl.sum(-1).sum().item()
         count += int(positions.sum())
     return [total / count for total in totals]
@@ -129,8 +131,9 @@ def compute_divergences(
 def _predict(model: LanguageModel, batch: Batch, selection: Tensor) -> Tensor:
     """Log probabilities (positions, V_text) at the positions that `selection` (B, P) marks."""
     with evaluating(model):
-        logits = model(batch.tokens, batch.domains, batch.positions)[selection]
-        return logits.float().log_softmax(-1)
+        return (
+            model(batch.tokens, batch.domains, batch.positions)[selection].float().log_softmax(-1)
+        )
 
 
 def measure_attention(config: RunConfig, store: Store) -> None:
@@ -174,9 +177,10 @@ def _find_reason_against(models: RunModels, index: int) -> str:
     untrained = models.name_untrained(index)
     if untrained:
         return untrained
+    for i in range(index + 1):
+        if isinstance(models.load_after(i), ProgressiveModel | LoraModel):
+            return "the first domain is read with what M1 learned, unchanged"
     networks = models.load_up_to(index)
-    if any(isinstance(network, ProgressiveModel | LoraModel) for network in networks):
-        return "the first domain is read with what M1 learned, unchanged"
     shapes = [(network.layers, network.hidden_size) for network in networks]
     for i in range(1, index + 1):
         if shapes[i] != shapes[i - 1] and not models.read_growth(i):

@@ -4,7 +4,9 @@ from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:table3",
-    caption="AP and AP⁺ of combinations of width expansion (WE), depth expansion (DE), function recovering warm-up "
-    "(FRW), noise on split neurons (δN) and domain prompts (PT).",
+    caption=(
+        "AP and AP⁺ of combinations of width expansion (WE), depth expansion (DE), function "
+        "recovering warm-up (FRW), noise on split neurons (δN) and domain prompts (PT)."
+    ),
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
 )

@@ -4,8 +4,10 @@ from analysis.setting_tables import ArchitectureTable
 
 EXHIBIT = ArchitectureTable(
     label="tab:arch",
-    caption="Model sizes, learning rate, steps of function recovering warm-up (FRW) and of training after it, share of "
-    "steps with learning-rate warm-up, and train wall time.",
+    caption=(
+        "Model sizes, learning rate, steps of function recovering warm-up (FRW) and of "
+        "training after it, share of steps with learning-rate warm-up, and train wall time."
+    ),
     blocks={
         "bert_base": "Growing from BERT L6_D384 to L12_D768",
         "bert_large": "Growing from BERT L12_D768 to L24_D1024",

@@ -1,6 +1,4 @@
-"""Figure fig:attn_similar of the paper: heads attend as the heads of earlier models that they came
-from.
-"""
+"""Figure fig:attn_similar of the paper: heads attend as the earlier heads they came from."""
 
 from analysis.pictures import AttentionFigure
 
@@ -8,9 +6,8 @@ EXHIBIT = AttentionFigure(
     label="fig:attn_similar",
     caption=(
         "Attention of ELLE's heads after each stage on the same text; the heads of a row descend "
-        "from one another. "
-        "Above each model: how alike (0 to 1) its heads and their own ancestors attend, in "
-        "brackets other heads."
+        "from one another. Above each model: how alike (0 to 1) its heads and their own ancestors "
+        "attend, in brackets other heads."
     ),
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
     row="ELLE",

@@ -4,8 +4,10 @@ from analysis.score_tables import ScoreTable
 
 EXHIBIT = ScoreTable(
     label="table:downstream_few_time_memory",
-    caption="Downstream score (F1, %) after the last domain with half the train wall time, and with a memory of 34M "
-    "tokens.",
+    caption=(
+        "Downstream score (F1, %) after the last domain with half the train wall time, and "
+        "with a memory of 34M tokens."
+    ),
     blocks={
         "half_time": "Half train wall time",
         "small_memory": "Smaller memory",

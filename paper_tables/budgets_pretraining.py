@@ -4,7 +4,10 @@ from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:few_time_memory",
-    caption="AP and AP⁺ with half the train wall time from the second domain on, and with a memory of 34M tokens.",
+    caption=(
+        "AP and AP⁺ with half the train wall time from the second domain on, and with a "
+        "memory of 34M tokens."
+    ),
     blocks={
         "half_time": "Half train wall time",
         "small_memory": "Smaller memory",

@@ -1,4 +1,4 @@
-"""Numbers of layers and heads to add for each domain (appendix of the paper), over three domains."""
+"""How many layers and heads to add for each of three domains (appendix of the paper)."""
 
 from analysis.perplexity_tables import PerplexityTable
 

@@ -1,5 +1,6 @@
-"""Figure fig:avg_f1 of the paper: downstream scores after each stage, a panel a task and one for
-their average.
+"""Figure fig:avg_f1 of the paper: downstream scores after each stage.
+
+A panel is a task, and one is for their average.
 """
 
 from analysis.curves import ScoreFigure

@@ -4,7 +4,10 @@ from analysis.setting_tables import SIZE, ArchitectureTable
 
 EXHIBIT = ArchitectureTable(
     label="tab:arch_WE_DE",
-    caption="Model sizes when growing in width (WE), in depth (DE) and in both, with about the same parameters.",
+    caption=(
+        "Model sizes when growing in width (WE), in depth (DE) and in both, with about the "
+        "same parameters."
+    ),
     blocks={"ablation": "Growing from BERT L6_D384 to L12_D768"},
     rows={"width": "WE + FRW", "depth": "DE + FRW", "both": "WE + DE + FRW"},
     properties=SIZE,

@@ -1,5 +1,6 @@
-"""Beyond the paper: log AP+, transfer, mean AP over the budget, and the budget to reach ER's final
-AP.
+"""Beyond the paper: forgetting, transfer and efficiency.
+
+They are log AP+, transfer, mean AP over the budget, and the budget to reach ER's final AP.
 """
 
 from analysis.perplexity_tables import LifelongTable

@@ -4,7 +4,10 @@ from analysis.perplexity_tables import PerplexityTable
 
 EXHIBIT = PerplexityTable(
     label="table:table1",
-    caption="Average perplexity (AP) and average increased perplexity (AP⁺) after each domain under the same budget.",
+    caption=(
+        "Average perplexity (AP) and average increased perplexity (AP⁺) after each domain "
+        "under the same budget."
+    ),
     blocks={
         "bert_base": "Growing from BERT L6_D384 to L12_D768",
         "bert_large": "Growing from BERT L12_D768 to L24_D1024",

@@ -1,11 +1,14 @@
-"""Table 5 of the paper: the final model fine-tuned with no, a wrong and the right prompt; and with
-a picked one.
+"""Table 5 of the paper: the final model fine-tuned with no, a wrong and the right prompt.
+
+It has a picked prompt, too.
 """
 
 from analysis.score_tables import PromptTable
 
 EXHIBIT = PromptTable(
     label="table:table5",
-    caption="Downstream score (F1, %) after the last domain, fine-tuned with different domain prompts.",
+    caption=(
+        "Downstream score (F1, %) after the last domain, fine-tuned with different domain prompts."
+    ),
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
 )

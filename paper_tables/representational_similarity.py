@@ -6,8 +6,7 @@ EXHIBIT = SimilarityFigure(
     label="fig:similarity",
     caption=(
         "Average representational similarity (ARS) of each model and its ancestors, minus a KL "
-        "divergence: the nearer "
-        "to 0, the more alike."
+        "divergence: the nearer to 0, the more alike."
     ),
     blocks={"bert_base": "Growing from BERT L6_D384 to L12_D768"},
 )

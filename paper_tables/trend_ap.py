@@ -1,5 +1,6 @@
-"""AP of six methods against the budget: the first picture of README.md, from the records of
-results/demo.
+"""AP of six methods against the budget: the first picture of README.md.
+
+It is of the records of results/demo.
 """
 
 from analysis.curves import TrendFigure

@@ -1,5 +1,6 @@
-"""AP and AP+ against the budget: the paper's main_exp, bert_*, gpt, few_*, hyper_* and same_layer
-figures.
+"""AP and AP+ against the budget.
+
+It stands for the paper's figures main_exp, bert_*, gpt, few_*, hyper_* and same_layer.
 """
 
 from analysis.curves import TrendFigure
