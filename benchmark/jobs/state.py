@@ -1,5 +1,6 @@
-"""Where a suite's runs stand, by the store, and by what executors say of jobs under way. It trains
-nothing.
+"""Where a suite's runs stand, by the store, and by what executors say of jobs under way.
+
+It trains nothing.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ from benchmark.training.batch_parts import check_method
 from benchmark.training.identity import Identities, Identity
 from benchmark.training.keys import make_stage_keys
 from benchmark.training.method import Build
-from benchmark.training.progress import read_heartbeat
+from benchmark.training.progress import Heartbeat, read_heartbeat
 
 # seconds in which a run in progress gives a sign of life, see `benchmark.training.progress`
 FRESH = 60.0
+# the settings of data on which a domain's tokens depend
+MAKES_TOKENS = {"valid_share", "max_train_tokens", "max_valid_bytes", "max_valid_tokens"}
+
+ScorePlace = tuple[str, str, str, int]  # a task, the way, prompt and seed of a trial
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class StageState:
     evaluated: bool = False
     ap: float | None = None  # over the domains so far, of one that is done and evaluated something
     charged: Mapping[str, float] = field(default_factory=dict)  # so far, by unit
-    begun: records.StageLine | None = None
+    start_line: records.StageLine | None = None
     wall: float = 0.0  # seconds so far, of evaluations and checkpoints too, but not of breaks
 
 
@@ -62,22 +67,22 @@ class Scored:
     model: str  # the key of its stage
     stage: int
     missing: int  # scores that are still to come
-    there: int = 0
+    score_count: int = 0
     failed: str = ""  # why the last of those that failed, and are still to come, did
 
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands. A run in state `todo` was never started; `interrupted` ones go on with
-    the next `run`.
+    """Where a run stands.
+
+    A run in state `todo` was never started. An `interrupted` one goes on with the next `run`.
     """
 
     config: RunConfig
     state: Literal["todo", "waiting", "running", "unknown", "done", "failed", "interrupted"]
     detail: str = ""
-    planned: tuple[
-        str, ...
-    ] = ()  # a key of each stage, known before text is tokenised: of a shared one the same
+    # a key of each stage, known before text is tokenised: of a shared one the same
+    planned: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()  # of its stages, where they are known
     stages: tuple[StageState, ...] = ()
     prepared: bool = False  # whether its text is tokenised
@@ -95,11 +100,11 @@ class RunState:
 
 
 class Survey:
-    """The states of a suite's runs; `measures` are what its tables want of models besides the
-    records of training.
+    """The states of a suite's runs.
 
-    Raises ConfigError for a run that cannot have what its method asks for: its share of memory,
-    whole weights.
+    `measures` are what its tables want of models besides the records of training. Raises
+    ConfigError for a run that cannot have what its method asks for: its share of memory, whole
+    weights.
     """
 
     def __init__(
@@ -110,148 +115,166 @@ class Survey:
         store: Store,
         measures: tuple[Measure, ...] = (),
     ) -> None:
-        self.suite, self.configs, self.build, self.store, self.measures = (
-            suite,
-            configs,
-            build,
-            store,
-            measures,
-        )
-        self.in_progress = Lease(
-            store.root / "suites" / f"{suite.name}.lock"
-        )  # held by whoever does the missing work
+        self.suite = suite
+        self.configs = configs
+        self.build = build
+        self.store = store
+        self.measures = measures
+        # held by whoever does the missing work
+        self.in_progress = Lease(store.root / "suites" / f"{suite.name}.lock")
         self.jobs: list[Job] = []
-        of_rows = {
-            (config.row, str(config.options)): config for config in configs
-        }  # seeds are alike
+        self._job_of: dict[str, Job] = {}  # by the id of a unit
+        # seeds are alike
+        row_configs = {(config.row, str(config.options)): config for config in configs}
         self._methods = {
-            row: build(config.method, config.options) for row, config in of_rows.items()
+            row: build(config.method, config.options) for row, config in row_configs.items()
         }
-        for row, config in of_rows.items():
+        for row, config in row_configs.items():
             check_method(config, self._methods[row])
 
     def read_states(self) -> list[RunState]:
         """The state of each run now."""
-        self._read_stage = cache(partial(read_stage, self.store))  # runs that share one ask once
+        # runs that share a stage ask once
+        self._read_stage = cache(partial(read_stage, self.store))
         self._read_scores = cache(
             lambda key, stage, final: read_scores(
                 self.store, self.suite, key, stage, final, self.examples
             )
         )
-        asked = executors.list_used(self.suite, self.store)
-        self.jobs = [
-            job for executor in asked for job in executor.list_jobs(self.suite, self.store)
-        ]
-        self._job_of = {unit: job for job in self.jobs for unit in job.units}
-        identities, self.examples = (
-            Identities(self.store, self.build),
-            find_example_keys(self.suite, self.store),
-        )
-        return [self._read_state(config, identities.identify(config)) for config in self.configs]
+        self.jobs = []
+        for executor in executors.list_used(self.suite, self.store):
+            self.jobs += executor.list_jobs(self.suite, self.store)
+        self._job_of = {}
+        for job in self.jobs:
+            self._job_of |= dict.fromkeys(job.units, job)
+        identities = Identities(self.store, self.build)
+        self.examples = find_example_keys(self.suite, self.store)
+        states = []
+        for config in self.configs:
+            identity = identities.identify(config)
+            states.append(self._read_state(config, identity))
+        return states
 
     def plan_keys(self, config: RunConfig) -> list[str]:
-        """Stage keys that are known before the text is tokenised; two of them are equal where the
-        real ones are.
+        """Stage keys that are known before the text is tokenised.
+
+        Two of them are equal where the real ones are.
         """
-        made = [
-            config.tokenizer.model_dump(mode="json"),
-            config.data.model_dump(mode="json", include=MAKES_TOKENS),
+        tokenizer = config.tokenizer.model_dump(mode="json")
+        data = config.data.model_dump(mode="json", include=MAKES_TOKENS)
+        texts = [
+            digest([domain.model_dump(mode="json"), tokenizer, data]) for domain in config.learned
         ]
-        texts = [digest([domain.model_dump(mode="json"), *made]) for domain in config.learned]
-        return make_stage_keys(config, self._methods[config.row, str(config.options)], texts)
+        method = self._methods[config.row, str(config.options)]
+        return make_stage_keys(config, method, texts)
 
     def _read_state(self, config: RunConfig, identity: Identity) -> RunState:
+        """The state of a run, with the records that are of it."""
         names = tuple(domain.name for domain in config.domains)
-        stages = tuple(
-            self._read_stage(key, names[: index + 1]) for index, key in enumerate(identity.keys)
-        )
-        job, other = (
-            self._job_of.get(f"train-{config.id}"),
-            sum(identity.had_other_code(each.begun) for each in stages),
-        )
-        known = (
-            tuple(self.plan_keys(config)),
-            tuple(identity.keys),
-            stages,
-            identity.prepared,
-            identity.sizes,
-        )
-        held = identity.valid_tokens
+        stages = []
+        for index, key in enumerate(identity.keys):
+            stage = self._read_stage(key, names[: index + 1])
+            stages.append(stage)
         run = RunState(
-            config, "todo", identity.why, *known, valid_tokens=held, job=job, other_code=other
+            config=config,
+            state="todo",
+            detail=identity.why,
+            planned=tuple(self.plan_keys(config)),
+            keys=tuple(identity.keys),
+            stages=tuple(stages),
+            prepared=identity.prepared,
+            tokens=identity.sizes,
+            valid_tokens=identity.valid_tokens,
+            job=self._job_of.get(f"train-{config.id}"),
+            other_code=sum(identity.had_other_code(stage.start_line) for stage in stages),
         )
         # a kill may come between the last stage's end and the run's
-        is_done = len(run.finished) == len(config.domains) and records.select_kind(
-            identity.lines, records.EndedLine
-        )
-        run = (
-            dataclasses.replace(run, state="done")
-            if is_done
-            else self._read_unfinished(run, identity.lines)
-        )
+        has_all_stages = len(run.finished) == len(config.domains)
+        if has_all_stages and records.select_kind(identity.lines, records.EndedLine):
+            run = dataclasses.replace(run, state="done")
+        else:
+            run = self._read_unfinished(run, identity.lines)
         return dataclasses.replace(run, scored=self._read_scored(run))
 
     def _read_unfinished(self, run: RunState, lines: Sequence[records.LineOfRun]) -> RunState:
-        job, failed = (
-            run.job,
-            lines[-1] if lines and isinstance(lines[-1], records.FailedLine) else None,
-        )
-        so_far = f"{len(run.finished)} of {len(run.config.domains)} stages done"
-        if failed and not (job and job.submitted > failed.time):
-            return dataclasses.replace(
-                run, state="failed", detail=" ".join(failed.error.split())[:300]
-            )
-        stage = run.keys[len(run.finished) : len(run.finished) + 1]
-        is_taken = any(Lease(self.store.stage_folder(key) / "lock").is_taken() for key in stage)
-        beat = read_heartbeat(self.store.heartbeat_file(run.config)) if lines else None
-        # what another clock says is to come was not said by a run in progress
-        is_fresh = (
-            beat and 0 <= time.time() - beat.time <= FRESH and beat.stage == len(run.finished)
-        )
-        fraction, said = (beat.fraction, str(beat)) if beat and is_fresh else (0.0, so_far)
-        if job and job.state == "running" and not (is_fresh or is_taken) and len(job.units) > 1:
-            return dataclasses.replace(
-                run, state="waiting", detail=_join("its job has not come to it yet", so_far)
-            )
+        """The state of a run that is not done, by its last lines, its heartbeat and its job."""
+        job = run.job
+        failure = lines[-1] if lines else None
+        if isinstance(failure, records.FailedLine):
+            is_retried = job and job.submitted > failure.time
+            if not is_retried:
+                reason = " ".join(failure.error.split())
+                return dataclasses.replace(run, state="failed", detail=reason[:300])
+        finished = len(run.finished)
+        next_keys = run.keys[finished : finished + 1]
+        locks = [self.store.stage_folder(key) / "lock" for key in next_keys]
+        is_taken = any(Lease(lock).is_taken() for lock in locks)
+        stages_done = f"{finished} of {len(run.config.domains)} stages done"
+        progress = stages_done
+        fraction = 0.0
+        beat = self._read_fresh_beat(run) if lines else None
+        if beat:
+            progress = str(beat)
+            fraction = beat.fraction
+        is_alive = beat or is_taken
+        if job and job.state == "running" and len(job.units) > 1 and not is_alive:
+            detail = _join("its job has not come to it yet", stages_done)
+            return dataclasses.replace(run, state="waiting", detail=detail)
         if lines and is_taken and not (job and job.is_under_way):
-            return dataclasses.replace(run, state="running", detail=said, fraction=fraction)
+            return dataclasses.replace(run, state="running", detail=progress, fraction=fraction)
         if job:
-            shown = said if job.state == "running" else so_far
-            return dataclasses.replace(
-                run, state=job.state, detail=_join(job.detail, shown), fraction=fraction
-            )
-        return dataclasses.replace(run, state="interrupted", detail=so_far) if lines else run
+            detail = _join(job.detail, progress if job.state == "running" else stages_done)
+            return dataclasses.replace(run, state=job.state, detail=detail, fraction=fraction)
+        if lines:
+            return dataclasses.replace(run, state="interrupted", detail=stages_done)
+        return run
+
+    def _read_fresh_beat(self, run: RunState) -> Heartbeat | None:
+        """The heartbeat of a run in progress; none where its last is old, or of another stage."""
+        beat = read_heartbeat(self.store.heartbeat_file(run.config))
+        if not beat or beat.stage != len(run.finished):
+            return None
+        # what another clock says is to come was not said by a run in progress
+        age = time.time() - beat.time
+        return beat if 0 <= age <= FRESH else None
 
     def _read_scored(self, run: RunState) -> tuple[Scored, ...]:
         """The scores of each model of a run that the suite's tasks are for."""
-        last_stage, models = len(run.config.domains) - 1, []
+        last_stage = len(run.config.domains) - 1
+        models = []
         for stage in list_scored_stages(self.suite, run.config):
-            if (
-                stage < len(run.finished) and run.stages[stage].evaluated
-            ):  # else its method left it out
-                models.append(self._read_scores(run.keys[stage], stage, stage == last_stage))
+            if stage >= len(run.finished):
+                continue
+            if run.stages[stage].evaluated:  # else its method left it out
+                model = self._read_scores(run.keys[stage], stage, stage == last_stage)
+                models.append(model)
         return tuple(models)
 
 
 def find_last_model(survey: Survey, name: str) -> Path:
-    """The folder of the stage that ends the first run of a row. Raises ConfigError where none has
-    ended it.
+    """The folder of the stage that ends the first run of a row.
+
+    Raises ConfigError where no run has ended it.
     """
-    rows = {config.row: config for config in reversed(survey.configs)}
-    called = [row for row in rows if make_row_slug(row) == make_row_slug(name)]
-    called = called or [row for row, config in rows.items() if config.method == name]
-    if len(called) != 1:
-        choices = ", ".join(called or reversed(rows))
+    suite = survey.suite
+    configs = {config.row: config for config in reversed(survey.configs)}
+    slug = make_row_slug(name)
+    rows = [row for row in configs if make_row_slug(row) == slug]
+    if not rows:
+        rows = [row for row, config in configs.items() if config.method == name]
+    if len(rows) != 1:
+        choices = ", ".join(rows or reversed(configs))
         raise ConfigError(
-            f"--row {name}: {len(called)} rows of {survey.suite.name} are called so; choose from "
-            f"{choices}"
+            f"--row {name}: {len(rows)} rows of {suite.name} are called so; choose from {choices}"
         )
-    [run] = [state for state in survey.read_states() if state.config is rows[called[0]]]
+    config = configs[rows[0]]
+    [run] = [state for state in survey.read_states() if state.config is config]
     done = len(run.finished)
-    if done < len(run.config.domains):
+    total = len(config.domains)
+    if done < total:
         raise ConfigError(
-            f"{run.config.label}: {done} of {len(run.config.domains)} stages are done: "
-            f"`run {survey.suite.called}` trains the rest"
+            f"{config.label}: {done} of {total} stages are done: "
+            f"`run {suite.called}` trains the rest"
         )
     return survey.store.stage_folder(run.keys[-1])
 
@@ -262,58 +285,71 @@ def read_stage(store: Store, key: str, learned: Sequence[str]) -> StageState:
     Raises RecordsError for lines that are damaged or of another stage.
     """
     lines = store.read_stage(key)
-    evaluation, done = (
-        records.find_last(lines, records.EvaluationLine),
-        records.find_last(lines, records.DoneLine),
-    )
-    spent, ap = done or evaluation, None
+    evaluation = records.find_last(lines, records.EvaluationLine)
+    done = records.find_last(lines, records.DoneLine)
+    ap = None
     if done and evaluation:
         values = [evaluation.perplexity[name] for name in learned]
         perplexity = [math.inf if value is None else value for value in values]
         ap = float(average_perplexity(perplexity, len(perplexity) - 1))
-    charged, begun = spent.charged if spent else {}, records.find_last(lines, records.StageLine)
+    last_charge = done or evaluation
     training = [line for line in lines if not isinstance(line, records.LaterLine)]
     wall = sum(
-        line.time - before.time
-        for before, line in pairwise(training)
+        line.time - previous.time
+        for previous, line in pairwise(training)
         if not isinstance(line, records.ResumedLine)
     )
-    return StageState(done is not None, evaluation is not None, ap, charged, begun, wall)
+    return StageState(
+        done=done is not None,
+        evaluated=evaluation is not None,
+        ap=ap,
+        charged=last_charge.charged if last_charge else {},
+        start_line=records.find_last(lines, records.StageLine),
+        wall=wall,
+    )
 
 
 def read_scores(
     store: Store, suite: Suite, key: str, stage: int, final: bool, examples: Mapping[str, str]
 ) -> Scored:
-    """The scores of one model, a run's `final` one or another. One of other settings of fine-tuning
-    is another score.
+    """The scores of one model, a run's `final` one or another.
 
-    `examples`: see `find_example_keys`. Raises RecordsError for a file that is damaged.
+    A score by other settings of fine-tuning is another score. `examples`: see `find_example_keys`.
+    Raises RecordsError for a file that is damaged.
     """
     lines = records.read(store.scores_file(key), records.SCORES)
-    scored = records.select_kind(
-        lines, records.ScoreLine
-    )  # an archive has no model, only what it scored
-    has_prompts = _has_prompts(store, key) or any(line.prompt == "right" for line in scored)
-    wanted: set[tuple[str, str, str, int]] = {
-        (task.name, *trial)
-        for task in select_tasks(suite, final)
-        for trial in list_wanted(task, suite.finetuning, has_prompts, final)
-    }
-    wanted |= {(task, ZERO_SHOT, "", 0) for task in suite.evaluate.tasks}
+    # an archive has no model, only what it scored
+    score_lines = records.select_kind(lines, records.ScoreLine)
+    has_prompts = _has_prompts(store, key) or any(line.prompt == "right" for line in score_lines)
+    planned: set[ScorePlace] = set()
+    for task in select_tasks(suite, final):
+        for trial in list_wanted(task, suite.finetuning, has_prompts, final):
+            planned.add((task.name, *trial))
+    for name in suite.evaluate.tasks:
+        planned.add((name, ZERO_SHOT, "", 0))
+    scored: set[ScorePlace] = set()
+    for line in select_scores(suite, key, lines, examples):
+        scored.add(_find_place(line))
+    scored &= planned
+    for name in select_zero_shot_scores(suite.evaluate, key, lines):
+        scored.add((name, ZERO_SHOT, "", 0))
+    missing = planned - scored
+    reason = ""
+    for failure in records.select_kind(lines, records.UnscoredLine):
+        if _find_place(failure) in missing:
+            reason = failure.error
+    return Scored(
+        model=key,
+        stage=stage,
+        missing=len(planned) - len(scored),
+        score_count=len(scored),
+        failed=reason,
+    )
 
-    def place(line: records.ScoreLine | records.UnscoredLine) -> tuple[str, str, str, int]:
-        return line.task, line.how, line.prompt, line.seed
 
-    there = {place(line) for line in select_scores(suite, key, lines, examples)} & wanted
-    there |= {
-        (task, ZERO_SHOT, "", 0) for task in select_zero_shot_scores(suite.evaluate, key, lines)
-    }
-    lost = [
-        line
-        for line in records.select_kind(lines, records.UnscoredLine)
-        if place(line) in wanted - there
-    ]
-    return Scored(key, stage, len(wanted) - len(there), len(there), lost[-1].error if lost else "")
+def _find_place(line: records.ScoreLine | records.UnscoredLine) -> ScorePlace:
+    """What a score is of: two with the same place are the same."""
+    return line.task, line.how, line.prompt, line.seed
 
 
 def _has_prompts(store: Store, key: str) -> bool:
@@ -322,13 +358,6 @@ def _has_prompts(store: Store, key: str) -> bool:
     return path.exists() and bool(json.loads(path.read_bytes()).get("prompts"))
 
 
-MAKES_TOKENS = {
-    "valid_share",
-    "max_train_tokens",
-    "max_valid_bytes",
-    "max_valid_tokens",
-}  # of the settings of data
-
-
 def _join(*parts: str) -> str:
+    """The parts that are not empty, in one text."""
     return "; ".join(filter(None, parts))

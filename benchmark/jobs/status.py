@@ -1,5 +1,6 @@
-"""The progress of a suite in words: the line of a sweep, a table of its runs, and the text of
-`status`.
+"""The progress of a suite in words.
+
+It has the line of a sweep, a table of its runs, and the text of `status`.
 """
 
 from __future__ import annotations
@@ -21,28 +22,33 @@ from benchmark.settings.units import UNITS, format_duration
 from benchmark.training.evaluation_time import FORWARD, count_evaluations, count_parameters
 from benchmark.training.identity import Identities, name_further_seeds
 
-FAILED, UNKNOWN = 1, 3  # exit statuses of commands by the states of runs and jobs
-HERE, ASKED = (
-    5.0,
-    30.0,
-)  # seconds between two looks: at records alone, and where executors are asked for jobs
-OVER = ("done", "failed")  # states in which nothing more will be trained by itself
+# exit statuses of commands by the states of runs and jobs
+FAILED = 1
+UNKNOWN = 3
+# seconds between two looks: at records alone, and where executors are asked for jobs
+PAUSE = 5.0
+PAUSE_OF_JOBS = 30.0
+ENDED = ("done", "failed")  # states in which nothing more will be trained by itself
 TITLES = ("run or job", "kind", "state", "job", "starts", "node", "charged", "ap", "")
-OWN = ("run or job", "job", "node")  # what differs among runs, and jobs, that are alike
+# titles of what differs among runs, and jobs, that are alike
+DIFFERING = ("run or job", "job", "node")
 
 
 def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Print the text of `status`; where asked to `watch` again and again until nothing of the suite
-    is under way.
+    """Print the text of `status`.
 
+    Where asked to `watch` it is printed again and again until nothing of the suite is under way.
     Returns 1 if a run, a job or a score has failed, 3 if a state is unknown, else 0.
     """
-    while is_under_way(survey, states := survey.read_states()) and watch:
+    states = survey.read_states()
+    while watch and is_under_way(survey, states):
         if sys.stdout.isatty():
             print("\033[H\033[2J", end="")  # to the top left corner of an empty screen
         print("\n".join(describe_suite(survey, states)), flush=True)
-        sleep(ASKED if survey.jobs else HERE)
-    print("\n".join([*describe_suite(survey, states), name_next_step(survey, states)]), flush=True)
+        sleep(PAUSE_OF_JOBS if survey.jobs else PAUSE)
+        states = survey.read_states()
+    lines = [*describe_suite(survey, states), name_next_step(survey, states)]
+    print("\n".join(lines), flush=True)
     if _has_failed(survey, states):
         return FAILED
     words = {state.state for state in states} | {job.state for job in survey.jobs}
@@ -50,178 +56,235 @@ def show(survey: Survey, watch: bool = False, sleep: Callable[[float], None] = t
 
 
 def is_under_way(survey: Survey, states: Sequence[RunState]) -> bool:
-    words = {state.state for state in states}
-    return (
-        "running" in words
-        or any(job.is_under_way for job in survey.jobs)
-        or survey.in_progress.is_taken()
-    )
+    """Whether anything of the suite is being done, or is waiting in a queue."""
+    if any(state.state == "running" for state in states):
+        return True
+    if any(job.is_under_way for job in survey.jobs):
+        return True
+    return survey.in_progress.is_taken()
 
 
 def _has_failed(survey: Survey, states: Sequence[RunState]) -> bool:
     """Whether a run, a score or another job has failed, whose work nobody has done since."""
-    ends = [
-        *(state.state for state in states),
-        *(job.state for job in find_lost_jobs(survey, states)),
-    ]
-    return "failed" in ends or any(model.failed for model in _find_scored_models(states))
+    words: list[str] = [state.state for state in states]
+    words += [job.state for job in find_lost_jobs(survey, states)]
+    return "failed" in words or any(model.failed for model in _find_scored_models(states))
 
 
 def find_lost_jobs(survey: Survey, states: Sequence[RunState]) -> list[Job]:
     """The jobs that are over and no run's, without those whose work others have done."""
-    over = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
-    left = [
-        run if run.state == "done" else dataclasses.replace(run, state="interrupted")
-        for run in states
-    ]
-    waves = (
-        Plan(survey, left, retry_failed=True).waves if over else []
-    )  # also what those that are under way lack
-    missing = {unit.id for wave in waves for unit in wave.units}
-    return [job for job in over if job.kind == "report" or missing & {*job.units}]
+    jobs = [job for job in survey.jobs if not job.is_under_way and job.kind != "train"]
+    if not jobs:
+        return []
+    # what is under way counts as interrupted, so that the plan has what it lacks
+    ended = []
+    for run in states:
+        if run.state != "done":
+            run = dataclasses.replace(run, state="interrupted")
+        ended.append(run)
+    plan = Plan(survey, ended, retry_failed=True)
+    missing = {unit.id for wave in plan.waves for unit in wave.units}
+    return [job for job in jobs if job.kind == "report" or missing & {*job.units}]
 
 
 def name_next_step(survey: Survey, states: Sequence[RunState]) -> str:
     """The command that goes on from runs in these states."""
-    called = survey.suite.called
+    suite = survey.suite.called
     if is_under_way(survey, states):
-        return f"next: `python run_all.py status {called} --watch` shows it again and again until nothing is under way"
+        return (
+            f"next: `python run_all.py status {suite} --watch` shows it again and again until "
+            "nothing is under way"
+        )
     lacks_report = any(job.kind == "report" and job.state == "interrupted" for job in survey.jobs)
-    is_missing, failed = Plan(survey, states).waves or lacks_report, _has_failed(survey, states)
+    is_missing = Plan(survey, states).waves or lacks_report
+    failed = _has_failed(survey, states)
     if not (is_missing or failed) or survey.store.is_archive:
-        return f"next: `python run_all.py report {called}` renders tables and figures"
-    alike = " (with --executor as before)" if survey.jobs else ""
+        return f"next: `python run_all.py report {suite}` renders tables and figures"
+    executor = " (with --executor as before)" if survey.jobs else ""
     if not is_missing:
-        return f"next: `python run_all.py run {called} --retry-failed`{alike} tries what failed again, from checkpoints"
-    also = ", with --retry-failed also what failed, from its checkpoints" if failed else ""
-    return f"next: `python run_all.py run {called}`{alike} does the rest{also}"
+        return (
+            f"next: `python run_all.py run {suite} --retry-failed`{executor} tries what failed "
+            "again, from checkpoints"
+        )
+    retry = ", with --retry-failed also what failed, from its checkpoints" if failed else ""
+    return f"next: `python run_all.py run {suite}`{executor} does the rest{retry}"
 
 
 def describe_suite(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """The lines of `status`: one for each row, each run that is not done, and other jobs; some
-    share one.
+    """The lines of `status`: one for each row, each run that is not done, and other jobs.
+
+    Runs and jobs that are alike share a line.
     """
-    head = f"{survey.suite.name}: {survey.suite.title}: {describe_sweep(states)}"
-    runs = [
-        state
-        for state in states
-        if state.state != "done" and (state.state, state.detail) != ("todo", "")
-    ]
-    of_runs = {run.job.id for run in states if run.job}  # those of an edited suite are of none
-    others = [
-        job
-        for job in survey.jobs
-        if job.is_under_way and not (job.kind == "train" and job.id in of_runs)
-    ]
-    others += find_lost_jobs(survey, states)
+    runs = []
+    for run in states:
+        is_untouched = run.state == "todo" and not run.detail
+        if run.state != "done" and not is_untouched:
+            runs.append(run)
+    run_jobs = {run.job.id for run in states if run.job}  # those of an edited suite are of none
+    jobs = []
+    for job in survey.jobs:
+        is_of_run = job.kind == "train" and job.id in run_jobs
+        if job.is_under_way and not is_of_run:
+            jobs.append(job)
+    jobs += find_lost_jobs(survey, states)
     rows = [TITLES, *map(_describe_run, runs)]
-    rows += [
-        (job.id, job.kind, job.state, "", _count_starts(job), job.node, "", "", job.detail)
-        for job in others
-    ]
-    logs = [Path(job.log) for job in [*(run.job for run in runs), *others] if job]
+    for job in jobs:
+        starts = _count_starts(job)
+        rows.append((job.id, job.kind, job.state, "", starts, job.node, "", "", job.detail))
+    logged_jobs = [run.job for run in runs if run.job] + jobs
+    logs = [Path(job.log) for job in logged_jobs]
     folders = dict.fromkeys(str(log.parent) for log in logs if log.is_file())
-    places = [f"logs are in {', '.join(folders)}, by job"] if folders else []
-    return [
-        head,
-        *summarize_rows(states),
-        *(_align(rows) if rows[1:] else []),
-        *places,
-        *write_notes(survey, states),
-    ]
+    suite = survey.suite
+    lines = [f"{suite.name}: {suite.title}: {describe_sweep(states)}"]
+    lines += summarize_rows(states)
+    if runs or jobs:
+        lines += _align(rows)
+    if folders:
+        lines.append(f"logs are in {', '.join(folders)}, by job")
+    lines += write_notes(survey, states)
+    return lines
 
 
 def summarize_rows(states: Sequence[RunState]) -> list[str]:
-    """A line of titles, and one for each row of the suite: its runs by state, the mean AP of those
-    that are done.
+    """A line of titles, and one for each row of the suite.
+
+    It has the row's runs by state, and the mean AP of those that are done.
     """
     rows: dict[str, list[RunState]] = {}
     for run in states:
         rows.setdefault(run.config.row, []).append(run)
     kinds = list(dict.fromkeys(run.state for run in states))
-    cells = [("row", *kinds, "ap")]
+    lines = [("row", *kinds, "ap")]
     for row, runs in rows.items():
         counts = Counter(run.state for run in runs)
-        values = [run.stages[-1].ap for run in runs if run.state == "done" and run.stages]
-        known = [value for value in values if value is not None]
-        ap = f"{statistics.fmean(known):,.1f}" if known else ""
-        cells.append((row, *(str(counts[kind] or "") for kind in kinds), ap))
-    return _align(cells)
+        cells = [str(counts[kind] or "") for kind in kinds]
+        lines.append((row, *cells, _average_ap(runs)))
+    return _align(lines)
+
+
+def _average_ap(runs: Sequence[RunState]) -> str:
+    """The mean AP of the runs that are done, in words; empty where none has any."""
+    values = []
+    for run in runs:
+        if run.state != "done" or not run.stages:
+            continue
+        ap = run.stages[-1].ap
+        if ap is not None:
+            values.append(ap)
+    return f"{statistics.fmean(values):,.1f}" if values else ""
 
 
 def _describe_run(run: RunState) -> tuple[str, ...]:
-    """`ap` is AP after the last domain that the run has finished."""
-    unit, job = UNITS[run.config.budget.unit], run.job
+    """The cells of a run, below TITLES; `ap` is AP after the last domain that it has finished."""
+    unit = UNITS[run.config.budget.unit]
     amount = sum(stage.charged.get(unit.name, 0.0) for stage in run.stages)
     charged = format_duration(amount) if unit.is_wall_time else unit.format(amount)
-    ap = f"{run.finished[-1].ap:,.1f}" if run.finished and run.finished[-1].ap else ""
-    of_job = (job.id, _count_starts(job), job.node) if job else ("", "", "")
-    return (run.config.label, "", run.state, *of_job, charged, ap, run.detail)
+    ap = run.finished[-1].ap if run.finished else None
+    job = run.job
+    return (
+        run.config.label,
+        "",
+        run.state,
+        job.id if job else "",
+        _count_starts(job) if job else "",
+        job.node if job else "",
+        charged,
+        f"{ap:,.1f}" if ap else "",
+        run.detail,
+    )
 
 
 def _count_starts(job: Job) -> str:
     """The number of its starts, if more than one; one that waits is to start again."""
-    starts = job.restarts + (job.state != "waiting")
+    starts = job.restarts
+    if job.state != "waiting":
+        starts += 1
     return str(starts) if starts > 1 else ""
 
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, below titles; without columns that are empty but for these. Those that are
-    alike are one line.
+    """Rows as lines, below titles, without columns that are empty but for these.
+
+    Rows that are alike share a line.
     """
-    alike: dict[tuple[str, ...], list[Sequence[str]]] = defaultdict(list)
+    titles = rows[0]
+    groups: dict[tuple[str, ...], list[Sequence[str]]] = defaultdict(list)
     for row in rows:
-        alike[
-            tuple(cell for cell, title in zip(row, rows[0], strict=True) if title not in OWN)
-        ].append(row)
-    rows = [
-        (f"{row[0]} and {len(more)} more" if more else row[0], *row[1:])
-        for row, *more in alike.values()
-    ]
-    return align(rows)
+        group = tuple(
+            cell for cell, title in zip(row, titles, strict=True) if title not in DIFFERING
+        )
+        groups[group].append(row)
+    merged = []
+    for group_rows in groups.values():
+        name, *cells = group_rows[0]
+        count = len(group_rows) - 1
+        if count:
+            name += f" and {count} more"
+        merged.append((name, *cells))
+    return align(merged)
 
 
 def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
-    """Notes on scores that could not be computed, on code that was changed since, and on seeds that
+    """Notes on what a reader of a suite's state should know.
+
+    They are on scores that could not be computed, on code that was changed since, and on seeds that
     are not here.
     """
-    lost = {
-        model.model: f"! {state.config.label}: the model of stage {model.model} lacks scores ({model.missing}), as "
-        f"computing them failed: {model.failed}; `run --retry-failed` tries again"
-        for state in reversed(states)
-        for model in state.scored
-        if model.failed
-    }
-    changed = Counter(state.config.method for state in states if state.other_code)
-    others = [
-        f"! {method}: its code was changed since it was trained ({count} of {len(states)} runs): "
-        "if it computes "
-        "something else now, raise its `version`"
-        for method, count in changed.items()
-    ]
-    return [
-        *lost.values(),
-        *others,
-        *name_further_seeds(
-            [state.config for state in states], Identities(survey.store, survey.build)
-        ),
-    ]
+    notes = _note_failed_scores(states)
+    counts = Counter(state.config.method for state in states if state.other_code)
+    for method, count in counts.items():
+        notes.append(
+            f"! {method}: its code was changed since it was trained ({count} of {len(states)} "
+            "runs): if it computes something else now, raise its `version`"
+        )
+    configs = [state.config for state in states]
+    notes += name_further_seeds(configs, Identities(survey.store, survey.build))
+    return notes
+
+
+def _note_failed_scores(states: Sequence[RunState]) -> list[str]:
+    """A note on each model with scores that could not be computed.
+
+    That on a model which runs share names the first of these.
+    """
+    notes: dict[str, str] = {}
+    for state in reversed(states):
+        for model in state.scored:
+            if not model.failed:
+                continue
+            notes[model.model] = (
+                f"! {state.config.label}: the model of stage {model.model} lacks scores "
+                f"({model.missing}), as computing them failed: {model.failed}; "
+                "`run --retry-failed` tries again"
+            )
+    return list(notes.values())
 
 
 def describe_sweep(states: Sequence[RunState]) -> str:
-    """Runs by state, the share of their stages that is trained, scores, and the time left by what
-    ran.
+    """Runs by state, the share of their stages that is trained, scores, and the time left.
+
+    The time left is reckoned from what ran.
     """
-    counts = Counter(state.state for state in states)
-    runs = ", ".join(
-        [f"{len(states)} runs", *(f"{count} {state}" for state, count in counts.items())]
-    )
+    parts = [_describe_states(states)]
+    share, time_left = measure_progress(states)
+    parts.append(f"{share:.0%} trained")
     models = _find_scored_models(states)
-    there, missing = sum(model.there for model in models), sum(model.missing for model in models)
-    scores = f"{there:,} of {there + missing:,} scores" if there else ""
-    share, left = measure_progress(states)
-    time_left = f"about {format_duration(left)} left" if left else ""
-    return "; ".join(filter(None, [runs, f"{share:.0%} trained", scores, time_left]))
+    score_count = sum(model.score_count for model in models)
+    missing = sum(model.missing for model in models)
+    if score_count:
+        parts.append(f"{score_count:,} of {score_count + missing:,} scores")
+    if time_left:
+        parts.append(f"about {format_duration(time_left)} left")
+    return "; ".join(parts)
+
+
+def _describe_states(states: Sequence[RunState]) -> str:
+    """The number of runs, and how many of them are in which state."""
+    counts = Counter(state.state for state in states)
+    parts = [f"{len(states)} runs"]
+    for word, count in counts.items():
+        parts.append(f"{count} {word}")
+    return ", ".join(parts)
 
 
 def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
@@ -230,52 +293,64 @@ def _find_scored_models(states: Iterable[RunState]) -> list[Scored]:
 
 
 def measure_progress(states: Sequence[RunState]) -> tuple[float, float]:
-    """The share of all stages that is trained, 0 to 1, and the time that is left at the pace of
-    those that ended.
+    """The share of all stages that is trained, 0 to 1, and the time left at the pace so far.
 
-    Their time is that of training, evaluation and checkpoints. A stage that runs share counts once.
-    Nothing is left of runs that have failed, nor known before a stage has ended.
+    The time of ended stages is that of training, evaluation and checkpoints. A stage that runs
+    share counts once. Nothing is left of runs that have failed, nor known before a stage has ended.
     """
-    shares, left = dict[str, float](), dict[str, float]()
-    ended = dict[str, tuple[float, float]]()  # seconds and budgets
-    for state in states:
-        for place, (key, amount) in enumerate(
-            zip(state.planned, _list_budgets(state.config), strict=True)
-        ):
-            is_next = place == len(state.finished)
-            share = 1.0 if place < len(state.finished) else state.fraction * is_next
+    shares: dict[str, float] = {}  # by stage, as all of these
+    rest: dict[str, float] = {}  # of budgets
+    seconds: dict[str, float] = {}  # of stages that have ended
+    amounts: dict[str, float] = {}  # their budgets
+    for run in states:
+        finished = len(run.finished)
+        budgets = _list_budgets(run.config)
+        for index, (key, amount) in enumerate(zip(run.planned, budgets, strict=True)):
+            if index < finished:
+                stage = run.stages[index]
+                seconds[key] = max(stage.wall, stage.charged["seconds"])
+                amounts[key] = amount
+                shares[key] = 1.0
+                continue
+            share = run.fraction if index == finished else 0.0
             shares[key] = max(share, shares.get(key, 0.0))
-            if place < len(state.finished):
-                stage = state.stages[place]
-                ended[key] = max(stage.wall, stage.charged["seconds"]), amount
-            elif state.state not in OVER:
-                left[key] = min(amount * (1 - share), left.get(key, amount))
-    seconds, amounts = map(sum, zip(*ended.values(), strict=True)) if ended else (0.0, 1.0)
-    at_a_time = max(1, sum(state.state == "running" for state in states))
-    return statistics.fmean(shares.values()), sum(left.values()) * seconds / amounts / at_a_time
+            if run.state not in ENDED:
+                rest[key] = min(amount * (1 - share), rest.get(key, amount))
+    share = statistics.fmean(shares.values())
+    if not seconds:
+        return share, 0.0
+    parallel = max(1, sum(run.state == "running" for run in states))
+    time_left = sum(rest.values()) * sum(seconds.values()) / sum(amounts.values()) / parallel
+    return share, time_left
 
 
 def _list_budgets(config: RunConfig) -> list[float]:
-    return [pick_for_stage(config.budget.amount, stage) for stage in range(len(config.domains))]
+    """The budget of each stage of a run."""
+    amount = config.budget.amount
+    return [pick_for_stage(amount, stage) for stage in range(len(config.domains))]
 
 
 def describe(plan: Plan, executor: Executor) -> list[str]:
     """The text of --dry-run: the rows' runs by state, what the executor does, and the work left."""
-    does = executor.describe(plan)
-    units = dict.fromkeys(state.config.budget.unit for state in plan.states)
+    states = plan.states
+    suite = plan.suite
+    lines = [f"{suite.name}: {suite.title}: {describe_sweep(states)}"]
+    lines += summarize_rows(states)
+    executor_lines = executor.describe(plan)
+    lines += executor_lines
+    units = dict.fromkeys(state.config.budget.unit for state in states)
     missing = " and ".join(_describe_missing(plan, unit, executor) for unit in units)
-    notes = [state.config.tokenizer_note for state in plan.states]
-    notes += [state.config.describe_expected_passes(state.tokens) for state in plan.states]
-    notes += [*_describe_evaluation(plan, executor), *_describe_unprepared(plan)]
-    does_more = "next: the same command without --dry-run does that, then renders the report"
-    return [
-        f"{plan.suite.name}: {plan.suite.title}: {describe_sweep(plan.states)}",
-        *summarize_rows(plan.states),
-        *does,
-        f"To train: {len(plan.wanted)} of {len(plan.states)} runs, {missing}",
-        *filter(None, dict.fromkeys(notes)),
-        does_more if plan.wanted or does else name_next_step(plan.survey, plan.states),
-    ]
+    lines.append(f"To train: {len(plan.wanted)} of {len(states)} runs, {missing}")
+    notes = [state.config.tokenizer_note for state in states]
+    notes += [state.config.describe_expected_passes(state.tokens) for state in states]
+    notes += _describe_evaluation(plan, executor)
+    notes += _describe_unprepared(plan)
+    lines += filter(None, dict.fromkeys(notes))
+    if plan.wanted or executor_lines:
+        lines.append("next: the same command without --dry-run does that, then renders the report")
+    else:
+        lines.append(name_next_step(plan.survey, states))
+    return lines
 
 
 def _describe_unprepared(plan: Plan) -> Iterator[str]:
@@ -283,78 +358,83 @@ def _describe_unprepared(plan: Plan) -> Iterator[str]:
     unprepared = [state for state in plan.wanted if not state.prepared]
     if not unprepared:
         return
-    missing = {
-        domain.name: None
-        for state in unprepared
-        for domain in state.config.domains[len(state.keys) :]
-    }
-    trained = {
-        domain.name: None
-        for run in unprepared
-        for domain in run.config.domains[: len(run.finished)]
-    }
+    missing: dict[str, None] = {}  # names of domains, in their order
+    trained: dict[str, None] = {}
+    for state in unprepared:
+        names = [domain.name for domain in state.config.domains]
+        missing |= dict.fromkeys(names[len(state.keys) :])
+        trained |= dict.fromkeys(names[: len(state.finished)])
     if 0 < len(missing) <= LISTED:
         yield f"Not tokenised yet: {', '.join(missing)}."
     if trained:
         yield f"What is trained of {', '.join(trained)} stays: no stage depends on later domains."
-    unknown = (
-        "How often domains are read, the memory's share of them, and how long evaluation takes"
+    yield (
+        "How often domains are read, the memory's share of them, and how long evaluation takes, "
+        "is known once text is prepared."
     )
-    yield f"{unknown}, is known once text is prepared."
-    begun = any(plan.survey.store.run_file(unprepared[0].config).parent.glob("*.jsonl"))
-    if begun and not all(state.keys for state in unprepared):
+    store = plan.survey.store
+    folder = store.run_file(unprepared[0].config).parent
+    has_records = any(folder.glob("*.jsonl"))
+    has_keys = all(state.keys for state in unprepared)
+    if has_records and not has_keys:
         yield "Whether trained stages stay is known then, too."
 
 
 def _describe_evaluation(plan: Plan, executor: Executor) -> Iterator[str]:
-    """A sentence on the evaluation that comes on top of the budgets of missing stages; stages that
-    runs share once.
+    """A sentence on the evaluation that comes on top of the budgets of missing stages.
+
+    Stages that runs share count once.
     """
-    reads: dict[str, tuple[float, float]] = {}  # tokens by stage, and FLOPs
-    for state in plan.wanted:
-        config = state.config
-        for stage in range(len(state.finished), len(config.domains)):
-            size = config.model.ladder[min(stage, len(config.model.ladder) - 1)]
-            count = count_evaluations(config.training.evaluations, stage)
+    tokens: dict[str, float] = {}  # by stage
+    flops: dict[str, float] = {}
+    for run in plan.wanted:
+        config = run.config
+        ladder = config.model.ladder
+        for stage in range(len(run.finished), len(config.domains)):
+            size = ladder[min(stage, len(ladder) - 1)]
             parameters = count_parameters(size, config.tokenizer.vocabulary)
-            flops = FORWARD * parameters * state.valid_tokens * count
-            reads[state.planned[stage]] = (state.valid_tokens * count, flops)
-    tokens = sum(count for count, _ in reads.values())
-    if not tokens:
+            count = count_evaluations(config.training.evaluations, stage)
+            key = run.planned[stage]
+            tokens[key] = run.valid_tokens * count
+            flops[key] = FORWARD * parameters * run.valid_tokens * count
+    token_count = sum(tokens.values())
+    if not token_count:
         return
-    seconds = _measure_time_off_clock(plan.states) * len(reads)
-    if not seconds and (speed := executor.guess_flops_per_second()):
-        seconds = sum(flops for _, flops in reads.values()) / speed
-    often = f"reads {tokens:,.0f} tokens of validation text"
-    took = (
-        f"about {format_duration(seconds)}, and {often}"
-        if seconds
-        else f"a time not known yet: it {often}"
-    )
-    yield f"Evaluation, which no budget counts, takes {took}."
+    seconds = _measure_time_off_clock(plan.states) * len(tokens)
+    if not seconds:
+        speed = executor.guess_flops_per_second()
+        if speed:
+            seconds = sum(flops.values()) / speed
+    reading = f"reads {token_count:,.0f} tokens of validation text"
+    if seconds:
+        duration = f"about {format_duration(seconds)}, and {reading}"
+    else:
+        duration = f"a time not known yet: it {reading}"
+    yield f"Evaluation, which no budget counts, takes {duration}."
 
 
 def _measure_time_off_clock(states: Sequence[RunState]) -> float:
     """The mean seconds that stages took beside what they charge; 0 where none has ended."""
-    ended = {
-        key: stage
-        for state in states
-        for key, stage in zip(state.keys, state.finished, strict=False)
-    }
-    seconds = [max(0.0, stage.wall - stage.charged.get("seconds", 0.0)) for stage in ended.values()]
-    return statistics.fmean(seconds) if seconds else 0.0
+    seconds: dict[str, float] = {}  # by stage
+    for run in states:
+        for key, stage in zip(run.keys, run.finished, strict=False):
+            charged = stage.charged.get("seconds", 0.0)
+            seconds[key] = max(0.0, stage.wall - charged)
+    return statistics.fmean(seconds.values()) if seconds else 0.0
 
 
 def _describe_missing(plan: Plan, unit: str, executor: Executor) -> str:
     """The budgets in a unit of missing work; what runs share counts once."""
-    stages: dict[str, tuple[float, RunConfig]] = {}
-    for state in plan.wanted:
-        if state.config.budget.unit == unit:
-            of_stages = list(zip(state.planned, _list_budgets(state.config), strict=True))
-            stages |= {
-                key: (amount, state.config) for key, amount in of_stages[len(state.finished) :]
-            }
-    gpu_seconds = sum(
-        amount * executor.count_gpus(plan.suite, config) for amount, config in stages.values()
-    )
-    return UNITS[unit].format(sum(amount for amount, _ in stages.values()), gpu_seconds)
+    amounts: dict[str, float] = {}  # by stage
+    gpu_seconds: dict[str, float] = {}
+    for run in plan.wanted:
+        config = run.config
+        if config.budget.unit != unit:
+            continue
+        gpus = executor.count_gpus(plan.suite, config)
+        budgets = _list_budgets(config)
+        for stage in range(len(run.finished), len(run.planned)):
+            key = run.planned[stage]
+            amounts[key] = budgets[stage]
+            gpu_seconds[key] = budgets[stage] * gpus
+    return UNITS[unit].format(sum(amounts.values()), sum(gpu_seconds.values()))

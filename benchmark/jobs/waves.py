@@ -1,9 +1,8 @@
-"""The plan of a suite: the units of work that its tables still need, as a list of waves. No torch
-here.
+"""The plan of a suite: the units of work that its tables still need, as a list of waves.
 
 prepare -> stages that runs share -> runs -> scores -> measures -> report. A wave begins when the
 one before has ended, however that was: whoever needs a missing result makes it. There is no other
-order.
+order. No torch here.
 """
 
 from __future__ import annotations
@@ -47,21 +46,20 @@ class Wave:
 
 @dataclass(frozen=True)
 class Plan:
-    """The missing work, for executors and for `status`. `states` are those of all runs that the
-    tables show.
+    """The missing work, for executors and for `status`.
+
+    `states` are those of all runs that the tables show.
     """
 
     survey: Survey
     states: Sequence[RunState]
-    render: RenderReport | None = (
-        None  # handed in, because jobs must not import the rooms of tables
-    )
+    # handed in, because jobs must not import the rooms of tables
+    render: RenderReport | None = None
     out: Path = Path()  # of tables
     retry_failed: bool = False
-    parallel: int | None = None  # runs to train side by side on a machine; None: the executor knows
-    processes: int | Literal["all"] | None = (
-        None  # of a machine, that train a run together; None: the executor knows
-    )
+    # of these two None says that the executor knows
+    parallel: int | None = None  # runs to train side by side on a machine
+    processes: int | Literal["all"] | None = None  # of a machine, that train a run together
     program: tuple[str, ...] = ()  # the command line: Python's file and its words
     names_units: bool = False  # whether a dry run names each unit of work
 
@@ -76,35 +74,47 @@ class Plan:
 
     @cached_property
     def wanted(self) -> list[RunState]:
-        """The runs to train: not those that are done or under way, and failed ones only when asked."""
-        states = ("todo", "interrupted", "failed") if self.retry_failed else ("todo", "interrupted")
-        return [state for state in self.states if state.state in states]
+        """The runs to train: those that are neither done nor under way.
+
+        Failed ones are among them only when asked.
+        """
+        words = ("todo", "interrupted", "failed") if self.retry_failed else ("todo", "interrupted")
+        return [state for state in self.states if state.state in words]
 
     @property
     def left_out(self) -> list[RunState]:
         """The failed runs that are left as they are."""
-        return (
-            [] if self.retry_failed else [state for state in self.states if state.state == "failed"]
-        )
+        if self.retry_failed:
+            return []
+        return [state for state in self.states if state.state == "failed"]
 
     @property
     def waves(self) -> list[Wave]:
         """All that is missing but the report, in waves; none of them is empty."""
-        texts, tasks = Wave("prepare", self._plan_texts()), Wave("prepare", self._plan_tasks())
-        scores, measures = (
+        waves = [
+            Wave("prepare", self._plan_texts()),
+            Wave("prepare", self._plan_tasks()),
+            *self._plan_training(),
             Wave("score", self._plan_scores()),
             Wave("measure", self._plan_measures()),
-        )
-        return [
-            wave for wave in (texts, tasks, *self._plan_training(), scores, measures) if wave.units
         ]
+        return [wave for wave in waves if wave.units]
 
     @property
     def report(self) -> Wave:
+        """The wave that renders the tables."""
         assert self.render
         configs = tuple(state.config for state in self.states)
-        own = (self.suite, configs, self.render, self.out.absolute())
-        return Wave("report", [Report(self.runs, configs[0], "all", *own)])
+        unit = Report(
+            runs=self.runs,
+            config=configs[0],
+            key="all",
+            suite=self.suite,
+            configs=configs,
+            render=self.render,
+            out=self.out.absolute(),
+        )
+        return Wave("report", [unit])
 
     def _plan_texts(self) -> list[Unit]:
         """One for each text that is not tokenised."""
@@ -115,17 +125,17 @@ class Plan:
         return [Prepare(self.runs, config, key) for key, config in configs.items()]
 
     def _plan_tasks(self) -> list[Unit]:
-        """One for the tasks where baselines are missing; it looks which test examples stand in the
-        texts.
+        """One for the tasks where baselines are missing.
+
+        It looks which test examples stand in the texts.
         """
-        examples, path = self.survey.examples, self.survey.store.scores_file("baselines")
-        tasks = [
-            task for task in self.suite.tasks if self.wanted or task.name in examples
-        ]  # or no text
+        examples = self.survey.examples
+        path = self.survey.store.scores_file("baselines")
+        # a task without examples waits for the text of runs
+        tasks = [task for task in self.suite.tasks if self.wanted or task.name in examples]
         if any(find_missing_baselines(task, examples.get(task.name), path) for task in tasks):
-            return [
-                PrepareTasks(self.runs, self.states[0].config, "tasks", self.suite, label="tasks")
-            ]
+            config = self.states[0].config
+            return [PrepareTasks(self.runs, config, "tasks", self.suite, label="tasks")]
         return []
 
     def _plan_training(self) -> list[Wave]:
@@ -136,79 +146,91 @@ class Plan:
         users = Counter(key for state in self.wanted for key in state.planned)
         waves: list[dict[str, Unit]] = []
         for state in self.wanted:
-            config, depth = state.config, 0
+            config = state.config
+            depth = 0
             counts = [users[key] for key in state.planned] + [1]
-            for stage, key in enumerate(state.planned):
-                if stage >= len(state.finished) and counts[stage] > counts[stage + 1]:
-                    if depth == len(waves):
-                        waves.append({})
-                    names = "+".join(domain.name for domain in config.domains[: stage + 1])
-                    given, label = (
-                        (self.runs, config, key, self.survey.build, stage),
-                        f"{names}-of-{config.label}",
-                    )
-                    waves[depth].setdefault(key, TrainShared(*given, label=label))
-                    depth += 1
+            for stage in range(len(state.finished), len(state.planned)):
+                if counts[stage] <= counts[stage + 1]:
+                    continue
+                if depth == len(waves):
+                    waves.append({})
+                key = state.planned[stage]
+                names = "+".join(domain.name for domain in config.domains[: stage + 1])
+                unit = TrainShared(
+                    runs=self.runs,
+                    config=config,
+                    key=key,
+                    build=self.survey.build,
+                    last_stage=stage,
+                    label=f"{names}-of-{config.label}",
+                )
+                waves[depth].setdefault(key, unit)
+                depth += 1
+        shared = [Wave("stages", list(units.values())) for units in waves]
         runs = [
             Train(self.runs, state.config, state.config.id, self.survey.build)
             for state in self.wanted
         ]
-        return [*(Wave("stages", list(wave.values())) for wave in waves), Wave("train", runs)]
+        return [*shared, Wave("train", runs)]
 
     def _plan_scores(self) -> list[Score]:
-        """One for each model that is to be scored and has been or will be trained, shared ones
-        once.
+        """One for each model that is to be scored and has been or will be trained.
+
+        A model that runs share has one.
         """
         units: dict[str, Score] = {}
         for state in self.states:
+            config = state.config
             models = {model.stage: model for model in state.scored}
-            for stage in list_scored_stages(self.suite, state.config):
+            for stage in list_scored_stages(self.suite, config):
                 model = models.get(stage)
                 if stage < len(state.finished):
                     is_wanted = model and model.missing and (self.retry_failed or not model.failed)
                 else:
                     is_wanted = state not in self.left_out
                 if is_wanted:
-                    key, label = (
-                        state.planned[stage],
-                        f"{state.config.label}-{state.config.domains[stage].name}",
-                    )
-                    units.setdefault(
-                        key, Score(self.runs, state.config, key, self.suite, stage, label=label)
-                    )
+                    key = state.planned[stage]
+                    label = f"{config.label}-{config.domains[stage].name}"
+                    unit = Score(self.runs, config, key, self.suite, stage, label=label)
+                    units.setdefault(key, unit)
         return list(units.values())
 
     def _plan_measures(self) -> list[Unit]:
         """One for the models of each run that has been or will be trained."""
+        measures = self.survey.measures
+        if not measures:
+            return []
+        store = self.survey.store
         units: dict[str, Unit] = {}
-        for state in self.states if self.survey.measures else []:
-            trained, store = state.keys[: len(state.finished)][-1:], self.survey.store
+        for state in self.states:
+            trained = state.keys[: len(state.finished)]
             if trained and state.state in ("done", "failed"):
-                is_wanted = not all(
-                    measure.is_done(store, trained[0]) for measure in self.survey.measures
-                )
+                last_key = trained[-1]
+                is_wanted = not all(measure.is_done(store, last_key) for measure in measures)
             else:
                 is_wanted = state not in self.left_out
             if is_wanted:
                 key = state.planned[-1]
-                units.setdefault(
-                    key, MeasureModels(self.runs, state.config, key, self.survey.measures)
-                )
+                units.setdefault(key, MeasureModels(self.runs, state.config, key, measures))
         return list(units.values())
 
 
 def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace) -> Plan:
-    """The work of `run` with these options. Raises ConfigError for what could not be done after
-    training.
+    """The work of `run` with these options.
+
+    Raises ConfigError for what could not be done after training.
     """
-    asked = (
-        options.retry_failed,
-        options.parallel,
-        options.processes,
-        options.program,
-        options.verbose,
+    plan = Plan(
+        survey=survey,
+        states=survey.read_states(),
+        render=render,
+        out=options.out,
+        retry_failed=options.retry_failed,
+        parallel=options.parallel,
+        processes=options.processes,
+        program=options.program,
+        names_units=options.verbose,
     )
-    plan = Plan(survey, survey.read_states(), render, options.out, *asked)
     if plan.suite.evaluate.tasks and plan._plan_scores():
         check_before_training(survey.configs)
     return plan
@@ -217,30 +239,37 @@ def make_plan(survey: Survey, render: RenderReport, options: argparse.Namespace)
 def execute(survey: Survey, render: RenderReport, options: argparse.Namespace) -> int:
     """Do the missing work, and render, or have it done. Returns an exit status."""
     try:
-        survey.store.data.mkdir(
-            parents=True, exist_ok=True
-        )  # from now on text counts here, and not records alone
+        # from now on text counts here, and not records alone
+        survey.store.data.mkdir(parents=True, exist_ok=True)
         survey.in_progress.path.parent.mkdir(exist_ok=True)
         survey.in_progress.try_acquire()  # for those who watch; several calls may share the work
     except OSError as error:
-        said = f"{error}: nothing was begun or submitted; make room there, or repair it, and call `run` again"
-        raise UserError(said) from None
+        raise UserError(
+            f"{error}: nothing was begun or submitted; make room there, or repair it, and call "
+            "`run` again"
+        ) from None
     try:
-        return executors.find(options.executor).execute(make_plan(survey, render, options))
+        executor = executors.find(options.executor)
+        return executor.execute(make_plan(survey, render, options))
     finally:
         survey.in_progress.release()
 
 
 def count_by_kind(units: Iterable[Unit]) -> str:
     """The numbers of units by kind, in words."""
-    words = {"stages": "to train what runs share"}
-    return ", ".join(
-        f"{count} {words.get(kind, f'to {kind}')}"
-        for kind, count in Counter(unit.kind for unit in units).items()
-    )
+    counts = Counter(unit.kind for unit in units)
+    parts = []
+    for kind, count in counts.items():
+        purpose = "to train what runs share" if kind == "stages" else f"to {kind}"
+        parts.append(f"{count} {purpose}")
+    return ", ".join(parts)
 
 
 def drop_units(waves: Iterable[Wave], ids: Collection[str]) -> list[Wave]:
     """Waves without the units that have these ids, such as those that are under way."""
-    left = [Wave(wave.kind, [unit for unit in wave.units if unit.id not in ids]) for wave in waves]
-    return [wave for wave in left if wave.units]
+    shortened = []
+    for wave in waves:
+        units = [unit for unit in wave.units if unit.id not in ids]
+        if units:
+            shortened.append(Wave(wave.kind, units))
+    return shortened

@@ -1,8 +1,8 @@
 """Units of work: what a worker does, on this machine or in a job of a cluster.
 
-Anybody may do one, at any time, twice: a finished one costs a look at the store, and a missing
+Anybody may do a unit, at any time, twice. A finished unit costs a look at the store, and a missing
 stage before it is trained first. So the order of waves only saves work. A unit imports what it
-works with when it begins: plans are made of units, and must not wait for torch.
+works with when it begins, because plans are made of units, and must not wait for torch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["prepare", "stages", "train", "score", "measure", "report"]
 TRAINS = ("stages", "train")
-PASSES = re.compile(
-    r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+"
-)  # the name of an unfinished file, or of a lock
+# the name of an unfinished file, or of a lock
+PASSES = re.compile(r"\..*\.[0-9a-f]{32}|.*\.lock\.\d+")
 RenderReport = Callable[[Suites, Path, Path], None]  # suites, runs, out
 
 
@@ -45,8 +44,10 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class Worker:
-    """Who does a unit: its processes, whether it is to stop, whether it waits for what somebody
-    else has.
+    """Who does a unit.
+
+    It has its processes, knows whether it is to stop, and whether it waits for what somebody else
+    has.
     """
 
     world: World
@@ -58,16 +59,15 @@ class Worker:
 class Unit:
     """Work on a run, or on several at once, of which `config` is the first.
 
-    A unit that `polls` asks now and then whether it is to stop, and raises Stopped. Others may be
-    ended at any time.
+    A unit that `polls` asks now and then whether it is to stop, and raises Stopped. A unit that
+    does not may be ended at any time.
     """
 
     runs: Path
     config: RunConfig
     key: str  # of what it makes: units of a kind with equal keys do the same
-    label: str = field(
-        default="", kw_only=True
-    )  # what it is called beside the suite and the kind; the run's, if empty
+    # what it is called beside the suite and the kind; the run's, if empty
+    label: str = field(default="", kw_only=True)
     kind: ClassVar[Kind]
     polls: ClassVar[bool] = False
 
@@ -89,36 +89,44 @@ class Unit:
         return f"{self.config.suite}:{self.kind}-{self.label or self.config.label}"
 
     def has_kept_since(self, mark: Path) -> bool:
-        """Whether more of its work was kept since `mark` was written: a step, a score, a domain or
-        a part of one.
+        """Whether more of its work was kept since `mark` was written.
+
+        A step counts, a score, a domain or a part of one.
         """
-        store, since = self.store, mark.stat().st_mtime_ns
-        texts = os.walk(store.data) if self.kind in ("prepare", *TRAINS) else ()  # others make none
-        paths = [Path(folder, name) for folder, _, names in texts for name in names]
+        store = self.store
+        mark_time = mark.stat().st_mtime_ns
+        paths: list[Path] = []
+        if self.kind in ("prepare", *TRAINS):  # the only kinds that make texts
+            for folder, _, names in os.walk(store.data):
+                paths += [Path(folder, name) for name in names]
         for key in store.read_stage_keys(self.config):
             stage = store.stage_folder(key)
-            paths += [
-                *stage.glob("*.pt"),
-                *stage.glob("model/*"),
-                store.scores_file(key),
-                store.measures_file(key),
-            ]
-        for path in [*paths, store.scores_file("baselines")]:
+            paths += stage.glob("*.pt")
+            paths += stage.glob("model/*")
+            paths += [store.scores_file(key), store.measures_file(key)]
+        paths.append(store.scores_file("baselines"))
+        for path in paths:
             with contextlib.suppress(FileNotFoundError):  # others write there
                 is_kept = path.name == BEGUN or not any(map(PASSES.fullmatch, path.parts))
-                if is_kept and path.stat().st_mtime_ns > since:
+                if is_kept and path.stat().st_mtime_ns > mark_time:
                     return True
         return False
 
     def find_owning_job(self) -> str:
-        """The job that trains its next stage, or makes text before it has stages; empty where none
-        does.
+        """The job that trains its next stage, or makes text before it has stages.
+
+        Empty where no job does.
         """
         store = self.store
         keys = [key for key in store.read_stage_keys(self.config) if not store.is_stage_done(key)]
-        texts = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
-        leases = map(Lease, [store.stage_folder(keys[0]) / "lock"] if keys else texts)
-        return next((lease.read_job() for lease in leases if lease.is_taken()), "")
+        locks = [path.with_suffix("") for path in sorted(store.data.glob("*/*.lock.*"))]
+        if keys:
+            locks = [store.stage_folder(keys[0]) / "lock"]
+        for lock in locks:
+            lease = Lease(lock)
+            if lease.is_taken():
+                return lease.read_job()
+        return ""
 
 
 @dataclass(frozen=True)
@@ -132,9 +140,8 @@ class Prepare(Unit):
         from benchmark.training.processes import make_poll
 
         say = lambda text: print(text, file=sys.stderr)  # noqa: E731
-        prepare_corpus(
-            self.config, self.store, say, poll=make_poll(worker.asked_to_stop, worker.waits)
-        )
+        poll = make_poll(worker.asked_to_stop, worker.waits)
+        prepare_corpus(self.config, self.store, say, poll=poll)
 
 
 @dataclass(frozen=True)
@@ -147,8 +154,9 @@ class PrepareTasks(Unit):
     def __call__(self, worker: Worker) -> None:
         from benchmark.downstream.tasks import load_tasks, mark_in_prepared_stream, record_baselines
 
-        tasks = mark_in_prepared_stream(load_tasks(self.suite, self.store), self.config, self.store)
-        record_baselines(tasks, self.store.scores_file("baselines"))
+        tasks = load_tasks(self.suite, self.store)
+        marked = mark_in_prepared_stream(tasks, self.config, self.store)
+        record_baselines(marked, self.store.scores_file("baselines"))
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ class Train(Unit):
     """Train the missing stages of a run, or those up to `last_stage`.
 
     Raises Stopped after a checkpoint when asked to stop, Taken where another process trains a stage
-    and the worker does not wait, and whatever went wrong, which is in the run's records; another
+    and the worker does not wait, and whatever went wrong, which is in the run's records. Another
     call goes on.
     """
 
@@ -170,13 +178,16 @@ class Train(Unit):
         from benchmark.training.progress import ProgressLine
         from benchmark.training.run import Run, record_failure
 
-        config, store, world, run = self.config, self.store, worker.world, None
+        config = self.config
+        store = self.store
+        world = worker.world
         name = f"{config.suite}: {config.row}, seed {config.seed}"
-        leads = world.leads  # the first speaks for all
-        line = ProgressLine(name, store.heartbeat_file(config)) if leads else None
+        # the first process speaks for all
+        line = ProgressLine(name, store.heartbeat_file(config)) if world.leads else None
         say = line.say if line else lambda text, is_news=True: None
+        method = lambda: self.build(config.method, config.options)  # noqa: E731
+        run = None
         try:
-            method = lambda: self.build(config.method, config.options)  # noqa: E731
             run = Run(config, method, store, world, line, worker.asked_to_stop, worker.waits)
             run.train(self.last_stage)
         except Taken:
@@ -185,12 +196,10 @@ class Train(Unit):
             say("stopped; goes on from what it has kept")
             raise
         except Exception as error:
-            if (
-                not run and leads and not isinstance(error, LeaseLost)
-            ):  # else it has said so itself, if it may
-                with contextlib.suppress(
-                    OSError
-                ):  # of a full disk, say: the error raised says more
+            # a run that has begun has recorded it itself, if it may
+            if not run and world.leads and not isinstance(error, LeaseLost):
+                # an error of a full disk, say, says less than the one that is raised
+                with contextlib.suppress(OSError):
                     record_failure(config, store, 0, error)
             say(f"failed: {error}")
             raise
@@ -206,8 +215,9 @@ class TrainShared(Train):
 
 @dataclass(frozen=True)
 class Score(Unit):
-    """Score the model after a stage: fine-tune it on the suite's tasks, and ask
-    lm-evaluation-harness about others.
+    """Score the model after a stage.
+
+    It is fine-tuned on the suite's tasks, and lm-evaluation-harness scores it on others.
     """
 
     suite: Suite
@@ -220,27 +230,28 @@ class Score(Unit):
         from benchmark.downstream.tasks import load_tasks, select_tasks
         from benchmark.training.progress import ProgressLine
 
-        line = ProgressLine(f"{self.suite.name}: {self.config.row}, seed {self.config.seed}")
-        given, final = (
-            (self.suite, self.config, self.stage),
-            self.stage == len(self.config.domains) - 1,
-        )
-        lost = None
-        if select_tasks(self.suite, final):
-            tasks = load_tasks(self.suite, self.store)
+        suite = self.suite
+        config = self.config
+        store = self.store
+        line = ProgressLine(f"{suite.name}: {config.row}, seed {config.seed}")
+        final = self.stage == len(config.domains) - 1
+        failure = None
+        if select_tasks(suite, final):
+            tasks = load_tasks(suite, store)
             try:
-                line.say(
-                    score_stage(*given, tasks, self.store, line.say_briefly, worker.asked_to_stop),
-                    is_news=False,
+                scores = score_stage(
+                    suite, config, self.stage, tasks, store, line.say_briefly, worker.asked_to_stop
                 )
+                line.say(scores, is_news=False)
             except NotScored as error:
-                lost = error
-        if self.suite.evaluate.tasks:
+                failure = error
+        if suite.evaluate.tasks:
             from benchmark.downstream.harness import evaluate_stage  # it imports lm_eval
 
-            line.say(evaluate_stage(*given, self.store, worker.asked_to_stop), is_news=False)
-        if lost:
-            raise lost
+            scores = evaluate_stage(suite, config, self.stage, store, worker.asked_to_stop)
+            line.say(scores, is_news=False)
+        if failure:
+            raise failure
 
 
 @dataclass(frozen=True)
@@ -257,8 +268,9 @@ class MeasureModels(Unit):
 
 @dataclass(frozen=True)
 class Report(Unit):
-    """Render tables and figures from the records that there are; `render` is handed in by who may
-    import it.
+    """Render tables and figures from the records that there are.
+
+    `render` is handed in by who may import it.
     """
 
     suite: Suite
