@@ -1,7 +1,7 @@
-"""Units of work side by side on one machine: each in a process, with cores or a GPU that are its
-slot's.
+"""Units of work side by side on one machine.
 
-They are the waves of a local sweep, or the runs that share a job of a cluster.
+Each has a process, with cores or a GPU that are its slot's. The units are the waves of a local
+sweep, or the runs that share a job of a cluster.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Outcome = Literal["done", "failed", "stopped", "taken"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)  # by the exit status of a process
 PATIENCE = 0.5  # seconds until a signal is noticed
 AGAIN = 10.0  # seconds after which a unit is tried again that another process had
-PROCESS = (
-    2.0e9  # bytes that a process with a small model takes; one that needs more asks for --parallel
-)
+# bytes that a process with a small model takes; who needs more for one says --parallel
+PROCESS = 2.0e9
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The cores and the GPU of one process. `gpu_share` is the part of its GPU's memory that it may
-    take, 0 to 1.
+    """The cores and the GPU of one process.
+
+    `gpu_share` is the part of its GPU's memory that it may take, 0 to 1.
     """
 
     cores: tuple[int, ...]  # none: those of the machine
@@ -54,42 +54,57 @@ class Slot:
 
 
 def share_machine(runs: Sequence[RunConfig], parallel: int | None) -> list[Slot]:
-    """Share the machine out into as many equal slots as `parallel` says, or as fit where it is
-    None; at most one a run.
+    """Share the machine out into equal slots, at most one a run.
 
-    There are no slots where runs train one after the other, as under a budget of wall time unless
-    `parallel` says more. Raises ConfigError where runs must have physical cores and GPUs of their
-    own, and there are not so many.
+    There are as many as `parallel` says, or as fit where it is None. There are none where runs
+    train one after the other, as under a budget of wall time unless `parallel` says more. Raises
+    ConfigError where runs must have physical cores and GPUs of their own, and there are not so
+    many.
     """
     from benchmark.models.devices import find_accelerators
 
     # something beside a run would shorten a wall time
     timed = any(UNITS[run.budget.unit].is_wall_time for run in runs)
-    cores, (_, gpus) = list_physical_cores(), find_accelerators()
-    apart = min(len(cores), gpus or len(cores))
-    fitting = 1 if timed else min(apart, int(read_memory_size() / PROCESS))
-    count = min(fitting if parallel is None else parallel, len(runs))
+    cores = list_physical_cores()
+    _, gpus = find_accelerators()
+    most_separate = min(len(cores), gpus or len(cores))
+    if parallel is not None:
+        count = parallel
+    elif timed:
+        count = 1
+    else:
+        count = min(most_separate, int(read_memory_size() / PROCESS))
+    count = min(count, len(runs))
     if count <= 1:
         return []
-    if timed and count > apart:
+    if timed and count > most_separate:
         raise ConfigError(
             f"--parallel {count}: under a budget in seconds each run needs physical cores, and "
-            "GPUs if there are some, "
-            f"of its own: this machine has them for {apart}: give at most {apart}, or use another "
-            "budget.unit"
+            f"GPUs if there are some, of its own: this machine has them for {most_separate}: "
+            f"give at most {most_separate}, or use another budget.unit"
         )
     return make_slots(count, cores, gpus)
 
 
 def make_slots(count: int, cores: Sequence[tuple[int, ...]], gpus: int) -> list[Slot]:
     """Equal slots: what does not divide is left idle."""
-    each, share = len(cores) // count, 1 / -(-count // gpus) if gpus else 1.0
+    size = len(cores) // count
+    gpu_share = 1.0
+    if gpus:
+        slots_of_gpu = -(-count // gpus)
+        gpu_share = 1 / slots_of_gpu
     slots = []
     for number in range(count):
-        # where there are more runs than cores they take turns
-        groups = cores[number * each : (number + 1) * each] or [cores[number % len(cores)]]
-        own = tuple(sorted(core for group in groups for core in group))
-        slots.append(Slot(own, max(1, each), number % gpus if gpus else None, share))
+        groups = cores[number * size : (number + 1) * size]
+        if not groups:  # where there are more runs than cores they take turns
+            groups = [cores[number % len(cores)]]
+        slot = Slot(
+            cores=tuple(sorted(core for group in groups for core in group)),
+            threads=max(1, size),
+            gpu=number % gpus if gpus else None,
+            gpu_share=gpu_share,
+        )
+        slots.append(slot)
     return slots
 
 
@@ -97,8 +112,11 @@ def list_physical_cores() -> list[tuple[int, ...]]:
     """The cores that this process may use; logical ones that share a physical one are together."""
     groups: dict[str, list[int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
-        siblings = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
-        groups.setdefault(siblings.read_text() if siblings.exists() else str(core), []).append(core)
+        path = TOPOLOGY / f"cpu{core}" / "topology" / "thread_siblings_list"
+        siblings = str(core)
+        if path.exists():
+            siblings = path.read_text()
+        groups.setdefault(siblings, []).append(core)
     return [tuple(group) for group in groups.values()]
 
 
@@ -108,27 +126,27 @@ def read_memory_size() -> int:
 
 
 class StopSignals:
-    """Notes signals that ask to stop, for work that asks between two steps; a second Ctrl-C
-    insists.
+    """Notes signals that ask to stop, for work that asks between two steps.
 
-    `at_once` raises Stopped instead, for work that never asks.
+    A second Ctrl-C insists. `at_once` raises Stopped instead, for work that never asks.
     """
 
     def __init__(self, *numbers: int, at_once: bool = False) -> None:
         self.came: list[int] = []
-        self._numbers, self._at_once = numbers, at_once
+        self._numbers = numbers
+        self._at_once = at_once
 
     def __call__(self) -> bool:
         return bool(self.came)
 
     def __enter__(self) -> StopSignals:
-        self._before: dict[int, Any] = {
+        self._handlers: dict[int, Any] = {
             number: signal.signal(number, self._note) for number in self._numbers
         }
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
@@ -151,76 +169,90 @@ def work_through(
     """Do units, the last first, one after the other in each slot; where one fails the others go on.
 
     Suites name the rows of larger models last: begun first, none of them is alone at the end while
-    a core is idle. What another process has is left until nothing else is to do, then `when_idle`
-    is told, and it is tried every ten seconds; `show` is told which are under way. Returns the
+    a core is idle. What another process has is left until nothing else is to do. Then `when_idle`
+    is told, and it is tried every ten seconds. `show` is told which are under way. Returns the
     units that failed. Raises Stopped, after checkpoints, when asked to stop or where a unit's own
-    process was; and what `when_idle` raises.
+    process was, and what `when_idle` raises.
     """
     from benchmark.training.processes import Sources, Stopped, start_fork_server
 
-    left, not_before, failed, stopping = [*units][::-1], dict[str, float](), list[Unit](), False
-    free, busy = list(slots), dict[int, tuple[Unit, Slot, ForkServerProcess]]()
+    queue = [*units][::-1]
+    start_times: dict[str, float] = {}  # before which units that another process has are not tried
+    failed: list[Unit] = []
+    is_stopping = False
+    free = list(slots)
+    busy: dict[int, tuple[Unit, Slot, ForkServerProcess]] = {}  # by sentinel
     sources = Sources.read()
     start_fork_server()
     try:
-        while busy or (left and not stopping):
-            if not busy and all(unit.id in not_before for unit in left):
-                when_idle(left)
+        while busy or (queue and not is_stopping):
+            if not busy and all(unit.id in start_times for unit in queue):
+                when_idle(queue)
             due = [
                 unit
-                for unit in left
-                if not_before.get(unit.id, 0.0) <= time.monotonic() and not stopping
+                for unit in queue
+                if start_times.get(unit.id, 0.0) <= time.monotonic() and not is_stopping
             ]
             for unit in due[: len(free)]:
-                left.remove(unit)
+                queue.remove(unit)
                 slot = free.pop(0)
-                process = CONTEXT.Process(
-                    target=_work, args=(unit, slot, dict(os.environ), sources), daemon=True
-                )
-                process.start()
-                busy[process.sentinel] = unit, slot, process
+                process = _start(unit, slot, sources)
+                busy[process.sentinel] = (unit, slot, process)
             show([unit for unit, _, _ in busy.values()])
-            was_stopping = stopping
-            stopping |= asked_to_stop()
+            was_stopping = is_stopping
+            is_stopping |= asked_to_stop()
             for sentinel in wait(list(busy), PATIENCE):
                 unit, slot, process = busy.pop(sentinel)  # type: ignore[arg-type]
                 free.append(slot)
                 outcome = _collect_outcome(unit, process)
-                stopping |= outcome == "stopped"
-                if outcome == "failed":
+                if outcome == "stopped":
+                    is_stopping = True
+                elif outcome == "failed":
                     failed.append(unit)
                 elif outcome == "taken":
-                    if unit.id not in not_before:
-                        print(
-                            f"{unit.name}  another process has it: its turn comes later",
-                            file=sys.stderr,
-                        )
-                    not_before[unit.id] = time.monotonic() + AGAIN
-                    left.append(unit)
-            for _, _, process in busy.values() if stopping and not was_stopping else ():
-                process.terminate()  # once: it saves
+                    if unit.id not in start_times:
+                        line = f"{unit.name}  another process has it: its turn comes later"
+                        print(line, file=sys.stderr)
+                    start_times[unit.id] = time.monotonic() + AGAIN
+                    queue.append(unit)
+            if is_stopping and not was_stopping:
+                for _, _, process in busy.values():
+                    process.terminate()  # once: it saves
     finally:
         for _, _, process in busy.values():
             process.kill()
             process.join()
-    if stopping:
+    if is_stopping:
         raise Stopped
     return failed
 
 
+def _start(unit: Unit, slot: Slot, sources: Sources) -> ForkServerProcess:
+    """Start a process that does a unit."""
+    arguments = (unit, slot, dict(os.environ), sources)
+    process = CONTEXT.Process(target=_work, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
 def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
-    """The outcome of a process that has ended; what it has said meanwhile, where a table was shown,
-    is printed.
+    """The outcome of a process that has ended.
+
+    What it has said meanwhile, where a table was shown, is printed.
     """
     process.join()
-    said = Path(os.environ.get(WATCHED, os.devnull), str(process.pid))
-    if said.exists():
-        print(said.read_text(encoding="utf-8", errors="replace"), end="", file=sys.stderr)
+    messages = Path(os.environ.get(WATCHED, os.devnull), str(process.pid))
+    if messages.exists():
+        print(messages.read_text(encoding="utf-8", errors="replace"), end="", file=sys.stderr)
     status = process.exitcode or 0
     if 0 <= status < len(OUTCOMES):
         return OUTCOMES[status]
-    lacks = "; if the kernel killed it for lack of memory, a smaller training.micro_batch_size needs less"
-    cure = lacks if status == -signal.SIGKILL else ""
+    cure = ""
+    if status == -signal.SIGKILL:
+        cure = (
+            "; if the kernel killed it for lack of memory, a smaller training.micro_batch_size "
+            "needs less"
+        )
     print(
         f"{unit.name}  its process died, exit status {status}; `run` goes on{cure}", file=sys.stderr
     )
@@ -230,7 +262,7 @@ def _collect_outcome(unit: Unit, process: ForkServerProcess) -> Outcome:
 def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sources) -> None:
     """Do a unit in a process of its own, whose exit status says how that ended.
 
-    Ctrl-C is the parent's business, and held back; SIGTERM asks it to stop, and so does the end of
+    Ctrl-C is the parent's business, and held back. SIGTERM asks it to stop, and so does the end of
     the parent.
     """
     import torch
@@ -243,11 +275,11 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
     set_up_to_compute()
     if slot.gpu is not None:
         os.environ["LOCAL_RANK"] = str(slot.gpu)  # which device `join` takes
-    if folder := os.environ.get(WATCHED):  # its lines would tear the table
-        os.dup2(
-            os.open(Path(folder, str(os.getpid())), os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-            sys.stderr.fileno(),
-        )
+    folder = os.environ.get(WATCHED)
+    if folder:  # its lines would tear the table
+        path = Path(folder, str(os.getpid()))
+        messages = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(messages, sys.stderr.fileno())
     try:
         sources.check()
     except UserError as error:
@@ -262,10 +294,8 @@ def _work(unit: Unit, slot: Slot, environment: Mapping[str, str], sources: Sourc
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if slot.gpu_share < 1:
             take_share(world.device, slot.gpu_share)
-        worker = Worker(
-            world, lambda: signals() or bool(parent and not parent.is_alive()), waits=False
-        )
-        outcome = do_unit(unit, worker)
+        asked_to_stop = lambda: signals() or bool(parent and not parent.is_alive())  # noqa: E731
+        outcome = do_unit(unit, Worker(world, asked_to_stop, waits=False))
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # too late: it has ended
     sys.exit(OUTCOMES.index(outcome))
 

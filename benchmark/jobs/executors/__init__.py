@@ -1,7 +1,7 @@
-"""Where units of work are done, one executor a file or folder here; its name is what `--executor`
-takes.
+"""Where units of work are done, one executor a file or folder here.
 
-To add one, add a file with `EXECUTOR = Executor(...)`. No torch here.
+Its name is what `--executor` takes. To add one, add a file with `EXECUTOR = Executor(...)`. No
+torch here.
 """
 
 from __future__ import annotations
@@ -46,20 +46,18 @@ class Job:
 
 @dataclass(frozen=True)
 class Executor:
-    """Does the waves of a plan, or sees to it that they are done; two calls at once do no unit
-    twice at a time.
+    """Does the waves of a plan, or sees to it that they are done.
 
-    `list_jobs` tells those of a suite, the last of each unit. It is asked where the folder
-    `find_notes` is there.
+    Two calls at once do no unit twice at a time. `list_jobs` tells the jobs of a suite, the last of
+    each unit. It is asked where the folder `find_notes` is there.
     """
 
     describe: Callable[[Plan], list[str]]  # lines for --dry-run: what `execute` would do
     execute: Callable[[Plan], int]  # returns an exit status
     count_gpus: Callable[[Suite, RunConfig], float] = lambda suite, run: 0.0  # that train a run
     list_jobs: Callable[[Suite, Store], list[Job]] = lambda suite, store: []
-    cancel: Callable[[Suite, Store], list[str]] = (
-        lambda suite, store: []
-    )  # ends all; returns their ids
+    # ends all jobs, and returns their ids
+    cancel: Callable[[Suite, Store], list[str]] = lambda suite, store: []
     # of a small model, before one is trained; 0: not known
     guess_flops_per_second: Callable[[], float] = lambda: 0.0
     # what `doctor` prints: lines that begin with `ok`, or with `wrong` and name a cure
@@ -87,21 +85,23 @@ def find_notes(suite: Suite, store: Store) -> Path:
 
 
 def list_used(suite: Suite, store: Store) -> list[Executor]:
-    """The executors that have noted jobs of a suite: whoever asks for states does not know where
-    its jobs are.
+    """The executors that have noted jobs of a suite.
+
+    Whoever asks for states does not know where its jobs are.
     """
-    return [find(folder.name) for folder in sorted(find_notes(suite, store).glob("*"))]
+    folders = sorted(find_notes(suite, store).glob("*"))
+    return [find(folder.name) for folder in folders]
 
 
 def doctor(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> int:
-    """Print what executors find in their places: is this machine, or the cluster behind it, fit for
-    a suite?
+    """Print what executors find in their places.
 
-    Returns an exit status: 1 where something is wrong. Nothing of it stays.
+    It tells whether this machine, or the cluster behind it, is fit for a suite. Returns an exit
+    status: 1 where something is wrong. Nothing of it stays.
     """
-    wrong = False
+    has_failed = False
     for name in list_names():
         for line in find(name).examine(suite, configs, runs):
             print(line, flush=True)
-            wrong |= line.startswith("wrong")
-    return int(wrong)
+            has_failed |= line.startswith("wrong")
+    return int(has_failed)

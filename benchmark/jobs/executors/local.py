@@ -46,51 +46,46 @@ from benchmark.training.progress import WATCHED, read_heartbeat
 
 Show = Callable[[Sequence[Unit]], None]  # is told which are under way
 SIDE = 1024  # rows of a matrix
-GPUS = (
-    "/dev/nvidia[0-9]*",
-    "/dev/kfd",
-    "/dev/dri/renderD*",
-    "/dev/accel*",
-)  # torch knows, but takes seconds to ask
+# files of GPUs: torch knows of these, but takes seconds to ask
+GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel*")
 PAUSE = 2.0  # seconds between two looks at what is under way
 
 
 def describe(plan: Plan) -> list[str]:
-    rest = count_by_kind(
-        unit for wave in plan.waves if wave.kind not in TRAINS for unit in wave.units
-    )
-    return [f"  {rest}"] if rest else []
+    """The line of --dry-run on what is to do besides training."""
+    waves = [wave for wave in plan.waves if wave.kind not in TRAINS]
+    counts = count_by_kind(unit for wave in waves for unit in wave.units)
+    return [f"  {counts}"] if counts else []
 
 
 def execute(plan: Plan) -> int:
-    """Go through the waves, and render. Raises KeyboardInterrupt when asked to stop, after a
-    checkpoint.
+    """Go through the waves, and render.
 
     Several processes, of `--processes` or torchrun, train together, and the first alone does all
-    else.
+    else. Raises KeyboardInterrupt when asked to stop, after a checkpoint.
     """
-    from benchmark.models.devices import find_accelerators
     from benchmark.training.processes import Stopped, join, read_launch
 
-    (rank, together), wanted = read_launch(), [state.config for state in plan.wanted]
+    rank, launched = read_launch()
+    configs = [state.config for state in plan.wanted]
     leads = rank == 0
-    count = (
-        count_processes(plan.processes) if plan.processes and wanted and together == 1 else together
-    )
+    count = launched
+    if plan.processes and configs and launched == 1:
+        count = count_processes(plan.processes)
     if count > 1 and plan.parallel not in (None, 1):
         raise ConfigError(
             f"--parallel {plan.parallel}: {count} processes train one run at a time: leave one of "
             "both out"
         )
-    if count > together:
+    if count > launched:
         return launch(count, plan.program)
-    slots = share_machine(wanted, plan.parallel) if count == 1 else []
+    slots = share_machine(configs, plan.parallel) if count == 1 else []
     if leads:
         print(_describe_start(plan), file=sys.stderr)
-        if wanted and (idle := find_accelerators()[1] - max(together, len(slots))) > 0:
-            trains = "--processes all trains each run on all of them, --parallel N several runs at a time"
-            print(f"{idle} GPUs of this machine stand idle: {trains}", file=sys.stderr)
-    failed, waves = list[Unit](), plan.waves
+        if configs:
+            _tell_idle_gpus(max(launched, len(slots)))
+    failed: list[Unit] = []
+    waves = plan.waves
     with (
         StopSignals(signal.SIGINT, signal.SIGTERM) as asked_to_stop,
         show_work(plan.suite.name if leads else "") as show,
@@ -99,26 +94,19 @@ def execute(plan: Plan) -> int:
             with join() as world:
                 worker = Worker(world, asked_to_stop)
                 for wave in waves:
-                    units = world.agree(
-                        list(wave.units)
-                    )  # records may have changed since another process read them
+                    # records may have changed since another process read them
+                    units = world.agree(list(wave.units))
                     if wave.kind == "prepare":  # a wrong text is wrong for all its runs
                         for unit in units:
                             show([unit])
                             world.let_first(partial(unit, worker))
-                    elif wave.kind == "train" or (
-                        wave.kind in TRAINS and slots
-                    ):  # in turns the first trains for all
+                    elif wave.kind == "train" or (wave.kind == "stages" and slots):
+                        # where runs train in turns the first trains the stages for all
                         failed += do_units(units, slots, worker, show)
-            for wave in waves if leads else ():
-                if wave.kind not in (
-                    "prepare",
-                    *TRAINS,
-                ):  # small steps, which two threads do not make faster
-                    cores = list_physical_cores()
-                    count = 1 if find_accelerators()[1] else min(len(cores), len(wave.units))
-                    single = make_slots(count, cores, 0) if count > 1 else []
-                    failed += do_units(wave.units, single, worker, show)
+            if leads:
+                for wave in waves:
+                    if wave.kind not in ("prepare", *TRAINS):
+                        failed += _do_small_units(wave.units, worker, show)
         except Stopped:
             raise KeyboardInterrupt from None
     if leads:
@@ -127,15 +115,45 @@ def execute(plan: Plan) -> int:
     return _tell_failures(plan, failed)
 
 
-def count_processes(asked: int | Literal["all"]) -> int:
-    """The processes that `--processes` asks for. Raises ConfigError for all GPUs of a machine that
-    has none.
+def _tell_idle_gpus(count: int) -> None:
+    """Say how many GPUs stand idle while so many are in use."""
+    from benchmark.models.devices import find_accelerators
+
+    _, gpus = find_accelerators()
+    idle = gpus - count
+    if idle > 0:
+        print(
+            f"{idle} GPUs of this machine stand idle: --processes all trains each run on all of "
+            "them, --parallel N several runs at a time",
+            file=sys.stderr,
+        )
+
+
+def _do_small_units(units: Sequence[Unit], worker: Worker, show: Show) -> list[Unit]:
+    """Do units of small steps, which two threads do not make faster: a core each.
+
+    With a GPU they are done one after the other. Returns those that failed.
     """
     from benchmark.models.devices import find_accelerators
 
-    if asked != "all":
-        return asked
-    if gpus := find_accelerators()[1]:
+    cores = list_physical_cores()
+    _, gpus = find_accelerators()
+    count = 1 if gpus else min(len(cores), len(units))
+    slots = make_slots(count, cores, 0) if count > 1 else []
+    return do_units(units, slots, worker, show)
+
+
+def count_processes(number: int | Literal["all"]) -> int:
+    """The processes that `--processes` asks for.
+
+    Raises ConfigError for all GPUs of a machine that has none.
+    """
+    from benchmark.models.devices import find_accelerators
+
+    if number != "all":
+        return number
+    _, gpus = find_accelerators()
+    if gpus:
         return gpus
     raise ConfigError(
         "--processes all: a process for each GPU, and torch finds none here: give a number"
@@ -152,16 +170,13 @@ def launch(count: int, program: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    logging.getLogger("torch.distributed.elastic").setLevel(
-        logging.CRITICAL
-    )  # the processes speak for themselves
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(list_physical_cores()) // count)))
+    # the processes speak for themselves
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    threads = max(1, len(list_physical_cores()) // count)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    options = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={count}"]
     try:
-        run(
-            parse_args(
-                ["--standalone", "--local-addr=localhost", f"--nproc-per-node={count}", *program]
-            )
-        )
+        run(parse_args([*options, *program]))
     except ChildFailedError as error:
         status = error.get_first_failure()[1].exitcode
         return status if status > 0 else 128 - status
@@ -173,23 +188,23 @@ def launch(count: int, program: Sequence[str]) -> int:
 def do_units(
     units: Sequence[Unit], slots: Sequence[Slot], worker: Worker, show: Show
 ) -> list[Unit]:
-    """Do units side by side in slots, or else one after the other here, with all processes of this
-    world.
+    """Do units side by side in slots, or else one after the other here.
 
-    Returns those that failed. Raises Stopped, or KeyboardInterrupt, when asked to stop.
+    In the latter way all processes of this world do each unit together. Returns those that failed.
+    Raises Stopped, or KeyboardInterrupt, when asked to stop.
     """
     if slots:
         return work_through(units, slots, worker.asked_to_stop, show=show)
     failed = []
-    later: list[Unit] = []  # what others have at first is waited for at the end
-    for unit in chain(units, later):
+    postponed: list[Unit] = []  # what others have at first is waited for at the end
+    for unit in chain(units, postponed):
         show([unit])
         if worker.world.size > 1:
             unit(worker)  # where one process fails all do
             continue
-        outcome = do_unit(unit, replace(worker, waits=unit in later))
+        outcome = do_unit(unit, replace(worker, waits=unit in postponed))
         if outcome == "taken":
-            later.append(unit)
+            postponed.append(unit)
         elif outcome == "failed":
             failed.append(unit)
         elif outcome == "stopped":
@@ -203,8 +218,8 @@ def _describe_start(plan: Plan) -> str:
         return f"{plan.suite.name}: nothing to train in {plan.runs}: {describe_sweep(plan.states)}"
     return (
         f"{plan.suite.name}: training {len(plan.wanted)} of {len(plan.states)} runs; records and "
-        "checkpoints go to "
-        f"{plan.runs}; Ctrl-C stops after a checkpoint, and the same command goes on"
+        f"checkpoints go to {plan.runs}; Ctrl-C stops after a checkpoint, and the same command "
+        "goes on"
     )
 
 
@@ -215,16 +230,19 @@ def _tell_failures(plan: Plan, failed: Sequence[Unit]) -> int:
             f"{len(failed)} failed, for the reasons that their lines above say, and "
             f"{len(plan.left_out)} runs before; "
             f"tracebacks of runs are in {plan.runs}/suites/{plan.suite.name}; mend that, and the "
-            "same command with "
-            "--retry-failed goes on",
+            "same command with --retry-failed goes on",
             file=sys.stderr,
         )
-    unknown = any(state.state == "unknown" for state in plan.states)
-    return FAILED if failed or plan.left_out else UNKNOWN if unknown else 0
+        return FAILED
+    is_unknown = any(state.state == "unknown" for state in plan.states)
+    return UNKNOWN if is_unknown else 0
 
 
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Look at what torch finds here, and whether the folder of the runs can be written and locked."""
+    """Look at what torch finds here, and at the folder of the runs.
+
+    It must be one that can be written and locked.
+    """
     import torch
 
     from benchmark.models.devices import find_accelerators
@@ -244,15 +262,19 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         ):
             free = shutil.disk_usage(runs).free
     except OSError as error:
-        yield f"wrong  {runs}: {error}: each run must write there: name another --runs, or have its owner allow it"
+        yield (
+            f"wrong  {runs}: {error}: each run must write there: name another --runs, or have its "
+            "owner allow it"
+        )
         return
-    yield (f"ok     {runs}: files can be written and locked; {free / 1e9:.1f} GB free")
+    yield f"ok     {runs}: files can be written and locked; {free / 1e9:.1f} GB free"
 
 
 @contextlib.contextmanager
 def show_work(name: str) -> Iterator[Show]:
-    """Show the units under way, which the function in the block is told: on a terminal in a live
-    table.
+    """Show the units under way, which the function in the block is told.
+
+    They are shown on a terminal, in a live table.
     """
     console = Console(stderr=True)
     if not (name and console.is_terminal):
@@ -263,29 +285,25 @@ def show_work(name: str) -> Iterator[Show]:
 
     def show(units: Sequence[Unit]) -> None:
         nonlocal under_way, ended
-        shown = {unit.id: unit for unit in units}
-        ended += len(under_way.keys() - shown.keys())
-        under_way = shown
+        units_by_id = {unit.id: unit for unit in units}
+        ended += len(under_way.keys() - units_by_id.keys())
+        under_way = units_by_id
 
     def render() -> Group:
-        head, table = (
-            Text(f"{name}: {ended} units of work done"),
-            Table(box=None, show_header=False),
-        )
+        head = Text(f"{name}: {ended} units of work done")
+        table = Table(box=None, show_header=False)
         for unit in under_way.values():
-            beat = (
-                read_heartbeat(unit.store.heartbeat_file(unit.config))
-                if unit.kind in TRAINS
-                else None
-            )
+            beat = None
+            if unit.kind in TRAINS:
+                beat = read_heartbeat(unit.store.heartbeat_file(unit.config))
             table.add_row(Text(unit.name), Text(str(beat or unit.kind)))
         return Group(head, table)
 
     with (
-        tempfile.TemporaryDirectory() as said,
+        tempfile.TemporaryDirectory() as messages,
         Live(console=console, get_renderable=render, refresh_per_second=1 / PAUSE, transient=True),
     ):
-        os.environ[WATCHED] = said
+        os.environ[WATCHED] = messages
         try:
             yield show
         finally:
@@ -293,8 +311,9 @@ def show_work(name: str) -> Iterator[Show]:
 
 
 def guess_flops_per_second() -> float:
-    """Guess what small models reach on this machine's CPU, by a matrix product; 0 where there may
-    be a GPU.
+    """Guess what small models reach on this machine's CPU, by a matrix product.
+
+    It is 0 where there may be a GPU.
     """
     if any(glob.glob(place) for place in GPUS):
         return 0.0

@@ -1,11 +1,10 @@
-"""Slurm: each wave is an array of jobs, by submitit, that waits for the one before, however that
-ends.
+"""Slurm: each wave is an array of jobs, by submitit, that waits for the one before.
 
-The suite's folder has a file for each submitted array, written under a lock; a later call leaves
-out work under way. Nothing depends on the process that submitted. Units with resources of their own
-are an array of their own. An array has as many tasks as the cluster allows, and a task as many runs
-as `runs_per_job`. What is in Slurm's queue is under way; how a job ended that is not is in the
-files that it left.
+It waits however that one ends. The suite's folder has a file for each submitted array, written
+under a lock, and a later call leaves out work under way. Nothing depends on the process that
+submitted. Units with resources of their own are an array of their own. An array has as many tasks
+as the cluster allows, and a task as many runs as `runs_per_job`. What is in Slurm's queue is under
+way. How a job ended that is not in it is in the files that it left.
 """
 
 from __future__ import annotations
@@ -48,12 +47,8 @@ ORDER = get_args(Kind)
 PARTIAL = 3  # exit status
 # of an array, where the cluster takes so many: MaxArraySize is 1001 if a site does not set it
 MOST_TASKS = 1000
-LIMITS = (
-    "SubmitJob",
-    "job submit limit",
-    "job array specification",
-    "MaxJobCount",
-)  # in what sbatch says of too many
+# in what sbatch says of too many jobs
+LIMITS = ("SubmitJob", "job submit limit", "job array specification", "MaxJobCount")
 OF_SLURM = ("srun: ", "slurmstepd")  # how lines in a job's log begin that are not its own
 ENDINGS = {  # how a job ended, by what Slurm says in its log; KIND is that of the job
     r"oom.kill|exceeded memory limit": (
@@ -70,17 +65,20 @@ UNSAID = ("setup", "teardown", "srun_args")  # in a dry run
 CODE = ("benchmark", "methods", "analysis", "paper_tables")
 ANSWER = 10  # minutes for a job of `doctor` to start and to answer, of which it may take the half
 SEES = "sees this folder, and has torch"
+# imports nothing of the project, which the node may not see
 PROBE = f"""\
 import socket
 import torch
-print(socket.gethostname(), "{SEES}", torch.__version__, torch.accelerator.device_count(), "accelerators")
-"""  # imports nothing of the project, which the node may not see
+count = torch.accelerator.device_count()
+print(socket.gethostname(), "{SEES}", torch.__version__, count, "accelerators")
+"""
 # A signal that comes before Python has a handler would end it; a shell lets it begin deaf, and
 # submitit sets handlers.
 DEAF = """sh -c 'trap "" USR2 TERM; exec "$0" "$@"'"""
 
 
 def find_notes(suite: Suite, store: Store) -> Path:
+    """The folder of what is noted of a suite's jobs on Slurm."""
     return executors.find_notes(suite, store) / "slurm"
 
 
@@ -90,31 +88,42 @@ def find_request(run: RunConfig, suite: Suite) -> Slurm:
 
 
 def count_gpus(suite: Suite, run: RunConfig) -> float:
+    """The GPUs that train a run."""
     return find_request(run, suite).resolve("train").gpus_of_a_run
 
 
 def describe(plan: Plan) -> list[str]:
-    """Lines that say how many units `execute` would submit, in how many jobs, and what these ask
-    for.
+    """Lines that say how many units `execute` would submit, in how many jobs.
+
+    They also say what these jobs ask for.
     """
     check_plan(plan)
     under_way = _find_units_under_way(list_jobs(plan.suite, plan.survey.store))
     waves = drop_units(plan.waves, under_way)
     if not waves:
         return []
-    count = count_by_kind(unit for wave in waves for unit in wave.units)
-    lines = [f"  to submit, each wave after the one before: {count}"]
+    counts = count_by_kind(unit for wave in waves for unit in wave.units)
+    lines = [f"  to submit, each wave after the one before: {counts}"]
     for wave in [*waves, plan.report]:
-        for asked, units in _group_by_request(plan, wave):
-            given = asked.list_parameters(wave.kind, {unit.config.budget.unit for unit in units})
-            said = ", ".join(
-                f"{key} {value}" for key, value in given.items() if value and key not in UNSAID
-            )
-            lines.append(f"  {wave.kind}: {len(_divide(wave.kind, asked, units))} jobs, {said}")
-            lines += [f"    {unit.name}" for unit in units if plan.names_units]
+        for request, units in _group_by_request(plan, wave):
+            lines.append(_describe_jobs(wave.kind, request, units))
+            if plan.names_units:
+                lines += [f"    {unit.name}" for unit in units]
     if under_way:
         lines.append(f"  {len(under_way)} units are under way already")
     return lines
+
+
+def _describe_jobs(kind: Kind, request: Slurm, units: Sequence[Unit]) -> str:
+    """A line on the jobs of units with equal requests."""
+    budget_units = {unit.config.budget.unit for unit in units}
+    parameters = request.list_parameters(kind, budget_units)
+    words = []
+    for key, value in parameters.items():
+        if value and key not in UNSAID:
+            words.append(f"{key} {value}")
+    jobs = _divide(kind, request, units)
+    return f"  {kind}: {len(jobs)} jobs, {', '.join(words)}"
 
 
 def check_plan(plan: Plan) -> None:
@@ -125,131 +134,136 @@ def check_plan(plan: Plan) -> None:
             "slurm.gpus_per_node or slurm.exclusive instead"
         )
     for state in plan.wanted:
-        train, rows = (
-            find_request(state.config, plan.suite).resolve("train"),
-            state.config.training.batch_size,
-        )
-        if train.runs_per_job == 1 and rows % train.processes:
+        request = find_request(state.config, plan.suite).resolve("train")
+        rows = state.config.training.batch_size
+        if request.runs_per_job == 1 and rows % request.processes:
             raise ConfigError(
-                f"training.batch_size {rows} cannot be split over {train.processes} processes "
-                f"({train.nodes} nodes of "
-                f"{train.processes_per_node}): change one of them"
+                f"training.batch_size {rows} cannot be split over {request.processes} processes "
+                f"({request.nodes} nodes of {request.processes_per_node}): change one of them"
             )
 
 
 def execute(plan: Plan) -> int:
-    """Submit missing work, and print its ids. When two calls come at once the second finds the
-    first's jobs.
+    """Submit missing work, and print its ids.
+
+    When two calls come at once the second finds the first's jobs. Returns an exit status.
     """
     check_plan(plan)
     submission = Submission(plan)
     try:
-        left = submission.submit()
+        rest = submission.submit()
     except OSError as error:
-        sent = submission.sent
-        said = f"{', '.join(sent)} were submitted, and no more" if sent else "nothing was submitted"
+        arrays = ", ".join(submission.sent)
+        outcome = f"{arrays} were submitted, and no more" if arrays else "nothing was submitted"
         raise SlurmError(
-            f"{error}: {said}; make room there, or repair it, and call `run` again"
+            f"{error}: {outcome}; make room there, or repair it, and call `run` again"
         ) from None
     for refusal in submission.refused:
         print(f"! Slurm refused {refusal}")
     if submission.why_no_more:
         print(
-            f"! Slurm took no more: {left} units are left; `run` submits them "
+            f"! Slurm took no more: {rest} units are left; `run` submits them "
             f"({submission.why_no_more})"
         )
     if submission.sent:
         print(f"next: `python run_all.py status {plan.suite.called}` says how they do")
-        return PARTIAL if left else 0
+        return PARTIAL if rest else 0
     print("nothing to submit: all is done, under way or failed")
     print(name_next_step(plan.survey, plan.states))
     return FAILED if plan.left_out else 0
 
 
-def _find_units_under_way(known: Sequence[Job]) -> set[str]:
+def _find_units_under_way(jobs: Sequence[Job]) -> set[str]:
     """The ids of units that a job does, or will do."""
-    return {unit for job in known if job.is_under_way for unit in job.units}
+    return {unit for job in jobs if job.is_under_way for unit in job.units}
 
 
 def _group_by_request(plan: Plan, wave: Wave) -> list[tuple[Slurm, list[Unit]]]:
     """The units of a wave by what they ask for."""
+    suite = plan.suite
+    if wave.kind in ("prepare", "report"):
+        return [(suite.slurm, list(wave.units))]
     groups: dict[Slurm, list[Unit]] = defaultdict(list)
     for unit in wave.units:
-        of_suite = wave.kind in ("prepare", "report")
-        groups[plan.suite.slurm if of_suite else find_request(unit.config, plan.suite)].append(unit)
+        groups[find_request(unit.config, suite)].append(unit)
     return list(groups.items())
 
 
-def _divide(kind: Kind, asked: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
+def _divide(kind: Kind, request: Slurm, units: Sequence[Unit]) -> list[tuple[Unit, ...]]:
     """The units of each job: several where they train and the suite says so."""
-    size = asked.resolve("train").runs_per_job if kind in TRAINS else 1
-    return [tuple(units[start : start + size]) for start in range(0, len(units), size)]
+    size = 1
+    if kind in TRAINS:
+        size = request.resolve("train").runs_per_job
+    starts = range(0, len(units), size)
+    return [tuple(units[start : start + size]) for start in starts]
 
 
 class Submission:
     """Submits waves, each after the one before and after work under way of earlier kinds."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.folder = plan, find_notes(plan.suite, plan.survey.store)
+        self.plan = plan
+        self.folder = find_notes(plan.suite, plan.survey.store)
         self.sent: list[str] = []  # ids of arrays
         self.refused: list[str] = []  # which jobs, and why
         self.why_no_more = ""  # why Slurm takes no more
         self._largest = MOST_TASKS
 
     def submit(self) -> int:
-        """Submit what is missing and not under way. Returns how many units are left, as Slurm does
-        not take them.
+        """Submit what is missing and not under way.
+
+        Returns how many units are left, as Slurm does not take them.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with Lease(self.folder / "lock"):
-            known = list_jobs(self.plan.suite, self.plan.survey.store, patient=False)
-            waves = drop_units(self.plan.waves, _find_units_under_way(known))
-            if not (waves or self._lacks_report(known)):
+            jobs = list_jobs(self.plan.suite, self.plan.survey.store, patient=False)
+            waves = drop_units(self.plan.waves, _find_units_under_way(jobs))
+            if not (waves or self._lacks_report(jobs)):
                 return 0
             self._logs = self.folder / getpass.getuser()
             _make_own(self._logs)
             self._code = copy_code(self.plan.runs / "code")
-            left, before = 0, list[str]()
+            rest = 0
+            previous_arrays: list[str] = []
             for wave in [*waves, self.plan.report]:
                 if wave.kind == "report" and self.refused and not self.sent:
                     raise SlurmError(f"nothing is submitted, as Slurm refused {self.refused[0]}")
-                earlier = [
-                    job
-                    for job in known
-                    if job.is_under_way and ORDER.index(job.kind) < ORDER.index(wave.kind)
+                order = ORDER.index(wave.kind)
+                dependencies = [
+                    job.id.partition("_")[0]
+                    for job in jobs
+                    if job.is_under_way and ORDER.index(job.kind) < order
                 ]
-                after, sent = (
-                    [*(job.id.partition("_")[0] for job in earlier), *before],
-                    len(self.sent),
-                )
-                left += sum(
-                    self._send_all(wave, *group, after)
-                    for group in _group_by_request(self.plan, wave)
-                )
-                before = self.sent[sent:] or before
-            return left
+                dependencies += previous_arrays
+                sent_count = len(self.sent)
+                for request, units in _group_by_request(self.plan, wave):
+                    rest += self._send_all(wave, request, units, dependencies)
+                previous_arrays = self.sent[sent_count:] or previous_arrays
+            return rest
 
-    def _lacks_report(self, known: Sequence[Job]) -> bool:
-        """Whether none was submitted after all else, as Slurm took no more, or the last came to
-        nothing.
+    def _lacks_report(self, jobs: Sequence[Job]) -> bool:
+        """Whether the report is still to be submitted.
+
+        None was submitted after all else, as Slurm took no more, or the last came to nothing.
         """
-        notes, again = read_notes(self.folder), ["interrupted"]
-        if self.plan.retry_failed:
-            again.append("failed")
-        lost = any(job.kind == "report" and job.state in again for job in known)
-        return lost or bool(notes and notes[-1]["kind"] != "report")
+        notes = read_notes(self.folder)
+        states = ("interrupted", "failed") if self.plan.retry_failed else ("interrupted",)
+        if any(job.kind == "report" and job.state in states for job in jobs):
+            return True
+        return bool(notes and notes[-1]["kind"] != "report")
 
     def _send_all(
-        self, wave: Wave, asked: Slurm, units: Sequence[Unit], after: Sequence[str]
+        self, wave: Wave, request: Slurm, units: Sequence[Unit], dependencies: Sequence[str]
     ) -> int:
-        """Submit units with equal requests as arrays, as far as the cluster takes them. Returns how
-        many are left.
+        """Submit units with equal requests as arrays, as far as the cluster takes them.
+
+        Returns how many are left.
         """
-        tasks = _divide(wave.kind, asked, units)
+        tasks = _divide(wave.kind, request, units)
         while tasks and not self.why_no_more:
             piece = tasks[: self._largest]
             try:
-                self._send(wave.kind, asked, piece, list(dict.fromkeys(after)))
+                self._send(wave.kind, request, piece, list(dict.fromkeys(dependencies)))
                 tasks = tasks[len(piece) :]
             except Refusal as error:
                 too_many = any(limit in str(error) for limit in LIMITS)
@@ -267,37 +281,69 @@ class Submission:
         return sum(map(len, tasks))
 
     def _send(
-        self, kind: Kind, asked: Slurm, tasks: Sequence[tuple[Unit, ...]], after: Sequence[str]
+        self,
+        kind: Kind,
+        request: Slurm,
+        tasks: Sequence[tuple[Unit, ...]],
+        dependencies: Sequence[str],
     ) -> None:
-        """Submit an array, or where it is one task a job. Raises Refusal where Slurm does not take
-        it.
+        """Submit an array, or where it is one task a job.
+
+        Raises Refusal where Slurm does not take it.
         """
-        from benchmark.jobs.executors.slurm.job import (
-            Task,
-        )  # torch, for which who asks for states need not wait
+        # torch, for which who asks for states need not wait
+        from benchmark.jobs.executors.slurm.job import Task
         from benchmark.training.processes import Sources
 
-        parameters = asked.list_parameters(
-            kind, {unit.config.budget.unit for task in tasks for unit in task}
-        )
-        own, exclusive = asked.resolve(kind), parameters.get("exclusive", False)
-        many = own.processes if kind in TRAINS and own.runs_per_job > 1 else 0
-        parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
-        parameters |= {"dependency": f"afterany:{':'.join(after)}"} if after else {}
-        code = shlex.quote(str(self._code))
-        find_code = [f"cd {code}", f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"]
-        variables = [f"export {name}=${{{name}:-{value}}}" for name, value in COMPUTES.items()]
-        parameters["setup"] = [*parameters["setup"], *find_code, *variables]
-        python = f"{DEAF} {own.python or shlex.quote(sys.executable)}"
+        parameters = self._list_parameters(kind, request, tasks, dependencies)
+        settings = request.resolve(kind)
+        side_by_side = 0
+        if kind in TRAINS and settings.runs_per_job > 1:
+            side_by_side = settings.processes
+        python = f"{DEAF} {settings.python or shlex.quote(sys.executable)}"
         sources = Sources.read(ROOT, CODE[:2])
         work = [
-            Task(task, "gres" in parameters, exclusive, Path.cwd(), sources, many) for task in tasks
+            Task(
+                units=task,
+                gpus="gres" in parameters,
+                exclusive=parameters.get("exclusive", False),
+                folder=Path.cwd(),
+                sources=sources,
+                side_by_side=side_by_side,
+            )
+            for task in tasks
         ]
         array = commands.submit(self._logs, python, parameters, Task.__call__, work)
-        _write_note(self.folder, array, kind, [[unit.id for unit in task] for task in tasks])
+        unit_ids = [[unit.id for unit in task] for task in tasks]
+        _write_note(self.folder, array, kind, unit_ids)
         self.sent.append(array)
-        waits = f"  after {', '.join(after[:3])}" if after else ""
-        print(f"{array}  {kind}: {len(tasks)} jobs ({tasks[0][0].name}, ...){waits}")
+        order = f"  after {', '.join(dependencies[:3])}" if dependencies else ""
+        first = tasks[0][0]
+        print(f"{array}  {kind}: {len(tasks)} jobs ({first.name}, ...){order}")
+
+    def _list_parameters(
+        self,
+        kind: Kind,
+        request: Slurm,
+        tasks: Sequence[tuple[Unit, ...]],
+        dependencies: Sequence[str],
+    ) -> dict[str, Any]:
+        """The parameters of submitit for an array that runs the copy of the code."""
+        budget_units = {unit.config.budget.unit for task in tasks for unit in task}
+        parameters = request.list_parameters(kind, budget_units)
+        parameters["job_name"] = f"{self.plan.suite.name}:{kind}"
+        if dependencies:
+            parameters["dependency"] = f"afterany:{':'.join(dependencies)}"
+        code = shlex.quote(str(self._code))
+        setup = [
+            *parameters["setup"],
+            f"cd {code}",
+            f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}",
+        ]
+        for name, value in COMPUTES.items():
+            setup.append(f"export {name}=${{{name}:-{value}}}")
+        parameters["setup"] = setup
+        return parameters
 
 
 def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[str]]) -> None:
@@ -318,23 +364,21 @@ def _write_note(folder: Path, array: str, kind: Kind, units: Sequence[Sequence[s
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
     """The notes of what was submitted, array by array."""
-    return [
-        json.loads(path.read_bytes())
-        for path in sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
-    ]
+    paths = sorted(folder.glob("[0-9]*.json"), key=lambda path: int(path.stem))
+    return [json.loads(path.read_bytes()) for path in paths]
 
 
 def _make_own(folder: Path) -> None:
-    """Make a folder from which jobs load pickles. Raises UserError where others can put something
-    there.
+    """Make a folder from which jobs load pickles.
+
+    Raises UserError where others can put something there.
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
             f"{folder} may be written by others, and jobs load pickles from there: look into it, "
-            "then "
-            f"`chmod go-w {folder}` if all of it is yours, else give another --runs"
+            f"then `chmod go-w {folder}` if all of it is yours, else give another --runs"
         )
 
 
@@ -342,15 +386,14 @@ def copy_code(folder: Path) -> Path:
     """A copy of the code as it is now, for jobs that start later, or start again."""
     from benchmark.training.processes import COMMIT_FILE, find_code_version, find_commit
 
+    ignore = shutil.ignore_patterns("__pycache__")
     copy = folder / find_code_version().replace("/", "_")
     if not copy.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), replace_folder(copy) as unfinished:
             try:
                 for name in CODE:
-                    shutil.copytree(
-                        ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__")
-                    )
+                    shutil.copytree(ROOT / name, unfinished / name, ignore=ignore)
             except shutil.Error as errors:  # it goes on to the end, and has one of each file
                 raise OSError(errors.args[0][0][-1]) from None
             (unfinished / COMMIT_FILE).write_text(find_commit(), encoding="utf-8")
@@ -360,48 +403,57 @@ def copy_code(folder: Path) -> Path:
 def list_jobs(suite: Suite, store: Store, patient: bool = True) -> list[Job]:
     """The last job of each unit whose work it has not done.
 
-    While Slurm does not answer their state is unknown; where this is not `patient` SlurmError is
+    While Slurm does not answer their state is unknown. Where this is not `patient` SlurmError is
     raised instead.
     """
-    folder, waves = find_notes(suite, store), dict[str, dict[str, Any]]()
-    last: dict[str, str] = {}  # the job of each unit
-    for wave in read_notes(folder):
-        for number, of_task in enumerate(wave["units"]):
-            id = f"{wave['id']}_{number}" if len(wave["units"]) > 1 else wave["id"]
-            waves[id] = wave
-            last |= dict.fromkeys(of_task, id)
-    units: dict[str, list[str]] = defaultdict(list)
-    for unit, id in last.items():
-        units[id].append(unit)
-    try:
-        queue, is_silent = (
-            commands.ask_queue({wave["user"] for wave in waves.values()}) if waves else {},
-            False,
+    folder = find_notes(suite, store)
+    notes: dict[str, dict[str, Any]] = {}  # by the id of a job
+    last_jobs: dict[str, str] = {}  # of each unit
+    for note in read_notes(folder):
+        for number, task_units in enumerate(note["units"]):
+            id = f"{note['id']}_{number}" if len(note["units"]) > 1 else note["id"]
+            notes[id] = note
+            last_jobs |= dict.fromkeys(task_units, id)
+    units_by_job: dict[str, list[str]] = defaultdict(list)
+    for unit, id in last_jobs.items():
+        units_by_job[id].append(unit)
+    queue: dict[str, Queued] = {}
+    is_silent = False
+    if notes:
+        try:
+            queue = commands.ask_queue({note["user"] for note in notes.values()})
+        except SlurmError as error:
+            if not patient:
+                raise
+            logging.warning("%s: what follows is from the records alone", error)
+            is_silent = True
+    jobs = []
+    for id, units in units_by_job.items():
+        note = notes[id]
+        log = commands.find_log(folder / note["user"], id)
+        queued = queue.get(id) or _read_ending(log, note["kind"], is_silent)
+        if queued.state == "done":
+            continue
+        job = Job(
+            id=id,
+            kind=note["kind"],
+            units=tuple(units),
+            state=queued.state,
+            detail=queued.detail,
+            submitted=note["time"],
+            log=str(log),
+            node=queued.node,
+            restarts=queued.restarts,
         )
-    except SlurmError as error:
-        if not patient:
-            raise
-        logging.warning("%s: what follows is from the records alone", error)
-        queue, is_silent = {}, True
-    not_done = []
-    for id, of_job in units.items():
-        kind, log = waves[id]["kind"], commands.find_log(folder / waves[id]["user"], id)
-        queued = queue.get(id) or _read_ending(log, kind, is_silent)
-        if queued.state != "done":
-            given = (
-                queued.state,
-                queued.detail,
-                waves[id]["time"],
-                str(log),
-                queued.node,
-                queued.restarts,
-            )
-            not_done.append(Job(id, kind, tuple(of_job), *given))
-    return not_done
+        jobs.append(job)
+    return jobs
 
 
 def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
-    """The state of a job that is not in the queue, by what it left; unknown where Slurm was silent."""
+    """The state of a job that is not in the queue, by what it left.
+
+    It is unknown where Slurm was silent.
+    """
     if commands.has_succeeded(log):
         return Queued("done")
     if is_silent:
@@ -409,26 +461,30 @@ def _read_ending(log: Path, kind: Kind, is_silent: bool) -> Queued:
     if not log.exists():
         return Queued("interrupted", "its job was ended before it began")
     restarts, lines = commands.read_log(log)
-    by_slurm = "\n".join(line for line in lines if line.startswith(OF_SLURM))
-    for sign, (state, said) in ENDINGS.items():
-        if re.search(sign, by_slurm):
-            return Queued(state, said.replace("KIND", find_section(kind)), restarts=restarts)
-    own = [
+    slurm_lines = "\n".join(line for line in lines if line.startswith(OF_SLURM))
+    for pattern, (state, reason) in ENDINGS.items():
+        if re.search(pattern, slurm_lines):
+            detail = reason.replace("KIND", find_section(kind))
+            return Queued(state, detail, restarts=restarts)
+    job_lines = [
         line
         for line in lines
         if line.strip() and not line.startswith((*OF_SLURM, commands.OF_SUBMITIT))
     ]
-    return Queued("failed", ": ".join(["its job failed", *own[-1:]]), restarts=restarts)
+    detail = ": ".join(["its job failed", *job_lines[-1:]])
+    return Queued("failed", detail, restarts=restarts)
 
 
 def cancel(suite: Suite, store: Store) -> list[str]:
-    """End all jobs of the suite that this user submitted; returns their ids. Raises SlurmError as
-    `list_jobs` does.
+    """End all jobs of the suite that this user submitted, and return their ids.
+
+    Raises SlurmError as `list_jobs` does.
     """
-    known = [job for job in list_jobs(suite, store, patient=False) if job.is_under_way]
-    mine = [job.id for job in known if Path(job.log).parent.name == getpass.getuser()]
-    commands.cancel(dict.fromkeys(id.partition("_")[0] for id in mine))
-    return mine
+    user = getpass.getuser()
+    jobs = [job for job in list_jobs(suite, store, patient=False) if job.is_under_way]
+    ids = [job.id for job in jobs if Path(job.log).parent.name == user]
+    commands.cancel(dict.fromkeys(id.partition("_")[0] for id in ids))
+    return ids
 
 
 # What `run_all.py doctor` asks of Slurm
@@ -438,8 +494,9 @@ LOCAL = "runs train on this machine; for a cluster, call this where jobs are sub
 
 
 def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Ask `sbatch --test-only` of each kind of job, by each request of a row, and then one node by
-    a job.
+    """Ask `sbatch --test-only` of each kind of job, by each request of a row.
+
+    Where none is refused one node is asked by a job.
     """
     if not shutil.which("sbatch"):
         yield f"ok     no sbatch here: {LOCAL}"
@@ -450,32 +507,38 @@ def examine(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
         reason = str(error).replace("\n", " ")
         yield f"none   Slurm gives no answer ({reason}): {LOCAL}"
         return
-    units, refused = {config.budget.unit for config in configs}, False
+    budget_units = {config.budget.unit for config in configs}
+    requests = {suite.slurm, *(find_request(config, suite) for config in configs)}
+    is_refused = False
     with tempfile.TemporaryDirectory(
         prefix=".doctor-", dir=runs.resolve(), ignore_cleanup_errors=True
     ) as folder:
-        for asked in {suite.slurm, *(find_request(config, suite) for config in configs)}:
+        for request in requests:
             for kind in KINDS:
-                script = commands.write_script(
-                    Path(folder), asked.list_parameters(kind, units), "true"
-                )
+                parameters = request.list_parameters(kind, budget_units)
+                script = commands.write_script(Path(folder), parameters, "true")
                 try:
                     commands.ask("sbatch", "--test-only", str(script))
                     yield f"ok     a job to {kind} would be taken"
                 except SlurmError as error:
-                    refused = True
-                    yield f"wrong  a job to {kind} is refused ({error}): change what [slurm] asks for"
-        if not refused:
-            yield _check_node(suite.slurm, units, Path(folder))
+                    is_refused = True
+                    yield (
+                        f"wrong  a job to {kind} is refused ({error}): change what [slurm] asks for"
+                    )
+        if not is_refused:
+            yield _check_node(suite.slurm, budget_units, Path(folder))
 
 
-def _check_node(asked: Slurm, units: set[str], folder: Path) -> str:
-    """Ask a node, by a job of one process, what torch finds there; Slurm itself ends one that comes
-    too late.
+def _check_node(request: Slurm, budget_units: set[str], folder: Path) -> str:
+    """Ask a node, by a job of one process, what torch finds there.
+
+    Slurm itself ends a job that comes too late.
     """
-    parameters = {**asked.list_parameters("score", units), "time": ANSWER // 2}
-    python = asked.resolve("score").python or shlex.quote(sys.executable)
-    script = commands.write_script(folder, parameters, f"{python} -c {shlex.quote(PROBE)}")
+    parameters = request.list_parameters("score", budget_units)
+    parameters["time"] = ANSWER // 2
+    python = request.resolve("score").python or shlex.quote(sys.executable)
+    command = f"{python} -c {shlex.quote(PROBE)}"
+    script = commands.write_script(folder, parameters, command)
     with contextlib.suppress(SlurmError):  # the answer says more
         commands.ask(
             "sbatch",
@@ -484,26 +547,19 @@ def _check_node(asked: Slurm, units: set[str], folder: Path) -> str:
             str(script),
             patience=60.0 * ANSWER,
         )
-    lines = [
-        line
-        for log in folder.glob(commands.find_log(folder, "*").name)
-        for line in log.read_text().splitlines()
-    ]
-    said = next((line for line in lines if SEES in line), "")
-    if not said:
-        why = (
-            f"said {lines[-1]!r}"
-            if lines
-            else f"gave no answer within {ANSWER} minutes, or before its job ended"
-        )
+    lines: list[str] = []
+    for log in folder.glob(commands.find_log(folder, "*").name):
+        lines += log.read_text().splitlines()
+    answer = next((line for line in lines if SEES in line), "")
+    if not answer:
+        failure = f"gave no answer within {ANSWER} minutes, or before its job ended"
+        if lines:
+            failure = f"said {lines[-1]!r}"
         cure = "does it see this folder? see slurm.setup, slurm.python, slurm.partition"
-        return f"wrong  a node {why}: {cure}"
-    lacks = "gres" in parameters and said.endswith(" 0 accelerators")
-    return (
-        f"wrong  {said}: look at its driver, and at torch's build for it"
-        if lacks
-        else f"ok     {said}"
-    )
+        return f"wrong  a node {failure}: {cure}"
+    if "gres" in parameters and answer.endswith(" 0 accelerators"):
+        return f"wrong  {answer}: look at its driver, and at torch's build for it"
+    return f"ok     {answer}"
 
 
 EXECUTOR = Executor(

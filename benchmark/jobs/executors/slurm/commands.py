@@ -15,27 +15,18 @@ from benchmark.errors import UserError
 from benchmark.files import name_in_errors
 
 PATIENCE = 120.0  # seconds for an answer
-# A job's own variables, which sbatch would pass on, by how they begin; and a user's own that change
-# Slurm's answers.
+# a job's own variables, which sbatch would pass on, by how they begin
 OUTER = ("SLURM", "SBATCH_", "SRUN_", "SUBMITIT_", "PMI")
+# a user's own variables that change Slurm's answers, by how they begin
 FILTERS = ("SQUEUE_", "SCONTROL_", "SCANCEL_")
-WHERE = {
-    "SLURM_CONF",
-    "SLURM_CONF_SERVER",
-    "SLURM_JWT",
-}  # how Slurm is reached, which is no job's own
-WAITING = (
-    "PENDING",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "SPECIAL_EXIT",
-)  # states of jobs in the queue
-STILL = ("SUSPENDED", "STOPPED")  # likewise
+# how Slurm is reached, which is no job's own
+ADDRESS = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"}
+# states of jobs in the queue
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+HALTED = ("SUSPENDED", "STOPPED")
 OF_SUBMITIT = "submitit "  # how its own lines in a job's log begin
-COLUMNS = (
-    "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"  # of squeue, each with what ends it
-)
+# of squeue, each with what ends it
+COLUMNS = "JobArrayID:|,State:|,Reason:|,NodeList:|,RestartCnt:|"
 ELSEWHERE = "run this on a machine of the cluster, or use --executor local"
 
 
@@ -58,8 +49,9 @@ class Queued:
 
 
 def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
-    """The jobs of users by id; tasks of arrays are apart, `123_4`. Raises SlurmError where there is
-    no answer.
+    """The jobs of users by id; tasks of arrays are apart, `123_4`.
+
+    Raises SlurmError where there is no answer.
     """
     answer = ask(
         "squeue", "--noheader", "--array", f"--user={','.join(users)}", f"--Format={COLUMNS}"
@@ -67,33 +59,33 @@ def ask_queue(users: Iterable[str]) -> dict[str, Queued]:
     jobs = {}
     for line in answer.splitlines():
         id, state, reason, node, restarts, _ = line.split("|")
-        if (
-            state in WAITING
-        ):  # Slurm sets a time before which a job that is queued again does not begin
-            again = (
-                "Slurm starts it again soon" if restarts != "0" and reason == "BeginTime" else ""
-            )
-            jobs[id] = Queued("waiting", again or reason.replace("None", ""), node, int(restarts))
+        if state in WAITING:
+            detail = reason.replace("None", "")
+            # Slurm sets a time before which a job that is queued again does not begin
+            if restarts != "0" and reason == "BeginTime":
+                detail = "Slurm starts it again soon"
+            jobs[id] = Queued("waiting", detail, node, int(restarts))
         else:
-            jobs[id] = Queued(
-                "running", state.lower() if state in STILL else "", node, int(restarts)
-            )
+            detail = state.lower() if state in HALTED else ""
+            jobs[id] = Queued("running", detail, node, int(restarts))
     return jobs
 
 
 def cancel(jobs: Iterable[str]) -> None:
     """End jobs, or whole arrays."""
-    if ids := [*jobs]:
+    ids = list(jobs)
+    if ids:
         ask("scancel", *ids)
 
 
 def ask(*command: str, patience: float = PATIENCE) -> str:
-    """The output of a command. Raises SlurmError where it fails, or says nothing for so many
-    seconds.
+    """The output of a command.
+
+    Raises SlurmError where it fails, or says nothing for so many seconds.
     """
     try:
         with outside_of_jobs():
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -106,31 +98,32 @@ def ask(*command: str, patience: float = PATIENCE) -> str:
         raise SlurmError(
             f"Slurm does not answer within {patience:g} s: {' '.join(command)}; try again later"
         ) from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()
+    if process.returncode:
+        message = process.stderr.decode(errors="replace").strip()
         raise SlurmError(
-            f"`{' '.join(command)}` failed: {said}; repair what Slurm names, and try again"
+            f"`{' '.join(command)}` failed: {message}; repair what Slurm names, and try again"
         )
-    return done.stdout.decode(errors="replace")
+    return process.stdout.decode(errors="replace")
 
 
 @contextlib.contextmanager
 def outside_of_jobs() -> Iterator[None]:
-    """Without what belongs to a job that this process may itself run in, and what changes Slurm's
-    answers.
+    """Without the variables of a job that this process may itself run in.
+
+    Those that change Slurm's answers are taken out, too.
     """
-    before = dict(os.environ)
-    for key in before:
-        if key.startswith((*OUTER, *FILTERS)) and key not in WHERE:
-            del os.environ[key]
+    variables = dict(os.environ)
+    for name in variables:
+        if name.startswith((*OUTER, *FILTERS)) and name not in ADDRESS:
+            del os.environ[name]
     try:
         yield
     finally:
-        os.environ.update(before)
+        os.environ.update(variables)
 
 
-# What submitit keeps to itself, or how it calls its files: a release may move it, and a test says
-# so
+# What submitit keeps to itself, or how it calls its files. A release may move it, and a test says
+# so.
 
 
 def submit(
@@ -140,8 +133,9 @@ def submit(
     do: Callable[[Any], None],
     tasks: Sequence[Any],
 ) -> str:
-    """Submit an array that does each of the tasks, or a job for the only one. Returns its id.
-    Raises Refusal.
+    """Submit an array that does each of the tasks, or a job for the only one.
+
+    Returns its id. Raises Refusal.
     """
     import submitit
     from submitit.core.utils import FailedJobError
@@ -160,17 +154,20 @@ def submit(
 
 
 def write_script(folder: Path, parameters: dict[str, Any], command: str) -> Path:
-    """A batch script as submitit writes those of jobs; what its first process says goes to
-    `find_log`.
+    """A batch script as submitit writes those of jobs.
+
+    What its first process says goes to `find_log`.
     """
     from submitit.slurm.slurm import _make_sbatch_string
 
     path = folder / "job.sh"
-    path.write_text(_make_sbatch_string(command, folder, stderr_to_stdout=True, **parameters))
+    script = _make_sbatch_string(command, folder, stderr_to_stdout=True, **parameters)
+    path.write_text(script)
     return path
 
 
 def find_log(folder: Path, job: str) -> Path:
+    """The file of what the first process of a job says."""
     return folder / f"{job}_0_log.out"
 
 
@@ -181,13 +178,15 @@ def has_succeeded(log: Path) -> bool:
 
 
 def read_log(log: Path) -> tuple[int, list[str]]:
-    """The number of times that the job of this log was started again, and the lines of its last
-    start.
+    """How often the job of this log was started again, and the lines of its last start.
 
     Of a start that said nothing the lines before belong to it, too: they may tell what ended it.
     """
     text = log.read_text(errors="replace")
-    *starts, last = text.split("Starting with JobEnvironment")
-    lines = last.splitlines()
-    said = [line for line in lines[1:] if line.strip() and not line.startswith(OF_SUBMITIT)]
-    return max(0, len(starts) - 1), lines if said else text.splitlines()
+    *starts, last_start = text.split("Starting with JobEnvironment")
+    restarts = max(0, len(starts) - 1)
+    lines = last_start.splitlines()
+    for line in lines[1:]:
+        if line.strip() and not line.startswith(OF_SUBMITIT):
+            return restarts, lines
+    return restarts, text.splitlines()

@@ -1,8 +1,8 @@
 """A job of Slurm from the inside: what submitit runs in each of its processes.
 
-submitit's own `checkpoint` would be called in a handler of the signal, by the first process alone;
-here all processes stop after the same step, and a job is queued again however long the controller
-is silent. A job whose stages another job trains would hold its GPU and wait: it queues itself
+submitit's own `checkpoint` would be called in a handler of the signal, by the first process alone.
+Here all processes stop after the same step, and a job is queued again however long the controller
+is silent. A job whose stages another job trains would hold its GPU and wait, so it queues itself
 behind that one.
 """
 
@@ -45,31 +45,33 @@ from benchmark.training.processes import (
     join,
 )
 
-TIME_OVER = getattr(
-    signal, f"SIG{JobEnvironment.USR_SIG}"
-)  # comes before a time limit, and before preemption
+# comes before a time limit, and before preemption
+TIME_OVER = getattr(signal, f"SIG{JobEnvironment.USR_SIG}")
 IN_VAIN = 2  # starts in a row that reached the time limit and added nothing, after which a job ends
 PAUSE = 5.0  # seconds between two questions to a controller that is silent
 REFUSALS = ("no scontrol here", "denied", "disabled")  # in what says that it is no use to ask again
 
 
 class Behind(Exception):
-    """All that a job has left to do waits for what other jobs train; its arguments are their ids."""
+    """All that a job has left to do waits for what other jobs train.
+
+    Its arguments are the ids of these.
+    """
 
 
 @dataclass(frozen=True)
 class Task:
-    """One job, or one task of an array: units that its processes do together, or `side_by_side` of
-    them at a time.
+    """One job, or one task of an array.
 
-    When its time is over, or another job takes its node, it saves and queues itself again; where
-    another job trains what it needs next it queues itself behind that.
+    Its processes do its units together, or `side_by_side` of them at a time. When its time is over,
+    or another job takes its node, it saves and queues itself again. Where another job trains what
+    it needs next it queues itself behind that.
     """
 
     units: tuple[Unit, ...]
     gpus: bool  # whether it asked for some
     exclusive: bool | str
-    folder: Path  # of who submitted it, which paths are relative to
+    folder: Path  # of who submitted it, to which paths are relative
     sources: Sources  # of who submitted it
     side_by_side: int = 0
 
@@ -77,21 +79,19 @@ class Task:
         set_up_to_compute()
         self.sources.check()
         job = JobEnvironment()
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # not on this node: what is missing there is named later
+        # where the folder is not on this node what is missing there is named later
+        with contextlib.suppress(FileNotFoundError):
             os.chdir(self.folder)
         os.environ |= {NODE: os.environ.get("SLURMD_NODENAME", ""), JOB: job.job_id}
         place = TorchDistributedEnvironment()
         # Slurm says which GPUs are the job's, and `join` chooses among them; submitit would count
         # from 0.
         place.export(set_cuda_visible_devices=False, overwrite=True)
-        if cores := os.environ.get(
-            "SLURM_CPUS_ON_NODE"
-        ):  # the job's, where torch may count those of the whole machine
-            torch.set_num_threads(
-                max(1, min(torch.get_num_threads(), int(cores) // place.local_world_size))
-            )
+        # the cores of the job, where torch may count those of the whole machine
+        cores = os.environ.get("SLURM_CPUS_ON_NODE")
+        if cores:
+            share = int(cores) // place.local_world_size
+            torch.set_num_threads(max(1, min(torch.get_num_threads(), share)))
         # how many starts in a row have added nothing; written when it first begins, and whenever
         # its time is over
         note = job.paths.folder / f"{job.job_id}_in_vain.json"
@@ -118,7 +118,10 @@ class Task:
         sys.exit(0)  # submitit would note that the work is done
 
     def _work(self, worker: Worker) -> None:
-        """Do the units. Raises Behind where all that is left waits for other jobs."""
+        """Do the units.
+
+        Raises Behind where all that is left waits for other jobs.
+        """
         if self.side_by_side:
             leave = partial(_leave_to_owners, world=worker.world)
             work_through(self.units, self._make_slots(), worker.asked_to_stop, leave)
@@ -133,46 +136,46 @@ class Task:
     def _make_slots(self) -> list[Slot]:
         """Equal shares of the cores and GPUs that Slurm gave this job.
 
-        They are pinned unless the site lets a job's processes run on all cores: then another job
+        They are pinned unless the site lets a job's processes run on all cores. Then another job
         may pin to the same. A whole node has none.
         """
-        count, cores, (_, gpus) = self.side_by_side, list_physical_cores(), find_accelerators()
-        slots, given = make_slots(count, cores, gpus), int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
-        if given and sum(map(len, cores)) > given and self.exclusive is not True:
-            slots = [
-                dataclasses.replace(slot, cores=(), threads=max(1, given // count))
-                for slot in slots
-            ]
+        count = self.side_by_side
+        cores = list_physical_cores()
+        _, gpus = find_accelerators()
+        slots = make_slots(count, cores, gpus)
+        job_cores = int(os.environ.get("SLURM_CPUS_ON_NODE", 0))
+        if job_cores and sum(map(len, cores)) > job_cores and self.exclusive is not True:
+            threads = max(1, job_cores // count)
+            slots = [dataclasses.replace(slot, cores=(), threads=threads) for slot in slots]
         return slots
 
     def _leave(self, signals: StopSignals, job: str, note: Path) -> None:
-        """Queue the job again where its time is over or another takes its node; where it was
-        cancelled it ends.
+        """Queue the job again where its time is over or another takes its node.
 
-        Raises UserError where its time was over twice, and nothing was added.
+        Where it was cancelled it ends. Raises UserError where its time was over twice, and nothing
+        was added.
         """
         if not _is_preempted(job):
             if signals.came[:1] != [TIME_OVER]:
                 print("saved, and ended by SIGTERM", file=sys.stderr, flush=True)
                 sys.exit(128 + signal.SIGTERM)
-            in_vain = (
-                0
-                if any(unit.has_kept_since(note) for unit in self.units)
-                else json.loads(note.read_text()) + 1
-            )
+            in_vain = 0
+            if not any(unit.has_kept_since(note) for unit in self.units):
+                in_vain = json.loads(note.read_text()) + 1
             if in_vain == IN_VAIN:
+                section = find_section(self.units[0].kind)
                 raise UserError(
                     f"{IN_VAIN} starts reached the time limit, and added no step, domain or score: "
-                    "raise "
-                    f"slurm.{find_section(self.units[0].kind)}.time"
+                    f"raise slurm.{section}.time"
                 )
             write_json(note, in_vain)
         _queue_again(job)
 
 
 def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
-    """Raise Behind other jobs that train what units need next, where that is so for each of these."""
-    owners = world.agree({unit.find_owning_job() for unit in units}) - {os.environ[JOB]}
+    """Raise Behind where other jobs train what each of these units needs next."""
+    jobs = world.agree({unit.find_owning_job() for unit in units})
+    owners = jobs - {os.environ[JOB]}
     if owners and "" not in owners:
         raise Behind(*sorted(owners))
 
@@ -180,16 +183,16 @@ def _leave_to_owners(units: Iterable[Unit], world: World) -> None:
 def _is_preempted(job: str) -> bool:
     """Whether Slurm ends a job for another one; not where it cannot be asked."""
     try:
-        return bool(re.search(r"\bPreemptTime=\d", commands.ask("scontrol", "show", "job", job)))
+        answer = commands.ask("scontrol", "show", "job", job)
     except SlurmError:
         return False
+    return bool(re.search(r"\bPreemptTime=\d", answer))
 
 
-def _queue_again(job: str, others: Sequence[str] = ()) -> None:
-    """Queue a job again, behind others if there are some, and ask until its time limit while Slurm
-    is silent.
+def _queue_again(job: str, owners: Sequence[str] = ()) -> None:
+    """Queue a job again, behind the jobs `owners` if there are some.
 
-    Raises SlurmError at a refusal.
+    While Slurm is silent it is asked until the job's time limit. Raises SlurmError at a refusal.
     """
     while True:
         try:
@@ -200,14 +203,9 @@ def _queue_again(job: str, others: Sequence[str] = ()) -> None:
                 raise
             print(f"{error}; asking again in {PAUSE:g} s", file=sys.stderr, flush=True)
         time.sleep(PAUSE)
-    with contextlib.suppress(SlurmError):  # else it looks again as soon as it starts
-        if others:
-            commands.ask(
-                "scontrol", "update", f"JobId={job}", f"Dependency=afterany:{':'.join(others)}"
-            )
-    print(
-        "saved, and queued again",
-        *(f"behind job {other}" for other in others),
-        file=sys.stderr,
-        flush=True,
-    )
+    if owners:
+        dependency = f"Dependency=afterany:{':'.join(owners)}"
+        with contextlib.suppress(SlurmError):  # else it looks again as soon as it starts
+            commands.ask("scontrol", "update", f"JobId={job}", dependency)
+    places = [f"behind job {owner}" for owner in owners]
+    print("saved, and queued again", *places, file=sys.stderr, flush=True)
