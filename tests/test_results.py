@@ -465,10 +465,10 @@ def test_a_reference_may_take_the_budget_of_all_stages_so_far(trained: Path, stu
         return dataclasses.replace(run, stages=[first, lines])
 
     with pytest.raises(ResultsError, match="stage 1: 27 steps .*of 12"):
-        studies.check_budgets(config, charge(21.0), anew=False)
-    studies.check_budgets(config, charge(12.0), anew=True)
+        studies.check_budgets(config, charge(21.0), is_reference=False)
+    studies.check_budgets(config, charge(12.0), is_reference=True)
     with pytest.raises(ResultsError, match="stage 1: 24 steps .*of 12"):
-        studies.check_budgets(config, charge(24.0), anew=True)
+        studies.check_budgets(config, charge(24.0), is_reference=True)
 
 
 def test_a_report_that_was_edited_is_refused(study: Path) -> None:

@@ -43,32 +43,40 @@ TASK_TITLES = ("task", "training", "dev", "test", "classes", "in train", "in the
 
 
 def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[str]:
-    """Tokenise the domains of a suite's runs and read its tasks; yield tables, warnings, next step."""
+    """Tokenise the domains of a suite's runs and read its tasks.
+
+    Yields tables, warnings and the next step.
+    """
     store = Store(runs)
     corpora: list[tuple[Corpus, RunConfig]] = []
     warnings: list[str] = []
-    for config in {hash_data_settings(config): config for config in configs}.values():
+    text_configs = {hash_data_settings(config): config for config in configs}
+    for config in text_configs.values():
         corpus = prepare_corpus(config, store, lambda text: print(text, file=sys.stderr))
         corpora.append((corpus, config))
         leaks = find_validation_leaks(corpus, config.learned, store.data)
         yield from align([DOMAIN_TITLES, *describe_domains(corpus, leaks)])
         sizes = [domain.info["tokens"] for domain in corpus.domains]
-        yield from filter(None, [config.describe_expected_passes(sizes)])
+        passes = config.describe_expected_passes(sizes)
+        if passes:
+            yield passes
         warnings += warn_of_text(corpus, config, store.data)
-    for folder in {config.start.folder for config in configs if config.start}:
+    start_folders = {config.start.folder for config in configs if config.start}
+    for folder in start_folders:
         load_network(folder)  # wrong weights are told now, and not by the jobs that train
     tasks = load_tasks(suite, store)
     if tasks:
-        marked = [
-            task
-            for corpus, config in corpora
-            for task in mark_in_stream(tasks, corpus, config.learned, store.data)[0]
-        ]
-        yield from align([TASK_TITLES, *dict.fromkeys(map(describe_task, marked))])
+        marked: list[TaskData] = []
+        for corpus, config in corpora:
+            corpus_tasks, _ = mark_in_stream(tasks, corpus, config.learned, store.data)
+            marked += corpus_tasks
+        cells = dict.fromkeys(map(describe_task, marked))
+        yield from align([TASK_TITLES, *cells])
         warnings += warn_of_tests(marked)
         prepared = mark_in_prepared_stream(tasks, configs[0], store)
         record_baselines(prepared, store.scores_file("baselines"))
-    yield from (f"! {warning}" for warning in dict.fromkeys(warnings))
+    for warning in dict.fromkeys(warnings):
+        yield f"! {warning}"
     yield (
         f"ready in {store.data}; next: `python run_all.py run {suite.called} --dry-run` says which "
         "runs there are, and how long"
@@ -76,7 +84,10 @@ def prepare(suite: Suite, configs: Sequence[RunConfig], runs: Path) -> Iterator[
 
 
 def describe_domains(corpus: Corpus, leaks: Found) -> Iterator[tuple[str, ...]]:
-    """The cells of each domain and probe, below DOMAIN_TITLES; `leaks`: of `find_validation_leaks`."""
+    """The cells of each domain and probe, below DOMAIN_TITLES.
+
+    `leaks` are those of `find_validation_leaks`.
+    """
     for domain in (*corpus.domains, *corpus.probes):
         info = domain.info
         left_out = [f"{count:,} {reason}" for reason, count in info["skipped"].items()]
@@ -105,9 +116,9 @@ def describe_task(data: TaskData) -> tuple[str, ...]:
     )
 
 
-def _count(found: Sequence[bool] | Set[int]) -> str:
-    """How many were found; "" for none."""
-    number = len(found) if isinstance(found, Set) else sum(found)
+def _count(matches: Sequence[bool] | Set[int]) -> str:
+    """How many matches there are; "" for none."""
+    number = len(matches) if isinstance(matches, Set) else sum(matches)
     return f"{number:,}" if number else ""
 
 
@@ -117,25 +128,13 @@ def list_copies(domain: DomainTokens, leaks: Found) -> set[int]:
 
 
 def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[str]:
-    """One warning per kind of text on which perplexity tells little: few, copied or short
-    documents.
+    """One warning per kind of text on which perplexity tells little.
 
-    `folder` keeps which validation documents are copies, so that a second call need not look for
-    them again.
+    Such are few, copied or short documents. `folder` keeps which validation documents are copies,
+    so that a second call need not look for them again.
     """
     domains = (*corpus.domains, *corpus.probes)
-    few: dict[str, list[str]] = {}
-    for domain in domains:
-        count = domain.info.get("valid_documents", FEW_DOCUMENTS)
-        if count < FEW_DOCUMENTS:
-            cure = (
-                "more documents (a .txt file is one), `valid` files, or a larger data.valid_share"
-            )
-            if BEYOND in domain.info["skipped"]:
-                cure = "a larger data.max_valid_bytes or data.max_train_tokens"
-            few.setdefault(cure, []).append(f"{domain.name} ({count})")
-    for cure, names in few.items():
-        yield f"few documents for validation: {', '.join(names)}. Give {cure}"
+    yield from _warn_of_few_documents(domains)
     leaks = find_validation_leaks(corpus, config.learned, folder)
     copied = [domain.name for domain in domains if list_copies(domain, leaks)]
     if copied:
@@ -143,20 +142,23 @@ def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[st
             f"near copies: validation documents of {', '.join(copied)} stand in training text, at "
             f"least half of their runs of {RUN} words. Take one of each pair out"
         )
-    short = [
-        f"{domain.name} ({domain.info['tokens'] / domain.info['documents']:.0f} tokens)"
-        for domain in domains
-        if domain.info["tokens"] / domain.info["documents"] < SENTENCE
-    ]
+    short = []
+    for domain in domains:
+        length = domain.info["tokens"] / domain.info["documents"]
+        if length < SENTENCE:
+            short.append(f"{domain.name} ({length:.0f} tokens)")
     if short:
         yield (
             f"short documents: {', '.join(short)}, so a row joins unrelated ones. Where they are "
             "sentences of longer texts, join them"
         )
     shared = find_shared_documents(corpus, folder)
-    pairs = combinations([domain.name for domain in corpus.domains], 2)
-    counts = {pair: len(shared[pair[0]][pair[1]]) for pair in pairs}
-    overlaps = [f"{count:,} of {b} in {a}" for (a, b), count in counts.items() if count]
+    overlaps = []
+    names = [domain.name for domain in corpus.domains]
+    for first, second in combinations(names, 2):
+        count = len(shared[first][second])
+        if count:
+            overlaps.append(f"{count:,} of {second} in {first}")
     if overlaps:
         yield (
             f"validation documents that two domains share: {', '.join(overlaps)}. What is learned "
@@ -165,22 +167,43 @@ def warn_of_text(corpus: Corpus, config: RunConfig, folder: Path) -> Iterator[st
     yield from filter(None, [config.tokenizer_note, name_moving_sets(config)])
 
 
+def _warn_of_few_documents(domains: Sequence[DomainTokens]) -> Iterator[str]:
+    """One warning for each cure of domains with few validation documents."""
+    names_by_cure: dict[str, list[str]] = {}
+    for domain in domains:
+        count = domain.info.get("valid_documents", FEW_DOCUMENTS)
+        if count >= FEW_DOCUMENTS:
+            continue
+        if BEYOND in domain.info["skipped"]:
+            cure = "a larger data.max_valid_bytes or data.max_train_tokens"
+        else:
+            cure = (
+                "more documents (a .txt file is one), `valid` files, or a larger data.valid_share"
+            )
+        names_by_cure.setdefault(cure, []).append(f"{domain.name} ({count})")
+    for cure, names in names_by_cure.items():
+        yield f"few documents for validation: {', '.join(names)}. Give {cure}"
+
+
 def name_moving_sets(config: RunConfig) -> str:
     """The data sets of the Hub that name no commit, and why they should."""
-    texts = (*config.domains, *config.probes)
-    datasets = [dataset for text in texts for part in text.parts for dataset in part.datasets]
-    names = [dataset.path for dataset in datasets if not dataset.revision]
-    of_tasks = [task.dataset for task in config.tasks if task.dataset]
-    names += [dataset.path for dataset in of_tasks if not dataset.revision]
-    moving = dict.fromkeys(names)
-    if not moving:
+    names: list[str] = []
+    for text in (*config.domains, *config.probes):
+        for part in text.parts:
+            names += [dataset.path for dataset in part.datasets if not dataset.revision]
+    for task in config.tasks:
+        if task.dataset and not task.dataset.revision:
+            names.append(task.dataset.path)
+    if not names:
         return ""
-    return f"{', '.join(moving)}: no commit is named, so the text may change. Give `revision`"
+    moving = ", ".join(dict.fromkeys(names))
+    return f"{moving}: no commit is named, so the text may change. Give `revision`"
 
 
 def warn_of_tests(tasks: Sequence[TaskData]) -> Iterator[str]:
-    """One warning of all tasks with test examples that models read in pre-training, if there are
-    any.
+    """One warning of all tasks with test examples that models read in pre-training.
+
+    None where no task has such examples.
     """
     names = dict.fromkeys(data.task.name for data in tasks if data.in_stream)
     if names:

@@ -1,11 +1,12 @@
-"""A study's folder, with all that others need to check it: suites, records of finished runs, and
-the report on them.
+"""A study's folder, with all that others need to check it.
+
+It holds suites, records of finished runs, and the report on them:
 
     FOLDER/SUITE.toml                  its suites
-    FOLDER/records/SUITE-sSEED.tar.gz  the records of the finished runs of one seed, laid out as below `--runs`
-    FOLDER/report/                     what `report` renders from these records, and `hardware.md` of each suite
+    FOLDER/records/SUITE-sSEED.tar.gz  records of the finished runs of one seed, as below `--runs`
+    FOLDER/report/                     what `report` renders from them, and each suite's hardware.md
 
-The text itself is not there: records hold its sha256. Archives of the same records are the same
+The text itself is not there, as records hold its sha256. Archives of the same records are the same
 bytes.
 """
 
@@ -36,13 +37,13 @@ from benchmark.store import RunRecords, Store, load_runs
 from benchmark.training.identity import Identities
 from benchmark.training.method import Build
 
-RECORDS, REPORT, PAGE, HARDWARE = "records", "report", "index.html", "hardware.md"
+RECORDS = "records"
+REPORT = "report"
+PAGE = "index.html"
+HARDWARE = "hardware.md"
 Archives = dict[Path, dict[str, bytes]]  # the content of each file of each archive
-RENDERED = {
-    ".csv",
-    ".md",
-    ".tex",
-}  # what must be the same bytes again; pictures depend on fonts and zlib
+# files that must be the same bytes again (pictures depend on fonts and zlib)
+RENDERED = {".csv", ".md", ".tex"}
 
 
 class ResultsError(UserError):
@@ -50,13 +51,16 @@ class ResultsError(UserError):
 
 
 def check_suites(folder: Path, suites: Suites, names: Collection[str]) -> None:
-    """Raises ResultsError where a name is not that of one of the study's suites: nobody would read
-    its records.
+    """Check that each name is that of one of the study's suites.
+
+    Raises ResultsError where one is not, as nobody would read its records.
     """
-    known = [suite.name for suite, _ in suites]
-    if others := sorted({*names} - {*known}):
+    suite_names = [suite.name for suite, _ in suites]
+    strangers = sorted({*names} - {*suite_names})
+    if strangers:
         raise ResultsError(
-            f"{folder} has no suite {others[0]!r}, only {', '.join(known)}: put its file there"
+            f"{folder} has no suite {strangers[0]!r}, only {', '.join(suite_names)}: "
+            "put its file there"
         )
 
 
@@ -65,32 +69,32 @@ def collect(
 ) -> list[str]:
     """Add the records of the suite's finished runs to the study in `folder`.
 
-    What an archive holds already stays as it is; what came later to its files is added. Returns a
-    line for each way in which stages came to what the study holds of them. Raises ResultsError
+    What an archive holds already stays as it is, and what came later to its files is added. Returns
+    a line for each way in which stages came to what the study holds of them. Raises ResultsError
     where a stage was trained again and came to weights that differ by more than rounding, or a run
     to other stages.
     """
     store = Store(runs)
-    identities, here = Identities(store, build), find_example_keys(suite, store)
-    examples = {task: key for task, key in here.items() if key}
+    identities = Identities(store, build)
+    example_keys = find_example_keys(suite, store)
+    examples = {task: key for task, key in example_keys.items() if key}
     outcomes: dict[str, str] = {}  # by stage
     for seed in sorted({config.seed for config in configs}):
         archive = folder / RECORDS / f"{suite.name}-s{seed}.tar.gz"
-        held = _read_archive(archive) if archive.exists() else {}
-        members = dict(held)
+        old_members = _read_archive(archive) if archive.exists() else {}
+        members = dict(old_members)
         for config in configs:
-            if config.seed == seed and records.select_kind(
-                identities.identify(config).lines, records.EndedLine
-            ):
-                for path in _list_files(config, store):
-                    name = path.relative_to(store.root).as_posix()
-                    if path.name == records.STAGE_FILE and name in held:
-                        outcomes[path.parent.name] = _compare_files(archive, path, held[name])
-                    members[name] = _merge_file(archive, path, members.get(name, b""))
+            if config.seed != seed or not _has_ended(config, identities):
+                continue
+            for path in _list_files(config, store):
+                name = path.relative_to(store.root).as_posix()
+                if path.name == records.STAGE_FILE and name in old_members:
+                    outcomes[path.parent.name] = _compare_files(archive, path, old_members[name])
+                members[name] = _merge_file(archive, path, members.get(name, b""))
         if members and examples:
             name = store.examples_file(suite.name).relative_to(store.root).as_posix()
             members[name] = json.dumps(examples, sort_keys=True).encode()
-        if members != held:
+        if members != old_members:
             _write_archive(archive, members)
     counts = Counter(outcomes.values())
     return [
@@ -99,47 +103,61 @@ def collect(
     ]
 
 
+def _has_ended(config: RunConfig, identities: Identities) -> bool:
+    """Whether the records of a run say that it is finished."""
+    lines = identities.identify(config).lines
+    return bool(records.select_kind(lines, records.EndedLine))
+
+
 def _list_files(config: RunConfig, store: Store) -> Iterator[Path]:
-    """All that is recorded of a finished run here."""
+    """All files of `--runs` that record a finished run."""
     run = records.find_last(store.read_run(config), records.RunLine)
-    keys = [key for key in (run.stages if run else []) if store.is_stage_done(key)]
-    places = [
+    stages = run.stages if run else []
+    keys = [key for key in stages if store.is_stage_done(key)]
+    paths = [
         store.run_file(config),
         *map(store.stage_file, keys),
         *map(store.scores_file, keys),
         *map(store.measures_file, keys),
         store.scores_file("baselines"),
-        *([store.start_file(run.start)] if run and run.start else []),
     ]
-    return (path for path in places if path.exists())
+    if run and run.start:
+        paths.append(store.start_file(run.start))
+    return (path for path in paths if path.exists())
 
 
-def _merge_file(archive: Path, path: Path, held: bytes) -> bytes:
+def _merge_file(archive: Path, path: Path, old_content: bytes) -> bytes:
     """The content that an archive is to hold of a file: what it has, and the lines that came later.
 
     A run's file that was written anew is left as the archive has it, and so is that of a stage
     which was trained again. Raises ResultsError where the run's stages are others.
     """
     content = path.read_bytes()
-    if path.parent.parent.name != "suites" or not held:
-        return _join_lines(path, held, content)
-    was, now = (_describe_result(path, part) for part in (held, content))
-    if was != now:
+    is_of_run = path.parent.parent.name == "suites"
+    if not is_of_run or not old_content:
+        return _join_lines(path, old_content, content)
+    old_result = _describe_result(path, old_content)
+    result = _describe_result(path, content)
+    if old_result != result:
         raise ResultsError(
-            f"{path}: came to {now}, the study holds a record with {was}: remove one of the two, "
-            "this file or "
-            f"{archive}, and collect again"
+            f"{path}: came to {result}, the study holds a record with {old_result}: remove one of "
+            f"the two, this file or {archive}, and collect again"
         )
-    return _join_lines(path, held, content) if content.startswith(held) else held
+    if content.startswith(old_content):
+        return _join_lines(path, old_content, content)
+    return old_content
 
 
-def _compare_files(archive: Path, path: Path, held: bytes) -> str:
-    """How a stage of `--runs` came to what the archive holds. Raises ResultsError where it did not."""
-    here, recorded = (
-        trained_again.read_training(records.parse(content, records.STAGE, path))
-        for content in (path.read_bytes(), held)
-    )
-    comparison = trained_again.compare(here, recorded)
+def _compare_files(archive: Path, path: Path, old_content: bytes) -> str:
+    """How a stage of `--runs` came to what the archive holds.
+
+    Raises ResultsError where it did not.
+    """
+    lines = records.parse(path.read_bytes(), records.STAGE, path)
+    training = trained_again.read_training(lines)
+    recorded_lines = records.parse(old_content, records.STAGE, path)
+    recorded = trained_again.read_training(recorded_lines)
+    comparison = trained_again.compare(training, recorded)
     if comparison.grade == "other":
         raise ResultsError(
             f"{path}: {comparison.outcome}: remove one of the two, this file or {archive}, and "
@@ -148,28 +166,34 @@ def _compare_files(archive: Path, path: Path, held: bytes) -> str:
     return comparison.outcome
 
 
-def _join_lines(path: Path, held: bytes, content: bytes) -> bytes:
-    """The lines that are held, then those of the content that are new; of a stage only what was
-    measured later.
+def _join_lines(path: Path, old_content: bytes, content: bytes) -> bytes:
+    """The old lines, then those of the content that are new.
+
+    To a stage that has lines only what was measured later is added.
     """
-    known = set(held.splitlines())
-    lines = [line for line in content.splitlines(keepends=True) if line.rstrip() not in known]
-    if held and path.name == records.STAGE_FILE:
-        lines = [
-            line for line in lines if isinstance(records.STAGE.decode(line), records.LaterLine)
+    old_lines = set(old_content.splitlines())
+    new_lines = [
+        line for line in content.splitlines(keepends=True) if line.rstrip() not in old_lines
+    ]
+    if old_content and path.name == records.STAGE_FILE:
+        new_lines = [
+            line for line in new_lines if isinstance(records.STAGE.decode(line), records.LaterLine)
         ]
-    return held + b"".join(lines)
+    return old_content + b"".join(new_lines)
 
 
 def _describe_result(path: Path, content: bytes) -> str:
-    """The weights that a stage's file records, or the stages of a run's; empty for other files,
-    which only grow.
+    """The weights that a stage's file records, or the stages of a run's file.
+
+    Empty for other files, which only grow.
     """
     if path.name == records.STAGE_FILE:
-        done = records.find_last(records.parse(content, records.STAGE, path), records.DoneLine)
+        stage_lines = records.parse(content, records.STAGE, path)
+        done = records.find_last(stage_lines, records.DoneLine)
         return f"weights {done.weights if done else None}"
     if path.parent.parent.name == "suites":
-        run = records.find_last(records.parse(content, records.RUN, path), records.RunLine)
+        run_lines = records.parse(content, records.RUN, path)
+        run = records.find_last(run_lines, records.RunLine)
         return f"stages {', '.join(run.stages) if run else None}"
     return ""
 
@@ -188,46 +212,53 @@ def read_archives(folder: Path) -> Archives:
 
 
 def lay_out(archives: Archives, into: Path, suites: Collection[str]) -> Store:
-    """Write what the archives of these suites hold, of all if none is named, and what others
-    measured of it later.
+    """Write what the archives of these suites hold, and what others measured of it later.
 
-    Where two archives have a stage with other weights, as two kinds of CPU come to, each suite has
-    it as it was trained for that suite. Of those that are asked for together the last archive's
-    counts.
+    Without names it writes those of all suites. Where two archives have a stage with other weights,
+    as two kinds of CPU come to, each suite has it as it was trained for that suite. Of suites that
+    are asked for together the last archive's counts.
     """
 
     def is_asked_for(archive: Path) -> bool:
         return not suites or archive.name.rpartition("-s")[0] in suites
 
-    names = {
-        name for archive, members in archives.items() if is_asked_for(archive) for name in members
-    }
-    joined: dict[str, bytes] = {}
+    names: set[str] = set()
+    for archive, members in archives.items():
+        if is_asked_for(archive):
+            names |= members.keys()
+    contents: dict[str, bytes] = {}
     for archive in sorted(archives, key=is_asked_for):
         for name, content in archives[archive].items():
-            if name not in names:
-                continue
-            path, before = Path(name), joined.get(name, b"")
-            if path.suffix != ".jsonl" or (
-                before and _describe_result(path, before) != _describe_result(path, content)
-            ):
-                joined[name] = content
-            elif path.name == records.STAGE_FILE:
-                joined[name] = _join_lines(path, content, before)
-            else:  # suites that share models share their files, to which each adds what it measures
-                joined[name] = _join_lines(path, before, content)
-    for name, content in joined.items():
-        (into / name).parent.mkdir(parents=True, exist_ok=True)
-        (into / name).write_bytes(content)
+            if name in names:
+                old_content = contents.get(name, b"")
+                contents[name] = _add_content(Path(name), old_content, content)
+    for name, content in contents.items():
+        path = into / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     store = Store(into)
     (into / "suites").mkdir(parents=True, exist_ok=True)
     store.archive_mark.touch()
     return store
 
 
+def _add_content(path: Path, old_content: bytes, content: bytes) -> bytes:
+    """A file's content with what the next archive holds of it."""
+    if path.suffix != ".jsonl":
+        return content
+    if old_content:
+        old_result = _describe_result(path, old_content)
+        if old_result != _describe_result(path, content):
+            return content
+    if path.name == records.STAGE_FILE:
+        return _join_lines(path, content, old_content)
+    # suites that share models share their files, to which each adds what it measures
+    return _join_lines(path, old_content, content)
+
+
 @contextlib.contextmanager
 def open_records(place: str, suites: Collection[str] = ()) -> Iterator[Path]:
-    """The records in a folder of `--runs`, or in a study's, laid out as the former.
+    """The records in a folder of `--runs`, or in a study's, laid out as below `--runs`.
 
     Of a study only those of `suites`, if any is named. Raises ResultsError for other places.
     """
@@ -243,7 +274,10 @@ def open_records(place: str, suites: Collection[str] = ()) -> Iterator[Path]:
 
 
 def load_all_runs(folder: Path, build: Build) -> Iterator[RunRecords]:
-    """All runs in a folder of `--runs`, by suite; empty ones where records are not of them."""
+    """All runs in a folder of `--runs`, by suite.
+
+    A run is empty where the records are not of it.
+    """
     identities = Identities(Store(folder), build)
     for path in sorted((folder / "suites").glob("*/")):
         yield from map(identities.leave_out, load_runs(folder, path.name))
@@ -251,74 +285,87 @@ def load_all_runs(folder: Path, build: Build) -> Iterator[RunRecords]:
 
 def render(folder: Path, suites: Suites, write_report: RenderReport) -> Iterator[str]:
     """Render the report of each of the study's suites that has records, and say what these hold."""
+    report = folder / REPORT
     with tempfile.TemporaryDirectory() as scratch:
         archives = read_archives(folder)
         for suite, configs in suites:
             store = lay_out(archives, Path(scratch) / suite.name, [suite.name])
             runs = load_runs(store.root, suite.name)
-            _render_report(suite, configs, runs, store, folder / REPORT, write_report)
-            rendered = f", rendered to {folder / REPORT / suite.name}" if runs else ""
-            yield f"{suite.name}: {len(runs)} of {len(configs)} runs in {folder / RECORDS}{rendered}"
-        yield f"next: `python run_all.py verify {shlex.quote(str(folder))}` checks it as others would"
+            _render_report(suite, configs, runs, store, report, write_report)
+            outcome = f"{suite.name}: {len(runs)} of {len(configs)} runs in {folder / RECORDS}"
+            if runs:
+                outcome += f", rendered to {report / suite.name}"
+            yield outcome
+        command = f"python run_all.py verify {shlex.quote(str(folder))}"
+        yield f"next: `{command}` checks it as others would"
 
 
 def verify(folder: Path, suites: Suites, write_report: RenderReport, build: Build) -> Iterator[str]:
-    """Check a study, and say what was checked: its runs are the suites', within their budgets; its
-    report is theirs.
+    """Check a study, and say what was checked.
 
-    Raises ResultsError for the first that is not so.
+    Its runs are the suites', each within its budget, and its report is theirs. Raises ResultsError
+    for the first that is not so.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        archives, out = read_archives(folder), Path(scratch) / REPORT
+        archives = read_archives(folder)
+        out = Path(scratch) / REPORT
         check_suites(folder, suites, [archive.name.rpartition("-s")[0] for archive in archives])
         for suite, configs in suites:
             store = lay_out(archives, Path(scratch) / "runs" / suite.name, [suite.name])
-            identities = Identities(store, build)
-            runs, wanted = (
-                load_runs(store.root, suite.name),
-                {config.id: config for config in configs},
-            )
-            earlier = 0
-            for run in runs:
-                if run.id not in wanted:
-                    raise ResultsError(
-                        f"{suite.name}: {run.id} is no run of the suite as it is written there: "
-                        "restore the suite's "
-                        "file, or remove the run from the archives"
-                    )
-                is_reference = build(run.line.method, run.line.options).group == "references"
-                check_budgets(wanted[run.id], run, anew=is_reference)
-                identity = identities.identify(wanted[run.id], run.lines)
-                if identity.why:
-                    raise ResultsError(f"{suite.name}: {run.id}: {identity.why}")
-                earlier += identity.earlier
-            of_those = f", {earlier} of an earlier version of their method" if earlier else ""
-            yield f"{suite.name}: {len(runs)} of {len(wanted)} runs, each within its budget{of_those}"
+            runs = load_runs(store.root, suite.name)
+            yield _verify_runs(suite, configs, runs, Identities(store, build), build)
             _render_report(suite, configs, runs, store, out, write_report)
-        compared = _compare_reports(folder / REPORT, out)
-        yield f"report: {compared} tables rendered again from the records are the same"
+        count = _compare_reports(folder / REPORT, out)
+        yield f"report: {count} tables rendered again from the records are the same"
+
+
+def _verify_runs(
+    suite: Suite,
+    configs: Sequence[RunConfig],
+    runs: Sequence[RunRecords],
+    identities: Identities,
+    build: Build,
+) -> str:
+    """Check the runs of a suite, and say what was checked.
+
+    Raises ResultsError for the first that is none of the suite's, or over its budget.
+    """
+    configs_by_id = {config.id: config for config in configs}
+    earlier_count = 0
+    for run in runs:
+        if run.id not in configs_by_id:
+            raise ResultsError(
+                f"{suite.name}: {run.id} is no run of the suite as it is written there: "
+                "restore the suite's file, or remove the run from the archives"
+            )
+        config = configs_by_id[run.id]
+        method = build(run.line.method, run.line.options)
+        check_budgets(config, run, is_reference=method.group == "references")
+        identity = identities.identify(config, run.lines)
+        if identity.why:
+            raise ResultsError(f"{suite.name}: {run.id}: {identity.why}")
+        earlier_count += identity.earlier
+    outcome = f"{suite.name}: {len(runs)} of {len(configs_by_id)} runs, each within its budget"
+    if earlier_count:
+        outcome += f", {earlier_count} of an earlier version of their method"
+    return outcome
 
 
 def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Path) -> Iterator[str]:
-    """Train the stages of a run up to the one of `key` again below `runs`, compare weights and
-    perplexities of each, and audit its method.
+    """Train the stages of a run up to the one of `key` again below `runs`, and compare each.
 
-    Earlier stages that are there already are taken. Raises ResultsError where perplexities of a
-    stage are others, or weights differ by more than rounding, where no run of the study has such a
-    stage, or where the method works off the clock.
+    Weights and perplexities are compared, and the run's method is audited. Earlier stages that
+    `runs` has already are taken. Raises ResultsError where perplexities of a stage are others, or
+    weights differ by more than rounding, where no run of the study has such a stage, or where the
+    method works off the clock.
     """
     from benchmark.instruments import conformance  # torch: not for a report alone
     from benchmark.training.processes import join
 
     with tempfile.TemporaryDirectory() as scratch:
-        recorded, store = unpack(folder, Path(scratch)), Store(runs)
-        having = (
-            config
-            for _, configs in suites
-            for config in configs
-            if key in recorded.read_stage_keys(config)
-        )
-        config = next(having, None)
+        recorded = unpack(folder, Path(scratch))
+        store = Store(runs)
+        config = _find_config(suites, recorded, key)
         if not config:
             raise ResultsError(
                 f"{folder}: no run has a stage {key!r}; records/*.tar.gz name theirs as stages/KEY"
@@ -329,27 +376,28 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
             )
         keys = recorded.read_stage_keys(config)
         last_stage = keys.index(key)
-        with join() as alone:
-            Train(runs, config, key, build, last_stage)(Worker(alone))
+        with join() as world:
+            train = Train(runs, config, key, build, last_stage)
+            train(Worker(world))
         if not store.is_stage_done(key):
             raise ResultsError(
                 f"{config.id}: that stage has another key here: text or settings differ; restore "
-                "what the study "
-                "was made with"
+                "what the study was made with"
             )
         comparisons = [
             _compare_stage(stage, config, store, recorded) for stage in keys[: last_stage + 1]
         ]
         is_same = all(comparison.grade == "same" for comparison in comparisons)
         tolerance = trained_again.SAME if is_same else trained_again.ROUNDING
-        both = [load_runs(where.root, config.suite) for where in (recorded, store)]
-        there, here = (
-            _list_measured(run, last_stage) for runs in both for run in runs if run.id == config.id
-        )
-        if difference := trained_again.find_difference(there, here, tolerance):
+        recorded_run = _load_run(recorded, config)
+        recorded_perplexities = _list_measured(recorded_run, last_stage)
+        perplexities = _list_measured(_load_run(store, config), last_stage)
+        difference = trained_again.find_difference(recorded_perplexities, perplexities, tolerance)
+        if difference:
             raise ResultsError(f"{difference}: restore the archive, or collect what it is now")
-        measured = len(there.keys() & here.keys())
-        yield f"stage {key} of {config.id}: {comparisons[-1].outcome}; {measured} perplexities compared"
+        count = len(recorded_perplexities.keys() & perplexities.keys())
+        outcome = comparisons[-1].outcome
+        yield f"stage {key} of {config.id}: {outcome}; {count} perplexities compared"
         with_options: Build = lambda name, options: build(name, config.options)  # noqa: E731
         try:
             tiny = conformance.TinyRuns(config.method, with_options, Path(scratch) / "tiny")
@@ -361,128 +409,147 @@ def verify_stage(folder: Path, suites: Suites, key: str, build: Build, runs: Pat
         yield f"{config.method} works on the clock alone"
 
 
+def _find_config(suites: Suites, recorded: Store, key: str) -> RunConfig | None:
+    """The first run of a study that has a stage with this key."""
+    for _, configs in suites:
+        for config in configs:
+            if key in recorded.read_stage_keys(config):
+                return config
+    return None
+
+
+def _load_run(store: Store, config: RunConfig) -> RunRecords:
+    """The records of a run in a store."""
+    [run] = [run for run in load_runs(store.root, config.suite) if run.id == config.id]
+    return run
+
+
 def _compare_stage(
     key: str, config: RunConfig, store: Store, recorded: Store
 ) -> trained_again.Comparison:
-    """Compare a stage with what is recorded. Raises ResultsError where they differ by more than
-    rounding.
+    """Compare a stage with what is recorded.
+
+    Raises ResultsError where they differ by more than rounding.
     """
     from benchmark.models import hash_weights, load
 
-    here, there = (
-        trained_again.read_training(where.read_stage(key)) for where in (store, recorded)
-    )
+    training = trained_again.read_training(store.read_stage(key))
+    recorded_training = trained_again.read_training(recorded.read_stage(key))
     model = store.stage_folder(key) / "model"
-    actual = hash_weights(load(model))
-    if actual != here.weights:
+    weights = hash_weights(load(model))
+    if weights != training.weights:
         raise ResultsError(
-            f"{model} has weights {actual}, its records say {here.weights}: remove {model.parent}, "
-            "verify again"
+            f"{model} has weights {weights}, its records say {training.weights}: "
+            f"remove {model.parent}, verify again"
         )
-    comparison = trained_again.compare(here, there)
+    comparison = trained_again.compare(training, recorded_training)
     if comparison.grade == "other":
         raise ResultsError(
             f"stage {key} of {config.id} {comparison.outcome}: run it with the code, packages and "
-            "hardware that "
-            "the record names, or collect what it is now"
+            "hardware that the record names, or collect what it is now"
         )
     return comparison
 
 
 def _list_measured(run: RunRecords, last_stage: int) -> dict[str, float | None]:
-    """The perplexities of stages of a run, of its start model and of unigram distributions, by what
-    they are of.
+    """The perplexities of stages of a run, by what they are of.
+
+    Those of its start model and of unigram distributions come first.
     """
-    unigrams, start = run.line.unigram, run.start.perplexity if run.start else {}
-    measured: dict[str, float | None] = {
-        f"{name} by its unigram": value for name, value in unigrams.items()
-    }
-    measured |= {f"{name} by the start model": value for name, value in start.items()}
+    perplexities: dict[str, float | None] = {}
+    for name, unigram in run.line.unigram.items():
+        perplexities[f"{name} by its unigram"] = unigram
+    start_perplexities = run.start.perplexity if run.start else {}
+    for name, perplexity in start_perplexities.items():
+        perplexities[f"{name} by the start model"] = perplexity
     for stage, lines in enumerate(run.stages[: last_stage + 1]):
-        perplexities = trained_again.list_perplexities(lines)
-        measured |= {f"{place} in stage {stage}": value for place, value in perplexities.items()}
-    return measured
+        for place, perplexity in trained_again.list_perplexities(lines).items():
+            perplexities[f"{place} in stage {stage}"] = perplexity
+    return perplexities
 
 
 # What `verify` asks of records before it looks at their report
 
 
-def check_budgets(config: RunConfig, run: RunRecords, anew: bool) -> None:
-    """Raises ResultsError for a run that did not end, or over its budget.
+def check_budgets(config: RunConfig, run: RunRecords, is_reference: bool) -> None:
+    """Check that each stage of a run ended, and within its budget.
 
-    A stage may spend what those before it left, and one step over; that of a reference, `anew`,
-    what all had.
+    A stage may spend what those before it left, and one step over. That of a reference, which
+    trains on all domains at once, may spend what all had. Raises ResultsError for another run.
     """
-    given = spent = over = 0.0
+    budget = 0.0
+    spent = 0.0
+    tolerance = 0.0
     for index, lines in enumerate(run.stages):
-        start, done = (
-            records.find_last(lines, records.StageLine),
-            records.find_last(lines, records.DoneLine),
-        )
+        start = records.find_last(lines, records.StageLine)
+        done = records.find_last(lines, records.DoneLine)
         if not start or not done:
             raise ResultsError(
                 f"{run.id}: its stage {index} did not end: collect finished runs alone"
             )
-        unit, charged = start.budget.unit, done.charged
-        given += pick_for_stage(config.budget.amount, index)
-        spent = charged[unit] + (0.0 if anew else spent)
-        over += 4 * charged[unit] / max(charged["steps"], 1.0)  # one step of its dearest phase
-        if spent > given + over:
+        unit = start.budget.unit
+        charged = done.charged
+        budget += pick_for_stage(config.budget.amount, index)
+        spent = charged[unit] + (0.0 if is_reference else spent)
+        tolerance += 4 * charged[unit] / max(charged["steps"], 1.0)  # a step of its dearest phase
+        if spent > budget + tolerance:
             raise ResultsError(
                 f"{run.id}, stage {index}: {spent:g} {UNITS[unit].name} charged until then of "
-                f"{given:g}, more than a "
-                "step over: train again"
+                f"{budget:g}, more than a step over: train again"
             )
 
 
 def make_hardware_table(runs: Sequence[RunRecords]) -> str:
-    """A table in Markdown of the machines that trained a suite's stages; one that several runs
-    share counts once.
+    """A table in Markdown of the machines that trained a suite's stages.
+
+    A stage that several runs share counts once.
     """
-    lines = (
-        line
-        for run in runs
-        for stage in run.stages
-        for line in stage
-        if isinstance(line, records.StageLine)
-    )
-    starts = {line.key: line for line in lines}  # of a stage that began anew the last
-    rows: Counter[tuple[str, ...]] = Counter()
+    starts: dict[str, records.StageLine] = {}
+    for run in runs:
+        for lines in run.stages:
+            for start in records.select_kind(lines, records.StageLine):
+                starts[start.key] = start  # of a stage that began anew the last
+    counts: Counter[tuple[str, ...]] = Counter()
     for start in starts.values():
-        made = start.provenance
-        torch = made.packages.get("torch", "")
-        machine = trained_again.describe_machine(start)
-        rows[
-            machine, str(made.hardware.threads), str(made.hardware.count), made.precision, torch
-        ] += 1
-    heads = ("Machine", "Threads", "Processes", "Precision", "torch", "Stages")
-    table = [
-        heads,
-        (":--",) * 5 + ("--:",),
-        *((*row, str(count)) for row, count in sorted(rows.items())),
+        provenance = start.provenance
+        hardware = provenance.hardware
+        row = (
+            trained_again.describe_machine(start),
+            str(hardware.threads),
+            str(hardware.count),
+            provenance.precision,
+            provenance.packages.get("torch", ""),
+        )
+        counts[row] += 1
+    table: list[tuple[str, ...]] = [
+        ("Machine", "Threads", "Processes", "Precision", "torch", "Stages"),
+        (":--", ":--", ":--", ":--", ":--", "--:"),
     ]
-    return "**What the stages were trained on.**\n\n" + "".join(
-        f"| {' | '.join(line)} |\n" for line in table
-    )
+    table += [(*row, str(count)) for row, count in sorted(counts.items())]
+    table_lines = [f"| {' | '.join(cells)} |\n" for cells in table]
+    return "**What the stages were trained on.**\n\n" + "".join(table_lines)
 
 
 def _compare_reports(committed: Path, rendered: Path) -> int:
-    """Raises ResultsError for the first table that differs; returns how many there are."""
-    ours, theirs = (
-        {
-            path.relative_to(root): path.read_bytes()
-            for path in root.rglob("*")
-            if path.suffix in RENDERED
-        }
-        for root in (committed, rendered)
-    )
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name):
+    """Compare the tables of two folders of reports, and return how many there are.
+
+    Raises ResultsError for the first table that differs.
+    """
+    committed_tables = _read_tables(committed)
+    rendered_tables = _read_tables(rendered)
+    for name in sorted(committed_tables.keys() | rendered_tables.keys()):
+        if committed_tables.get(name) != rendered_tables.get(name):
             raise ResultsError(
                 f"{committed / name}: the records give another table, or none: render the report "
                 "again, edit nothing"
             )
-    return len(ours)
+    return len(committed_tables)
+
+
+def _read_tables(folder: Path) -> dict[Path, bytes]:
+    """The content of each table in a folder of reports."""
+    paths = [path for path in folder.rglob("*") if path.suffix in RENDERED]
+    return {path.relative_to(folder): path.read_bytes() for path in paths}
 
 
 def _render_report(
@@ -504,33 +571,31 @@ def _render_report(
 
 
 def _read_archive(archive: Path) -> dict[str, bytes]:
-    """The content of each file in an archive, by name. Raises ResultsError for one that is damaged,
-    or not ours.
+    """The content of each file in an archive, by name.
+
+    Raises ResultsError for an archive that is damaged, or not ours.
     """
     try:
-        plain = gzip.decompress(
-            archive.read_bytes()
-        )  # as a whole, which is held against its checksum
+        # as a whole, which is held against its checksum
+        plain = gzip.decompress(archive.read_bytes())
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
-            safe = [tarfile.data_filter(member, str(archive.parent)) for member in tar]
-            return {
-                member.name: cast(IO[bytes], tar.extractfile(member)).read()
-                for member in safe
-                if member.isreg()
-            }
+            members = [tarfile.data_filter(member, str(archive.parent)) for member in tar]
+            files = [member for member in members if member.isreg()]
+            return {file.name: cast(IO[bytes], tar.extractfile(file)).read() for file in files}
     except (
         gzip.BadGzipFile,
         EOFError,
         zlib.error,
         tarfile.TarError,
-        ValueError,
-    ) as error:  # NUL in a name: the last
+        ValueError,  # NUL in a name
+    ) as error:
         raise ResultsError(
             f"{archive}: {error}; such an archive is not ours: restore it from a copy"
         ) from None
 
 
 def _write_archive(archive: Path, members: dict[str, bytes]) -> None:
+    """Write an archive whose bytes depend on its members alone."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         for name, content in sorted(members.items()):

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """One line per row, the first of which are titles; a column without a cell is left out."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     padded = []
-    for column in columns:
+    for column in zip(*rows, strict=True):
+        if not any(column[1:]):
+            continue
         width = max(map(len, column))
         padded.append([cell.ljust(width) for cell in column])
-    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    lines = []
+    for cells in zip(*padded, strict=True):
+        line = "  ".join(cells)
+        lines.append(line.rstrip())
+    return lines

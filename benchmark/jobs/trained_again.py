@@ -1,6 +1,6 @@
-"""What a stage came to that was trained twice: the same weights, or weights that differ in
-rounding, or others.
+"""What a stage came to that was trained twice.
 
+It came to the same weights, or to weights that differ in rounding, or to others.
 Sums of another CPU, or of another number of threads, are rounded in another order. Weights then
 differ in their last bits, and perplexities in digits that no table shows.
 """
@@ -35,40 +35,39 @@ class Comparison:
     outcome: str  # in words
 
 
-def compare(here: Training, recorded: Training) -> Comparison:
+def compare(training: Training, recorded: Training) -> Comparison:
     """Compare weights, and where these are others the perplexities."""
-    if here.weights == recorded.weights:
+    if training.weights == recorded.weights:
         return Comparison("same", "the same weights")
-    ends = [list(training.perplexities)[-1:] for training in (here, recorded)]
-    if ends[0] != ends[1]:
-        difference = f"the last perplexity is {' '.join(ends[0])}, recorded is {' '.join(ends[1])}"
+    last = list(training.perplexities)[-1:]
+    recorded_last = list(recorded.perplexities)[-1:]
+    if last != recorded_last:
+        difference = (
+            f"the last perplexity is {' '.join(last)}, recorded is {' '.join(recorded_last)}"
+        )
     else:
-        difference = find_difference(recorded.perplexities, here.perplexities, ROUNDING)
+        difference = find_difference(recorded.perplexities, training.perplexities, ROUNDING)
     if difference:
         return Comparison(
             "other",
-            f"came to weights {here.weights} on {here.machine}, recorded are {recorded.weights} on "
-            f"{recorded.machine}; {difference}",
+            f"came to weights {training.weights} on {training.machine}, recorded are "
+            f"{recorded.weights} on {recorded.machine}; {difference}",
         )
     return Comparison(
         "rounding",
         f"weights differ in rounding, perplexities agree to {ROUNDING:.2%} (trained on "
-        f"{here.machine}, recorded on "
-        f"{recorded.machine})",
+        f"{training.machine}, recorded on {recorded.machine})",
     )
 
 
 def read_training(lines: Sequence[records.LineOfStage]) -> Training:
     """What the records of a finished stage say of it."""
-    begun, done = (
-        records.find_last(lines, records.StageLine),
-        records.find_last(lines, records.DoneLine),
-    )
-    machine = (
-        f"{describe_machine(begun)}, threads: {begun.provenance.hardware.threads}"
-        if begun
-        else "no machine"
-    )
+    start = records.find_last(lines, records.StageLine)
+    done = records.find_last(lines, records.DoneLine)
+    machine = "no machine"
+    if start:
+        threads = start.provenance.hardware.threads
+        machine = f"{describe_machine(start)}, threads: {threads}"
     return Training(
         machine=machine,
         weights=done.weights if done else "",
@@ -79,28 +78,31 @@ def read_training(lines: Sequence[records.LineOfStage]) -> Training:
 def describe_machine(stage: records.StageLine) -> str:
     """The machine of a stage, in words."""
     hardware = stage.provenance.hardware
-    return f"{hardware.device} ({', '.join(filter(None, (hardware.cpu, hardware.instructions)))})"
+    processor = ", ".join(filter(None, (hardware.cpu, hardware.instructions)))
+    return f"{hardware.device} ({processor})"
 
 
 def list_perplexities(lines: Sequence[records.LineOfStage]) -> dict[str, float | None]:
     """The perplexities of a stage, by what they are of."""
-    measured: dict[str, float | None] = {}
+    perplexities: dict[str, float | None] = {}
     for line in records.select_kind(lines, records.EvaluationLine):
         place = f"after step {line.step} of {line.phase}"
-        measured |= {f"{name} {place}": value for name, value in line.perplexity.items()}
-        measured |= {
-            f"{name} without its copies {place}": value
-            for name, value in line.without_copies.items()
-        }
-    return measured
+        for name, value in line.perplexity.items():
+            perplexities[f"{name} {place}"] = value
+        for name, value in line.without_copies.items():
+            perplexities[f"{name} without its copies {place}"] = value
+    return perplexities
 
 
 def find_difference(
-    there: Mapping[str, float | None], here: Mapping[str, float | None], tolerance: float
+    recorded: Mapping[str, float | None], measured: Mapping[str, float | None], tolerance: float
 ) -> str:
     """The first perplexity that is another when measured again, in words; empty where none is."""
-    for place in (place for place in there if place in here):
-        was, now = there[place] or math.inf, here[place] or math.inf
-        if not math.isclose(was, now, rel_tol=tolerance):
-            return f"perplexity {was:g} is recorded on {place}, and {now:g} measured"
+    for place in recorded:
+        if place not in measured:
+            continue
+        recorded_value = recorded[place] or math.inf
+        value = measured[place] or math.inf
+        if not math.isclose(recorded_value, value, rel_tol=tolerance):
+            return f"perplexity {recorded_value:g} is recorded on {place}, and {value:g} measured"
     return ""
