@@ -24,7 +24,7 @@ from benchmark.data.documents import (
     DataError,
     Document,
     Half,
-    Row,
+    Rows,
     cut,
     find_files,
     find_kind,
@@ -142,7 +142,8 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
     looks = []
     for _, path in files:
         stat = path.stat()
-        looks.append((os.path.abspath(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        looks.append((os.path.abspath(path), stat.st_size, *times))
     look = digest([settings, looks])
     note = notes / f"{look}.txt"
     with contextlib.suppress(FileNotFoundError):
@@ -178,11 +179,8 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
         skipped.update(problems)
         yield from documents
     train_split: Half = "train" if domain.valid else ""
-    halves: list[tuple[tuple[str, ...], Half]] = [
-        (domain.valid, "valid"),
-        (domain.train, train_split),
-    ]
-    for specs, split in halves:
+    splits: dict[Half, tuple[str, ...]] = {"valid": domain.valid, train_split: domain.train}
+    for split, specs in splits.items():
         for spec in specs:
             for path in find_files(spec, skipped):
                 for document in read_file(path, domain, skipped):
@@ -192,7 +190,7 @@ def _read_documents(domain: Domain, skipped: Counter[str]) -> Iterator[Document]
         yield from parse_rows(rows, dataset.text_field, domain.on_error, skipped)
 
 
-def _read_dataset(dataset: HubDataset) -> Iterator[tuple[str, Row]]:
+def _read_dataset(dataset: HubDataset) -> Rows:
     """The rows of a dataset, each with its place: records, or lines of files of JSON Lines."""
     try:
         from datasets import load_dataset

@@ -28,10 +28,11 @@ TEST_FOLDERS = {"test", "tests", "idle_test"}
 # where statements stand in statements, in their order
 BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Documents = tuple[Document, ...]
 
 
 @lru_cache(maxsize=16)
-def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]:
+def read_package(package: str) -> tuple[Documents, Mapping[str, int]]:
     """Docstrings of the modules, classes and functions of an installed package.
 
     Returns also how many were skipped, by reason. `package` is a top-level name, "stdlib" for
@@ -42,9 +43,10 @@ def read_package(package: str) -> tuple[tuple[Document, ...], Mapping[str, int]]
 
     files = find_modules(package)
     processes = max(1, min(joblib.cpu_count(), len(files) // MODULES))
+    read_module = joblib.delayed(_read_module)
     with standing_in_code():
-        tasks = (joblib.delayed(_read_module)(path, module) for path, module in files)
-        modules = joblib.Parallel(n_jobs=processes)(tasks)
+        parallel = joblib.Parallel(n_jobs=processes)
+        modules = parallel(read_module(path, module) for path, module in files)
     documents: list[Document] = []
     skipped = Counter[str]()
     for module_documents, module_skipped in modules:
@@ -155,4 +157,6 @@ def _find_roots(package: str) -> list[Path]:
         )
     if spec.submodule_search_locations is not None:
         return [Path(location) for location in spec.submodule_search_locations]
-    return [Path(spec.origin)] if spec.origin and spec.origin.endswith(".py") else []
+    if spec.origin and spec.origin.endswith(".py"):
+        return [Path(spec.origin)]
+    return []

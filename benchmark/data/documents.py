@@ -126,7 +126,11 @@ def cut(text: str, longest: int = 0) -> list[str]:
     start = 0
     while len(text) - start > longest:
         stop = start + longest
-        end = text.rfind("\n", start, stop) + 1 or text.rfind(" ", start, stop) + 1 or stop
+        end = text.rfind("\n", start, stop) + 1
+        if end == 0:
+            end = text.rfind(" ", start, stop) + 1
+        if end == 0:
+            end = stop
         pieces.append(text[start:end])
         start = end
     return [*pieces, text[start:]]
@@ -288,6 +292,7 @@ def walk_folder(folder: Path, skipped: Counter[str]) -> Iterator[Path]:
 # What stands in a file
 
 Row = bytes | str | Mapping[str, Any]  # a line of JSON, a text, a record
+Rows = Iterator[tuple[str, Row]]  # each with its place
 
 
 def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
@@ -305,7 +310,7 @@ def read_file(path: Path, domain: Domain, skipped: Counter[str]) -> Iterator[Doc
 
 
 def parse_rows(
-    rows: Iterator[tuple[str, Row]], text_field: TextField, on_error: OnError, skipped: Counter[str]
+    rows: Rows, text_field: TextField, on_error: OnError, skipped: Counter[str]
 ) -> Iterator[Document]:
     """The documents of rows, each with its place.
 
@@ -350,9 +355,7 @@ def parse_row(row: Row, text_field: TextField, place: str) -> Iterator[Document]
     return (Document(piece, place, decides=decides) for piece in pieces)
 
 
-def read_rows(
-    path: Path, text_field: TextField, cut_at_blank_lines: bool = False
-) -> Iterator[tuple[str, Row]]:
+def read_rows(path: Path, text_field: TextField, cut_at_blank_lines: bool = False) -> Rows:
     """The rows of a file, each with its place. Raises DataError."""
     kind = find_kind(path)
     if kind == ".parquet":
@@ -394,7 +397,7 @@ def _cut_file(path: Path, file: IO[bytes], cuts: Callable[[str], list[str]]) -> 
         yield rest
 
 
-def _read_csv(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
+def _read_csv(path: Path, file: IO[bytes]) -> Rows:
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         rows = csv.DictReader(text, strict=True)
         try:
@@ -408,7 +411,7 @@ def _read_csv(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
             raise DataError(f"{path}: {_describe_bad_byte(error)}") from None
 
 
-def _read_array(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
+def _read_array(path: Path, file: IO[bytes]) -> Rows:
     """The records of a file of JSON that is one array; it is in memory as a whole."""
     try:
         items = parse_line(file.read(), str(path), '{"text": ...}')
@@ -418,7 +421,7 @@ def _read_array(path: Path, file: IO[bytes]) -> Iterator[tuple[str, Row]]:
         yield f"{path}:{number}", item
 
 
-def _read_parquet(path: Path, text_field: TextField) -> Iterator[tuple[str, Row]]:
+def _read_parquet(path: Path, text_field: TextField) -> Rows:
     try:
         import pyarrow.parquet
     except ImportError:

@@ -30,6 +30,7 @@ END = np.uint64(1)  # of a document, in place of a word
 # of the places of letters in a word
 POWERS = np.multiply.accumulate(np.full(1000, 0x9E3779B97F4A7C15, np.uint64))
 Hashes = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
 FORMAT = 1  # raised when other documents come to be copies
 Text = tuple[str, Callable[[], Ids]]  # a key, and what reads its ids
 Found = dict[str, dict[str, list[int]]]  # by domain, by text: numbers of its documents
@@ -52,7 +53,9 @@ def find_leaks(
         return copies
 
     def make(read: Callable[[], Ids], unfinished: Path) -> None:
-        documents = [np.asarray(read_documents()) for _, read_documents in suspects.values()]
+        documents = []
+        for _, read_documents in suspects.values():
+            documents.append(np.asarray(read_documents()))
         found = find_near_copies(bpe, eos, documents, read())
         write_json(unfinished / "copies.json", {"copies": found})
 
@@ -69,8 +72,11 @@ def find_leaks(
 def list_learned(corpus: Corpus, learned: Sequence[Domain]) -> dict[str, Text]:
     """The training text of each domain that is learned, for `find_leaks`."""
     names = {text.name for text in learned}
-    texts = (text for text in (*corpus.domains, *corpus.probes) if text.name in names)
-    return {text.name: (text.key, partial(np.asarray, text.train)) for text in texts}
+    texts: dict[str, Text] = {}
+    for text in (*corpus.domains, *corpus.probes):
+        if text.name in names:
+            texts[text.name] = (text.key, partial(np.asarray, text.train))
+    return texts
 
 
 def find_validation_leaks(
@@ -86,17 +92,22 @@ def find_validation_leaks(
 
 
 def find_shared_documents(corpus: Corpus, folder: Path) -> Found:
-    """The documents of validation text that nearly stand in that of another domain.
+    """The documents of the validation text of each domain that nearly stand in that of another.
 
-    Those that nearly stand in their own domain's validation text count, too.
+    Those that nearly stand in their own domain's count, too.
     """
     suspects = _list_validation_texts(corpus.domains)
-    texts = {name: (f"valid {key}", read) for name, (key, read) in suspects.items()}
+    texts: dict[str, Text] = {}
+    for name, (key, read) in suspects.items():
+        texts[name] = (f"valid {key}", read)
     return find_leaks(corpus.tokenizer, corpus.special.eos, suspects, texts, folder)
 
 
 def _list_validation_texts(texts: Sequence[DomainTokens]) -> dict[str, Text]:
-    return {text.name: (text.key, partial(np.asarray, text.valid)) for text in texts}
+    suspects: dict[str, Text] = {}
+    for text in texts:
+        suspects[text.name] = (text.key, partial(np.asarray, text.valid))
+    return suspects
 
 
 # Near copies
@@ -112,15 +123,18 @@ def find_near_copies(
     """
     words = _Words(bpe, eos)
     suspect_runs = [words.hash_runs(suspect) for suspect in suspects]
-    no_runs = np.empty(0, np.uint64)
-    sought = np.unique(np.concatenate([no_runs, *(runs for runs, _ in suspect_runs)]))
+    run_arrays = [np.empty(0, np.uint64)]
+    run_arrays += [runs for runs, _ in suspect_runs]
+    sought = np.unique(np.concatenate(run_arrays))
     is_copied = np.zeros(len(sought), bool)
     if len(sought):
         is_likely = np.zeros(2**22, bool)
         is_likely[sought % len(is_likely)] = True
         for start in range(0, len(ids), BLOCK):
-            runs, _ = words.hash_runs(ids[start : start + BLOCK + 8 * RUN])
-            runs = runs[is_likely[runs % len(is_likely)]]
+            end = start + BLOCK + 8 * RUN
+            runs, _ = words.hash_runs(ids[start:end])
+            slots = runs % len(is_likely)
+            runs = runs[is_likely[slots]]
             places = np.searchsorted(sought, runs)
             places = np.minimum(places, len(sought) - 1)
             matches = sought[places] == runs
@@ -153,25 +167,30 @@ class _Words:
                 self._begins[number] = not token.startswith("##")
             else:
                 self._begins[number] = token[:1] in BLANKS
-            letters = token.removeprefix(prefix).strip(BLANKS).casefold()[:500]
-            codes = np.array([ord(letter) for letter in letters], np.uint64)
-            self._hashes[number] = (codes * POWERS[: len(codes)]).sum()
-            self._letters[number] = len(codes)
+            word = token.removeprefix(prefix).strip(BLANKS).casefold()
+            codes = [ord(letter) for letter in word[:500]]
+            count = len(codes)
+            hashes = np.array(codes, np.uint64) * POWERS[:count]
+            self._hashes[number] = hashes.sum()
+            self._letters[number] = count
 
-    def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, NDArray[np.int64]]:
+    def hash_runs(self, ids: NDArray[Any]) -> tuple[Hashes, Numbers]:
         """A hash of each run of RUN words inside a document, and the document's number."""
         if not len(ids):
-            return np.empty(0, np.uint64), np.empty(0, np.int64)
+            no_runs = np.empty(0, np.uint64)
+            return no_runs, np.empty(0, np.int64)
         words = self._hash_words(ids)
         is_end = words == END
-        last_documents = np.cumsum(is_end)  # the number of the document after each word
-        documents = last_documents - is_end  # the number of each word's document
+        next_documents = np.cumsum(is_end)  # the number of the document after each word
+        documents = next_documents - is_end  # the number of each word's document
         count = max(0, len(words) - RUN + 1)
         runs = np.zeros(count, np.uint64)
         for place in range(RUN):
-            runs = runs * POWERS[0] + words[place : place + count]
+            following = words[place : place + count]
+            runs = runs * POWERS[0] + following
         first_documents = documents[:count]
-        is_inside = first_documents == last_documents[RUN - 1 :][:count]
+        last_documents = next_documents[RUN - 1 :]
+        is_inside = first_documents == last_documents[:count]
         return runs[is_inside], first_documents[is_inside]
 
     def _hash_words(self, ids: NDArray[Any]) -> Hashes:
@@ -185,9 +204,11 @@ class _Words:
         letters = np.cumsum(counts) - counts  # of its word, before each token
         sizes = np.diff(starts, append=len(ids))
         letters -= np.repeat(letters[starts], sizes)
-        powers = POWERS[np.minimum(letters, len(POWERS)) - 1]
+        places = np.minimum(letters, len(POWERS)) - 1
+        powers = POWERS[places]
         powers[letters == 0] = 1
-        words: Hashes = np.add.reduceat(self._hashes[ids] * powers, starts)
+        hashes = self._hashes[ids] * powers
+        words: Hashes = np.add.reduceat(hashes, starts)
         words[is_end[starts]] = END
         kept: Hashes = words[words != 0]
         return kept

@@ -18,6 +18,8 @@ from benchmark.settings.base import ConfigError
 from benchmark.settings.texts import WeightedText
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bits = NDArray[np.uint64]
 STEP = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
@@ -27,7 +29,7 @@ MOMENTS = 100  # of a stage, over which weights that change are averaged
 PART = 512  # rows are shuffled so many at a time, as a few of them take as long
 
 
-def draw_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
+def draw_bits(*counters: ArrayLike) -> Bits:
     """Random bits, 64 for each combination of the counters (broadcast).
 
     They are made by rounds of splitmix64's finalizer.
@@ -43,16 +45,18 @@ def draw_bits(*counters: ArrayLike) -> NDArray[np.uint64]:
     state = np.array(mixed, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for counter in counters[len(numbers) :]:
-            state = state + np.asarray(counter).astype(np.uint64) * np.uint64(STEP)
+            array = np.asarray(counter).astype(np.uint64)
+            state = state + array * np.uint64(STEP)
             state = (state ^ (state >> np.uint64(30))) * np.uint64(FIRST)
             state = (state ^ (state >> np.uint64(27))) * np.uint64(SECOND)
             state = state ^ (state >> np.uint64(31))
     return state
 
 
-def draw_uniform(*counters: ArrayLike) -> NDArray[np.float64]:
+def draw_uniform(*counters: ArrayLike) -> Floats:
     """Uniform in [0, 1), see `draw_bits`."""
-    numbers: NDArray[np.float64] = (draw_bits(*counters) >> np.uint64(11)) * 2.0**-53
+    bits = draw_bits(*counters) >> np.uint64(11)
+    numbers: Floats = bits * 2.0**-53
     return numbers
 
 
@@ -63,8 +67,8 @@ def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
     the range (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"), so memory does not
     grow with the corpus.
     """
-    bits = max(size - 1, 1).bit_length()
-    half = np.uint64(max(1, (bits + 1) // 2))
+    width = max(size - 1, 1).bit_length()
+    half = np.uint64(max(1, (width + 1) // 2))
     mask = np.uint64((1 << int(half)) - 1)
     image = np.asarray(indices).astype(np.uint64)
     pending = np.ones(image.shape, dtype=bool)
@@ -73,7 +77,8 @@ def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
         high = value >> half
         low = value & mask
         for round_ in range(4):
-            mixed = high ^ (draw_bits(*key, round_, low) & mask)
+            bits = draw_bits(*key, round_, low)
+            mixed = high ^ (bits & mask)
             high = low
             low = mixed
         image[pending] = (high << half) | low
@@ -84,7 +89,8 @@ def shuffle(indices: ArrayLike, size: int, *key: int) -> Integers:
 @lru_cache(maxsize=64)
 def _order_blocks(part: int, size: int, key: tuple[int, ...]) -> Integers:
     """The blocks that the PART rows from `part` * PART on come from, in epochs of `size` blocks."""
-    rows = np.arange(part * PART, (part + 1) * PART)
+    start = part * PART
+    rows = np.arange(start, start + PART)
     epochs, places = np.divmod(rows, size)
     blocks = np.empty(PART, dtype=np.int64)
     for epoch in set(epochs.tolist()):
@@ -107,7 +113,7 @@ def draw_in_epochs(numbers: Integers, size: int, key: tuple[int, ...]) -> Intege
     return blocks
 
 
-def weigh(sources: Sequence[WeightedText], progress: float | None) -> NDArray[np.float64]:
+def weigh(sources: Sequence[WeightedText], progress: float | None) -> Floats:
     """The probability that a row comes from each source, at a time of a stage.
 
     The share `progress` of the stage is over then. None stands for the mean over the stage.
@@ -120,7 +126,8 @@ def weigh(sources: Sequence[WeightedText], progress: float | None) -> NDArray[np
         times = np.linspace(0, 1, len(values))
         curves.append(np.interp(moments, times, values))
     weights = np.array(curves)
-    shares: NDArray[np.float64] = (weights / weights.sum(axis=0)).mean(axis=1)
+    moment_shares = weights / weights.sum(axis=0)
+    shares: Floats = moment_shares.mean(axis=1)
     return shares
 
 
@@ -147,12 +154,14 @@ class DomainBlocks:
         self._first = -(-starts // length)  # block of each source
         self._blocks = ends // length - self._first
         if self._blocks.min() < 1:
+            number = int(self._blocks.argmin()) + 1
             raise ConfigError(
-                f"domain {text.name!r}: source {int(self._blocks.argmin()) + 1} holds no row of "
-                f"{length} training tokens: give it more, or leave it out"
+                f"domain {text.name!r}: source {number} holds no row of {length} training tokens: "
+                "give it more, or leave it out"
             )
-        shares = np.maximum(1, np.round(self._mean * memory))
-        self._sizes = np.minimum(self._blocks, shares).astype(np.int64)
+        shares = np.round(self._mean * memory)
+        sizes_in_memory = np.minimum(self._blocks, np.maximum(1, shares))
+        self._sizes = sizes_in_memory.astype(np.int64)
 
     def draw(self, numbers: Integers, key: tuple[int, ...], progress: float | None) -> Integers:
         """The blocks of new rows, which `numbers` count.
@@ -170,20 +179,22 @@ class DomainBlocks:
         blocks = np.empty(len(numbers), dtype=np.int64)
         for source in set(row_sources.tolist()):
             in_source = row_sources == source
-            order = draw_in_epochs(numbers[in_source], int(self._blocks[source]), key)
+            size = int(self._blocks[source])
+            order = draw_in_epochs(numbers[in_source], size, key)
             blocks[in_source] = self._first[source] + order
         return blocks
 
-    def remember(self, uniform: NDArray[np.float64]) -> Integers:
+    def remember(self, uniform: Floats) -> Integers:
         """The blocks of memory rows by numbers that are uniform in [0, 1)."""
         ends = np.cumsum(self._mean)
         row_sources = np.searchsorted(ends[:-1], uniform, side="right")
         starts = (ends - self._mean)[row_sources]
         shares = (uniform - starts) / self._mean[row_sources]  # of the source's memory
         sizes = self._sizes[row_sources]
-        places = np.minimum((shares * sizes).astype(np.int64), sizes - 1)
+        offsets = np.minimum((shares * sizes).astype(np.int64), sizes - 1)
         first_places = np.cumsum(self._sizes) - self._sizes
-        blocks: Integers = self._memory[first_places[row_sources] + places]
+        places = first_places[row_sources] + offsets
+        blocks: Integers = self._memory[places]
         return blocks
 
     @cached_property
@@ -193,5 +204,6 @@ class DomainBlocks:
         sources = zip(self._first, self._sizes, self._blocks, strict=True)
         for source, (first, size, blocks) in enumerate(sources):
             key = (*self._key, source) if self._sources else self._key
-            memory.append(first + shuffle(np.arange(size), int(blocks), *key))
+            order = shuffle(np.arange(size), int(blocks), *key)
+            memory.append(first + order)
         return np.concatenate(memory)

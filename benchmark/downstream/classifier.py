@@ -44,6 +44,7 @@ from benchmark.training.stream import Stream
 
 MEMORY_ROWS = 2000  # of a domain, which a discriminator is fitted to
 Texts = Sequence[Sequence[int]]  # ids
+Parts = list[list[int]]  # ids of a text, or of text and pair
 Asked = Callable[[], bool]  # whether to stop
 # the domain of each of R texts without `<s>`, as an index of the stream
 Pick = Callable[[Texts], list[int]]
@@ -87,31 +88,34 @@ class SavedModel:
         self.tokenizer.encode_special_tokens = True  # "<s>" in a text is text
         self.length = architectures.find(self.config.model_type).count_positions(self.config)
         self.pick: Pick = self._pick_newest  # `score_stage` has one fitted
-        self._texts: dict[tuple[str, bool], dict[Split, list[list[list[int]]]]] = {}
+        self._texts: dict[tuple[str, bool], dict[Split, list[Parts]]] = {}
 
     def _pick_newest(self, texts: Texts) -> list[int]:
-        return [self.find_index(self.domains[-1])] * len(texts)
+        newest = self.find_index(self.domains[-1])
+        return [newest] * len(texts)
 
     def find_index(self, domain: str) -> int:
         """The place of a domain in the stream.
 
         It is the newest's for one that the model has not met, as in evaluation.
         """
-        return self.domains.index(domain) if domain in self.domains else len(self.domains) - 1
+        if domain in self.domains:
+            return self.domains.index(domain)
+        return len(self.domains) - 1
 
-    def encode_texts(
-        self, data: TaskData, uncut: bool = False
-    ) -> dict[Split, list[list[list[int]]]]:
+    def encode_texts(self, data: TaskData, uncut: bool = False) -> dict[Split, list[Parts]]:
         """Token ids of the text, or of text and pair, of each example.
 
         They are `uncut`, or cut to leave room for a prompt.
         """
-        if (data.key, uncut) not in self._texts:
-            self._texts[data.key, uncut] = {
-                split: [self._encode(example, uncut) for example in getattr(data, split)]
-                for split in SPLITS
-            }
-        return self._texts[data.key, uncut]
+        key = (data.key, uncut)
+        if key not in self._texts:
+            splits: dict[Split, list[Parts]] = {}
+            for split in SPLITS:
+                examples = getattr(data, split)
+                splits[split] = [self._encode(example, uncut) for example in examples]
+            self._texts[key] = splits
+        return self._texts[key]
 
     def cut_to_window(self, data: TaskData) -> TaskData:
         """The same task with that part of each text, or of text and pair, which a row holds."""
@@ -125,7 +129,7 @@ class SavedModel:
             splits[split] = tuple(rows)
         return replace(data, train=splits["train"], dev=splits["dev"], test=splits["test"])
 
-    def _encode(self, example: Example, uncut: bool) -> list[list[int]]:
+    def _encode(self, example: Example, uncut: bool) -> Parts:
         parts = [example.text]
         if example.text_pair is not None:
             parts.append(example.text_pair)
@@ -187,12 +191,13 @@ class ColumnClassifier(nn.Module):
         return SequenceClassifierOutput(logits=self.head(hidden))
 
 
-def truncate(parts: list[list[int]], room: int) -> list[list[int]]:
+def truncate(parts: Parts, room: int) -> Parts:
     """The parts cut at their ends to `room` tokens together; of two, the longer one gives first."""
     if len(parts) == 1:
         return [parts[0][:room]]
     text, pair = parts
-    size = min(len(text), max(room - len(pair), (room + 1) // 2))
+    largest = max(room - len(pair), (room + 1) // 2)
+    size = min(len(text), largest)
     return [text[:size], pair[: room - size]]
 
 
@@ -213,20 +218,22 @@ def choose_prompt_domains(
     checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int
 ) -> dict[Split, list[int]]:
     """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
+    rows: dict[Split, list[int]] = {}
     if prompt == "picked":
-        splits = checkpoint.encode_texts(data)
-        picks: dict[Split, list[int]] = {}
-        for split in SPLITS:
-            texts = [list(chain(*parts)) for parts in splits[split]]
-            picks[split] = checkpoint.pick(texts)
-        return picks
+        for split, examples in checkpoint.encode_texts(data).items():
+            texts = [list(chain(*parts)) for parts in examples]
+            rows[split] = checkpoint.pick(texts)
+        return rows
     index = -1
     if prompt != "none":
         name = data.task.domain
         if prompt != "right":
             name = draw_wrong_domain(data.task, seed, checkpoint.domains)
         index = checkpoint.find_index(name)
-    return {split: [index] * len(getattr(data, split)) for split in SPLITS}
+    for split in SPLITS:
+        examples = getattr(data, split)
+        rows[split] = [index] * len(examples)
+    return rows
 
 
 def fit_discriminator(folder: Path, stream: Stream, domains: int) -> Pick:

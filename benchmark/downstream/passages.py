@@ -42,9 +42,10 @@ class Example:
     place: str  # file and row, for messages
 
 
-def load_docstrings(
-    task: str, options: Docstrings, domain: Domain
-) -> dict[Split, Sequence[Example]]:
+Splits = dict[Split, Sequence[Example]]
+
+
+def load_docstrings(task: str, options: Docstrings, domain: Domain) -> Splits:
     """Balanced splits of passages; the label is the dotted name of the part.
 
     Raises ConfigError when the domain is not made of packages or holds nothing out, DataError when
@@ -67,27 +68,27 @@ def load_docstrings(
 
 def draw_balanced_splits(
     task: str, options: Docstrings, packages: Sequence[str], documents: Iterable[Document]
-) -> dict[Split, Sequence[Example]]:
+) -> Splits:
     """The largest classes of `documents`, each with the same number of passages in each split.
 
     Raises DataError.
     """
-    ordered = sorted(documents, key=lambda document: _hash(document.text))
+    ordered = sorted(documents, key=_hash_text)
     parts = name_parts([document.source for document in ordered], packages)
     by_part: dict[str, list[Document]] = {}
     sizes = Counter[str]()  # in passages
     for document, part in zip(ordered, parts, strict=True):
         by_part.setdefault(part, []).append(document)
-        sizes[part] += min(PASSAGES, len(document.text) // options.characters)
-    labels = sorted(by_part, key=lambda part: (-sizes[part], part))[: options.classes]
+        passages = len(document.text) // options.characters
+        sizes[part] += min(PASSAGES, passages)
+    largest_first = sorted(by_part, key=lambda part: (-sizes[part], part))
+    labels = largest_first[: options.classes]
     by_label = {label: by_part[label] for label in labels}
     names = compile_name_pattern(labels)
     return _draw(task, options, by_label, names, options.classes, PASSAGES)
 
 
-def load_domains(
-    task: str, domains: Sequence[Domain], valid_share: float
-) -> dict[Split, Sequence[Example]]:
+def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> Splits:
     """Balanced splits of passages of validation text; the label is the name of the domain.
 
     Raises DataError.
@@ -102,7 +103,7 @@ def load_domains(
             valid = (document for document in documents if document.split == "valid")
             texts += islice(valid, part_examples)
             packages += part.packages
-        by_domain[domain.name] = sorted(texts, key=lambda document: _hash(document.text))
+        by_domain[domain.name] = sorted(texts, key=_hash_text)
     names = compile_name_pattern([*by_domain, *packages])
     return _draw(task, OF_DOMAINS, by_domain, names, len(domains), PASSAGES_OF_DOMAIN)
 
@@ -114,7 +115,7 @@ def _draw(
     names: re.Pattern[str],
     classes: int,
     limit: int,
-) -> dict[Split, Sequence[Example]]:
+) -> Splits:
     """The same number of passages of each class in each split, at most `limit` of a document.
 
     Raises DataError.
@@ -124,10 +125,11 @@ def _draw(
         label: _cut_passages(documents, label, names, options, texts, limit)
         for label, documents in by_class.items()
     }
-    splits: dict[Split, Sequence[Example]] = {}
+    splits: Splits = {}
     for split, share in SHARES.items():
         counts = {label: len(passages[label][split]) for label in passages}
-        count = min([round(share * options.examples), *counts.values()])
+        wish = round(share * options.examples)
+        count = min([wish, *counts.values()])
         if len(passages) < classes or count < FEWEST:
             listing = ", ".join(f"{label} {number}" for label, number in counts.items())
             raise DataError(
@@ -150,7 +152,7 @@ def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
     the first of Python's library, which has no name of its own. A part with more than half of all
     is divided further ("pandas.core.arrays").
     """
-    modules = [source.partition(":")[0].split(".") for source in sources]
+    modules = [_split_module(source) for source in sources]
     depth = 2
     labels = []
     for module in modules:
@@ -159,7 +161,8 @@ def name_parts(sources: Sequence[str], packages: Sequence[str]) -> list[str]:
     while True:
         depth += 1
         counts = Counter(labels)
-        large = {label for label, count in counts.items() if count > DIVIDED * len(labels)}
+        limit = DIVIDED * len(labels)
+        large = {label for label, count in counts.items() if count > limit}
         divided = [
             ".".join(module[:depth]) if label in large else label
             for label, module in zip(labels, modules, strict=True)
@@ -174,7 +177,10 @@ def compile_name_pattern(labels: Sequence[str]) -> re.Pattern[str]:
 
     It matches "linear_model" and "Linear model", neither "linear" alone nor "nn" in "cnn".
     """
-    components = {name for label in labels for name in (label.split(".")[1:] or [label])}
+    components = set()
+    for label in labels:
+        _, *names = label.split(".")
+        components.update(names or [label])
     patterns = []
     for component in components:
         words = component.strip("_").split("_")
@@ -221,9 +227,16 @@ def _cut_text(text: str, characters: int) -> list[str]:
 
 
 def _is_public(document: Document) -> bool:
-    module = document.source.partition(":")[0].split(".")
-    return not any(name.startswith("_") for name in module[:2])
+    names = _split_module(document.source)
+    return not any(name.startswith("_") for name in names[:2])
 
 
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+def _split_module(source: str) -> list[str]:
+    """The names in the module of a source, which is "MODULE:OBJECT"."""
+    module, _, _ = source.partition(":")
+    return module.split(".")
+
+
+def _hash_text(document: Document) -> int:
+    content = hashlib.sha256(document.text.encode()).digest()
+    return int.from_bytes(content[:8], "big")

@@ -28,10 +28,10 @@ from benchmark.data.documents import (
     parse_line,
     read_lines,
 )
-from benchmark.data.leaks import Found, find_leaks, list_learned
+from benchmark.data.leaks import Found, Text, find_leaks, list_learned
 from benchmark.data.tokenizer import EOS, Ids, encode_texts, train_bpe
 from benchmark.data.tokens import Corpus, find_prepared_corpus
-from benchmark.downstream.passages import Example, load_docstrings, load_domains
+from benchmark.downstream.passages import Example, Splits, load_docstrings, load_domains
 from benchmark.files import read_json, write_json
 from benchmark.locks import Lease
 from benchmark.records import BaselineLine, LineOfScores, ScoreLine
@@ -182,10 +182,14 @@ def _encode_examples(bpe: Tokenizer, eos: int, rows: Sequence[Example]) -> Ids:
     """The ids of examples, each followed by `eos`."""
     parts = [np.empty(0, np.int64)]
     for start in range(0, len(rows), 1000):  # the library takes a hundred times the text's memory
-        texts = [f"{row.text}\n{row.text_pair or ''}" for row in rows[start : start + 1000]]
-        for ids in encode_texts(bpe, texts):
+        batch = rows[start : start + 1000]
+        for ids in encode_texts(bpe, [_join_texts(row) for row in batch]):
             parts.append(np.array([*ids, eos], np.int64))
     return np.concatenate(parts)
+
+
+def _join_texts(example: Example) -> str:
+    return f"{example.text}\n{example.text_pair or ''}"
 
 
 def mark_in_stream(
@@ -197,9 +201,10 @@ def mark_in_stream(
     """
     bpe = corpus.tokenizer
     eos = corpus.special.eos
-    suspects = {
-        data.task.name: (data.key, partial(_encode_examples, bpe, eos, data.test)) for data in tasks
-    }
+    suspects: dict[str, Text] = {}
+    for data in tasks:
+        read = partial(_encode_examples, bpe, eos, data.test)
+        suspects[data.task.name] = (data.key, read)
     copies = find_leaks(bpe, eos, suspects, list_learned(corpus, learned), folder)
     marked = []
     for data in tasks:
@@ -246,9 +251,10 @@ def load_examples(
         identity = corpus.identify(domain, 0.0, notes, makes)
         source = [task.docstrings.model_dump(mode="json"), identity]
     elif task.which_domain:
-        identities = [
-            (domain.name, corpus.identify(domain, valid_share, notes, makes)) for domain in domains
-        ]
+        identities = []
+        for domain in domains:
+            identity = corpus.identify(domain, valid_share, notes, makes)
+            identities.append((domain.name, identity))
         source = ["which domain", identities]
     elif dataset is not None:
         source = [dataset.model_dump(mode="json")]
@@ -263,9 +269,12 @@ def load_examples(
             raise NotRead(f"task {task.name!r}: its examples were not looked for yet")
         examples = _find_examples(task, domains, valid_share)
         check_examples(task, examples)  # wrong ones are not kept
-        write_json(path, {split: [asdict(row) for row in rows] for split, rows in examples.items()})
+        fields = {}
+        for split, rows in examples.items():
+            fields[split] = [asdict(row) for row in rows]
+        write_json(path, fields)
     content = read_json(path, "remove it, and the examples are found again")
-    splits: dict[Split, Sequence[Example]] = {}
+    splits: Splits = {}
     for split in SPLITS:
         splits[split] = [Example(**row) for row in content[split]]
     return check_examples(task, splits)
@@ -275,15 +284,13 @@ def _find_domain(task: Task, domains: Sequence[Domain]) -> Domain:
     return next(domain for domain in domains if domain.name == task.domain)
 
 
-def _find_examples(
-    task: Task, domains: Sequence[Domain], valid_share: float
-) -> Mapping[Split, Sequence[Example]]:
+def _find_examples(task: Task, domains: Sequence[Domain], valid_share: float) -> Splits:
     """The examples of each split, from where the task says that they come from."""
     if task.docstrings is not None:
         return load_docstrings(task.name, task.docstrings, _find_domain(task, domains))
     if task.which_domain:
         return load_domains(task.name, domains, valid_share)
-    splits: dict[Split, Sequence[Example]] = {}
+    splits: Splits = {}
     for split in SPLITS:
         if task.dataset is not None:
             splits[split] = _read_hub(task.name, task.dataset, getattr(task.dataset, split))
@@ -402,12 +409,11 @@ def find_missing_baselines(task: Task, key: str | None, path: Path, window: str 
     `key` is that of the task's examples.
     """
     names = (IN_WINDOW,) if window else BASELINES
-    recorded = {
-        line.name
-        for line in records.read(path, records.BASELINES)
-        if (line.task, line.metric) == (task.name, task.metric)
-        and (line.task_key, line.window) == (key, window)
-    }
+    fields = (task.name, task.metric, key, window)
+    recorded = set()
+    for line in records.read(path, records.BASELINES):
+        if (line.task, line.metric, line.task_key, line.window) == fields:
+            recorded.add(line.name)
     return [name for name in names if name not in recorded]
 
 
@@ -441,8 +447,7 @@ def _predict_by_words(data: TaskData) -> list[int]:
 
     texts: dict[Split, list[str]] = {}
     for split in SPLITS:
-        examples: Sequence[Example] = getattr(data, split)
-        texts[split] = [f"{example.text}\n{example.text_pair or ''}" for example in examples]
+        texts[split] = [_join_texts(example) for example in getattr(data, split)]
     # a pattern that keeps words of one character, so that no text is without words
     words = CountVectorizer(token_pattern=r"\w+|[^\w\s]", max_features=20_000)
     _, predictions = fit_linear(data, texts, words, MaxAbsScaler())
