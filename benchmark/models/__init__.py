@@ -12,11 +12,10 @@ __all__ = ["LanguageModel", "build", "hash_weights"]
 
 
 def load(folder: Path | str) -> LanguageModel:
-    """The model that `LanguageModel.save` wrote, with its columns, adapters or experts, in
-    evaluation mode.
+    """The model that `LanguageModel.save` wrote, with its columns, adapters or experts.
 
-    Raises ConfigError when `folder` holds no such model, DamagedFile for one that is not as it was
-    saved.
+    It is in evaluation mode. Raises ConfigError when `folder` holds no such model, DamagedFile for
+    one that is not as it was saved.
     """
     with transformer.name_damage_in_errors(Path(folder)):
         kind = transformer.find_kind(Path(folder))
@@ -25,8 +24,9 @@ def load(folder: Path | str) -> LanguageModel:
 
 
 def load_trained(stage: Path) -> LanguageModel:
-    """The model that the next stage goes on from: the evaluated one, unless the records name
-    another.
+    """The model that the next stage goes on from.
+
+    It is the evaluated one, unless the records name another.
     """
     done = records.find_last(records.read_stage(stage / records.STAGE_FILE), records.DoneLine)
     return load(stage / ("trained" if done and done.trained else "model"))

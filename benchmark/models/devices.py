@@ -1,6 +1,4 @@
-"""The device that a process computes on, whoever made it: torch's accelerator of this machine, or
-the CPU.
-"""
+"""The device that a process computes on: torch's accelerator of this machine, or the CPU."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(number: int = 0) -> torch.device:
-    """The accelerator of the `number`-th process on this machine (from 0), which share them in
-    turn; else the CPU.
+    """The accelerator of the `number`-th process on this machine (from 0), else the CPU.
+
+    Processes share the accelerators in turn.
     """
     kind, count = find_accelerators()
     if not count:
@@ -27,11 +26,14 @@ def choose_device(number: int = 0) -> torch.device:
 
 
 def find_accelerators() -> tuple[str, int]:
-    """The kind of devices that this machine trains on, as torch calls it, and how many this process
-    may use; 0 CPUs.
+    """The kind of devices that this machine trains on, and how many this process may use.
+
+    The kind is as torch calls it. Of CPUs there are 0.
     """
-    there = torch.accelerator.current_accelerator(check_available=True)
-    return (there.type, torch.accelerator.device_count()) if there else ("cpu", 0)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if not accelerator:
+        return "cpu", 0
+    return accelerator.type, torch.accelerator.device_count()
 
 
 def take_share(device: torch.device, share: float) -> None:
@@ -54,8 +56,9 @@ def synchronize(device: torch.device) -> None:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on the device, without waiting for the copy: from pinned memory, as other copies
-    are awaited.
+    """The tensor on the device, without waiting for the copy.
+
+    It is sent from pinned memory, as other copies are awaited.
     """
     if device.type != "cpu":
         tensor = tensor.pin_memory()
@@ -75,8 +78,9 @@ def seed_random_numbers(seed: int, device: torch.device) -> None:
 
 
 def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """Let no random numbers that are drawn inside the block change those after it, of the CPU and
-    of this device.
+    """Let no random numbers that are drawn inside the block change those after it.
+
+    Those of the CPU and of this device are meant.
     """
     if device.type == "cpu":
         return torch.random.fork_rng(())
@@ -84,15 +88,15 @@ def keep_random_numbers(device: torch.device) -> AbstractContextManager[None]:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Whether its matrix products have bf16 inputs; elsewhere torch emulates that, slower than
-    fp32.
+    """Whether the device's matrix products have bf16 inputs.
+
+    Elsewhere torch emulates that, slower than fp32.
     """
     if device.type == "cpu":
         able = torch.cpu.get_capabilities()
         has_it = able.get("amx_bf16") or able.get("avx512_bf16")
-        return bool(
-            has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        )  # not under ONEDNN_MAX_CPU_ISA=AVX2, say
+        # not under ONEDNN_MAX_CPU_ISA=AVX2, say
+        return bool(has_it and torch.ops.mkldnn._is_mkldnn_bf16_supported())
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
@@ -100,20 +104,18 @@ def computes_in_bf16(device: torch.device) -> bool:
 
 
 def gains_from_fp16(device: torch.device) -> bool:
-    """Whether it is an NVIDIA GPU of the generation that multiplies fp16 matrices by units of their
-    own, or later.
-    """
+    """Whether the device is an NVIDIA GPU that multiplies fp16 matrices by units of their own."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
-def choose_precision(wanted: str, device: torch.device) -> str:
-    """The arithmetic of forward passes: "auto" is autocast to bf16 where the device computes in it,
-    else to fp16 where that is faster, else fp32.
+def choose_precision(precision: str, device: torch.device) -> str:
+    """The arithmetic of forward passes.
 
-    Weights, gradients' sums and the optimizer are fp32 in each.
+    "auto" is autocast to bf16 where the device computes in it, else to fp16 where that is faster,
+    else fp32. Weights, gradients' sums and the optimizer are fp32 in each.
     """
-    if wanted != "auto":
-        return wanted
+    if precision != "auto":
+        return precision
     if computes_in_bf16(device):
         return "bf16"
     return "fp16" if gains_from_fp16(device) else "fp32"
@@ -127,20 +129,20 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 @contextmanager
-def strict_algorithms(wanted: bool) -> Iterator[None]:
-    """Inside the block torch takes algorithms that give the same bits each time, and raises
-    RuntimeError for what has none, if that is wanted.
+def strict_algorithms(enabled: bool) -> Iterator[None]:
+    """Inside the block torch takes algorithms that give the same bits each time, if asked to.
+
+    It raises RuntimeError for what has none.
     """
-    before = torch.are_deterministic_algorithms_enabled()
-    if wanted:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # which CUDA's matrix products need for it
+    was_enabled = torch.are_deterministic_algorithms_enabled()
+    if enabled:
+        # CUDA's matrix products need it for that
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(was_enabled)
 
 
 @contextmanager
@@ -155,14 +157,12 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a device or the machine had no memory left; torch says it of a CPU, and of some
-    devices, in words.
+    """Whether a device or the machine had no memory left.
+
+    torch says it of a CPU, and of some devices, in words.
     """
-    words = (
-        "can't allocate memory",
-        "out of memory",
-        "ALLOC_FAILED",
-    )  # main memory, drivers, CUDA's libraries
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        word in str(error) for word in words
-    )
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # main memory, drivers, CUDA's libraries
+    words = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+    return any(word in str(error) for word in words)

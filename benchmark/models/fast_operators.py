@@ -29,9 +29,8 @@ from transformers.masking_utils import sdpa_mask
 
 PARTS = 10  # of the predictions of a cross-entropy, one after the other
 ATTENTION = "sdpa_fast_dropout"  # transformers' name of `attention`
-LEVELS = (
-    2**16
-)  # of an element's random number, so the share that is dropped is right to within 1e-5
+# of an element's random number, so the share that is dropped is right to within 1e-5
+LEVELS = 2**16
 
 
 def use_fast_dropout(network: PreTrainedModel) -> None:
@@ -45,17 +44,18 @@ def use_fast_dropout(network: PreTrainedModel) -> None:
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """`x`, each element 0 with probability `p` (0 <= p < 1, to the nearest 1 / LEVELS), else
-    divided by 1 - p.
+    """`x`, each element 0 with probability `p`, else divided by 1 - p.
+
+    0 <= p < 1, to the nearest 1 / LEVELS.
     """
-    kept = max(1, round((1 - p) * LEVELS))
-    if kept == LEVELS:
+    kept_levels = max(1, round((1 - p) * LEVELS))
+    if kept_levels == LEVELS:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p)
     mask = torch.empty_like(x, requires_grad=False)
-    torch.lt(_draw_levels(x.numel()).view(x.shape), kept - LEVELS // 2, out=mask)
-    return x * mask.mul_(LEVELS / kept)
+    torch.lt(_draw_levels(x.numel()).view(x.shape), kept_levels - LEVELS // 2, out=mask)
+    return x * mask.mul_(LEVELS / kept_levels)
 
 
 def _draw_levels(count: int) -> Tensor:
@@ -79,7 +79,7 @@ def attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H), as transformers
     calls it.
@@ -88,18 +88,20 @@ def attention(
     """
     if not dropout or query.device.type != "cpu" or torch.compiler.is_compiling():
         return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal, **others
+            module, query, key, value, attention_mask, dropout, scaling, is_causal, **options
         )
-    causal = attention_mask is None and (
-        getattr(module, "is_causal", True) if is_causal is None else is_causal
-    )
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    causal = attention_mask is None and is_causal
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
-        key, value = (heads.repeat_interleave(groups, dim=1) for heads in (key, value))
-    scores = (query * (scaling or 1 / math.sqrt(query.shape[-1]))) @ key.mT  # (B, H, T, T)
+        key = key.repeat_interleave(groups, dim=1)
+        value = value.repeat_interleave(groups, dim=1)
+    scale = scaling or 1 / math.sqrt(query.shape[-1])
+    scores = (query * scale) @ key.mT  # (B, H, T, T)
     if causal:
-        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill_(ahead, -math.inf)
+        is_later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill_(is_later, -math.inf)
     elif attention_mask is not None:
         hidden = ~attention_mask if attention_mask.dtype == torch.bool else attention_mask < 0
         scores = scores.masked_fill_(hidden, -math.inf)
@@ -124,11 +126,11 @@ def at_least_fp32(logits: Tensor) -> Tensor:
 def linear_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor
 ) -> Tensor:
-    """Mean cross-entropy (), in nats, of targets (n,) for logits states (n, D) times weight (V, D)
-    plus bias (V,).
+    """Mean cross-entropy (), in nats, of targets (n,) for logits of states (n, D).
 
-    Under autocast the products are in its precision, and sums over the vocabulary in fp32. The
-    gradients are computed in the forward pass; it cannot be differentiated twice.
+    The logits are states times weight (V, D) plus bias (V,). Under autocast the products are in its
+    precision, and sums over the vocabulary in fp32. The gradients are computed in the forward pass.
+    So it cannot be differentiated twice.
     """
     device = states.device.type
     precision = (
@@ -149,39 +151,45 @@ class _LinearCrossEntropy(torch.autograd.Function):
         precision: torch.dtype,
     ) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
-            rows, columns = states.to(precision), weight.to(precision)
+            rows = states.to(precision)
+            columns = weight.to(precision)
             shift = None if bias is None else bias.to(precision)
-            of_states = torch.empty_like(rows)
-            of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-            of_bias = (
-                torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
-            )
+            states_gradient = torch.empty_like(rows)
+            weight_gradient = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+            bias_gradient = None
+            if bias is not None and ctx.needs_input_grad[2]:
+                bias_gradient = torch.zeros_like(bias)
             sums = torch.promote_types(precision, torch.float32)
             total = torch.zeros((), dtype=sums, device=states.device)
             step = -(-len(rows) // PARTS)
             for start in range(0, len(rows), step):
-                here = slice(start, start + step)
-                target = targets[here].unsqueeze(1)
-                logs = F.log_softmax(F.linear(rows[here], columns, shift), 1, dtype=sums)
+                part = slice(start, start + step)
+                target = targets[part].unsqueeze(1)
+                logs = F.log_softmax(F.linear(rows[part], columns, shift), 1, dtype=sums)
                 total -= logs.gather(1, target).sum()
-                gradient = (
-                    logs.exp_()
-                )  # the softmax; less 1 at the target it is the gradient of the logits
+                # the softmax; less 1 at the target it is the gradient of the logits
+                gradient = logs.exp_()
                 gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=sums))
-                if of_bias is not None:
-                    of_bias += gradient.sum(0)
+                if bias_gradient is not None:
+                    bias_gradient += gradient.sum(0)
                 gradient = gradient.to(precision)
-                torch.mm(gradient, columns, out=of_states[here])
-                if of_weight is not None:
-                    of_weight += gradient.mT @ rows[here]
-        kept = (
-            sums if precision == torch.float16 else states.dtype
-        )  # fp16 would lose what the loss's scale is to keep
-        gradients = (of_states.to(kept), of_weight, of_bias)
-        ctx.gradients = tuple(None if part is None else part.div_(len(rows)) for part in gradients)
+                torch.mm(gradient, columns, out=states_gradient[part])
+                if weight_gradient is not None:
+                    weight_gradient += gradient.mT @ rows[part]
+        # fp16 would lose what the loss's scale is to keep
+        dtype = sums if precision == torch.float16 else states.dtype
+        gradients = [states_gradient.to(dtype), weight_gradient, bias_gradient]
+        for tensor in gradients:
+            if tensor is not None:
+                tensor.div_(len(rows))
+        ctx.gradients = gradients
         return total / len(rows)
 
     @staticmethod
     def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, None  # only once, so they may be overwritten
-        return (*(None if part is None else part.mul_(above[0]) for part in gradients), None, None)
+        gradients = ctx.gradients
+        ctx.gradients = None  # only once, so they may be overwritten
+        for tensor in gradients:
+            if tensor is not None:
+                tensor.mul_(above[0])
+        return (*gradients, None, None)

@@ -23,9 +23,7 @@ from benchmark.settings.base import ConfigError
 
 Take = Callable[[nn.Parameter, slice, Tensor], object]
 OfPart = Callable[[slice, Tensor | None], Tensor]
-"""Gradients (rows, *part of the parameter), added to those of an earlier use of the parameter, if
-any.
-"""
+"""Gradients (rows, *part of the parameter), added to those of an earlier use of it, if any."""
 
 AT_ONCE = 2**23  # numbers in gradients: they stay in a large processor's cache, and fill a GPU
 
@@ -33,13 +31,13 @@ AT_ONCE = 2**23  # numbers in gradients: they stay in a large processor's cache,
 def compute_row_gradients(
     model: nn.Module, rows: int, loss: Callable[[], Tensor], take: Take
 ) -> None:
-    """Call `take(parameter, part, gradients)` with the rows' gradients of each part of each
-    trainable parameter.
+    """Call `take(parameter, part, gradients)` with the rows' gradients of each trainable parameter.
 
-    `loss()` runs the model on `rows` rows and returns the sum of the rows' losses, shape (). A part
-    is a slice of the parameter's first dimension, the gradients have the shape (rows,
-    *parameter[part].shape), and `take` may overwrite them; `parameter.grad` is left alone. Inputs
-    and outputs of the model's layers have the rows first, or 1 where all rows share the input.
+    It is called for each part of each of them. A part is a slice of the parameter's first
+    dimension. The gradients have the shape (rows, *parameter[part].shape), and `take` may overwrite
+    them. `parameter.grad` is left alone. `loss()` runs the model on `rows` rows and returns the sum
+    of the rows' losses, shape (). Inputs and outputs of the model's layers have the rows first, or
+    1 where all rows share the input.
 
     Raises ConfigError for a trainable parameter that is not used by calling a layer that has a
     `rule`.
@@ -48,9 +46,8 @@ def compute_row_gradients(
         parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad
     }
     uses: Counter[nn.Parameter] = Counter()  # calls of layers whose backward pass did not come yet
-    gradients_of: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(
-        list
-    )  # a tied parameter has several
+    # a tied parameter has several
+    functions: defaultdict[nn.Parameter, list[OfPart]] = defaultdict(list)
     missing = set(parameters)
 
     def forward(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -58,30 +55,30 @@ def compute_row_gradients(
             output = output.expand(rows, *output.shape[1:])
         if not output.requires_grad:  # an embedding: the graph begins here
             output.requires_grad_()
-        saved = [
-            inputs[0].expand(rows, *inputs[0].shape[1:])
-        ]  # a list: hooks live as long as the graph
+        # in a list: hooks live as long as the graph
+        saved = [inputs[0].expand(rows, *inputs[0].shape[1:])]
         output.register_hook(partial(backward, layer, saved))
         uses.update(layer.parameters(recurse=False))
         return output
 
     @torch.no_grad()
     def backward(layer: nn.Module, saved: list[Tensor], gradient: Tensor) -> None:
-        for parameter, of_part in rules[layer](layer, saved.pop(), gradient):
+        for parameter, function in rules[layer](layer, saved.pop(), gradient):
             uses[parameter] -= 1
             if parameter not in parameters:
                 continue
-            gradients_of[parameter].append(of_part)
+            functions[parameter].append(function)
             if uses[parameter] == 0:
                 missing.discard(parameter)
-                _add_in_parts(parameter, rows, gradients_of.pop(parameter), take)
+                _add_in_parts(parameter, rows, functions.pop(parameter), take)
 
-    hooks, rules = [], {}
+    hooks = []
+    rules = {}
     try:
         for layer in model.modules():
-            of_layer = find_rule(layer)
-            if of_layer and parameters.keys() & set(layer.parameters(recurse=False)):
-                rules[layer] = of_layer
+            rule = find_rule(layer)
+            if rule and parameters.keys() & set(layer.parameters(recurse=False)):
+                rules[layer] = rule
                 hooks.append(layer.register_forward_hook(forward))
         model.requires_grad_(False)
         loss().backward()
@@ -92,9 +89,9 @@ def compute_row_gradients(
             parameter.requires_grad_()
     if missing:
         names = ", ".join(sorted(parameters[parameter] for parameter in missing))
-        known = ", ".join([*(kind.__name__ for kind in LAYERS), "RMSNorm"])
+        layers = ", ".join([*(kind.__name__ for kind in LAYERS), "RMSNorm"])
         raise ConfigError(
-            f"no gradients by row came to {names}: use these parameters in calls of {known} alone"
+            f"no gradients by row came to {names}: use these parameters in calls of {layers} alone"
         )
 
 
@@ -112,60 +109,90 @@ def _add_in_parts(parameter: nn.Parameter, rows: int, uses: Sequence[OfPart], ta
 
 
 def _linear(layer: Any, inputs: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
-    x, dy = inputs.flatten(1, -2).to(gradient.dtype), gradient.flatten(1, -2)
-    left, right = (
-        (x, dy) if isinstance(layer, Conv1D) else (dy, x)
-    )  # Conv1D's weight is (inputs, outputs)
-    yield (
-        layer.weight,
-        lambda part, total: _add(_fill_prompt_rows(left[..., part].mT @ right, part), total),
-    )
+    x = inputs.flatten(1, -2).to(gradient.dtype)
+    dy = gradient.flatten(1, -2)
+    first = dy
+    second = x
+    if isinstance(layer, Conv1D):  # its weight is (inputs, outputs)
+        first = x
+        second = dy
+
+    def compute_weight(part: slice, total: Tensor | None) -> Tensor:
+        product = first[..., part].mT @ second
+        return _add(_fill_prompt_rows(product, part), total)
+
+    def compute_bias(part: slice, total: Tensor | None) -> Tensor:
+        sums = dy[..., part].sum(1)
+        return _add(_fill_prompt_rows(sums, part), total)
+
+    yield layer.weight, compute_weight
     if layer.bias is not None:
-        yield (
-            layer.bias,
-            lambda part, total: _add(_fill_prompt_rows(dy[..., part].sum(1), part), total),
-        )
+        yield layer.bias, compute_bias
 
 
 def _fill_prompt_rows(gradients: Tensor, part: slice) -> Tensor:
     """Gradients with zeros for those rows of the LM head that give no logits: the prompts'."""
     missing = part.stop - part.start - gradients.shape[1]
-    return F.pad(gradients, (0, 0) * (gradients.dim() - 2) + (0, missing)) if missing else gradients
+    if not missing:
+        return gradients
+    other_dimensions = (0, 0) * (gradients.dim() - 2)
+    return F.pad(gradients, (*other_dimensions, 0, missing))
 
 
 def _layer_norm(
     layer: Any, inputs: Tensor, gradient: Tensor
 ) -> Iterator[tuple[nn.Parameter, OfPart]]:
-    x, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (inputs, gradient))
+    dtype = layer.weight.dtype
+    x = inputs.flatten(1, -2).to(dtype)
+    dy = gradient.flatten(1, -2).to(dtype)
     normal = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
-    yield layer.weight, lambda part, total: _add((normal[..., part] * dy[..., part]).sum(1), total)
+
+    def compute_weight(part: slice, total: Tensor | None) -> Tensor:
+        product = normal[..., part] * dy[..., part]
+        return _add(product.sum(1), total)
+
+    def compute_bias(part: slice, total: Tensor | None) -> Tensor:
+        return _add(dy[..., part].sum(1), total)
+
+    yield layer.weight, compute_weight
     if layer.bias is not None:
-        yield layer.bias, lambda part, total: _add(dy[..., part].sum(1), total)
+        yield layer.bias, compute_bias
 
 
 def _rms_norm(
     layer: Any, inputs: Tensor, gradient: Tensor
 ) -> Iterator[tuple[nn.Parameter, OfPart]]:
     x = inputs.float()  # as transformers computes it, whatever the precision
-    normal = x * (x.square().mean(-1, keepdim=True) + layer.variance_epsilon).rsqrt()
-    normal, dy = (tensor.flatten(1, -2).to(layer.weight.dtype) for tensor in (normal, gradient))
-    yield layer.weight, lambda part, total: _add((normal[..., part] * dy[..., part]).sum(1), total)
+    mean_square = x.square().mean(-1, keepdim=True)
+    normal = x * (mean_square + layer.variance_epsilon).rsqrt()
+    dtype = layer.weight.dtype
+    normal = normal.flatten(1, -2).to(dtype)
+    dy = gradient.flatten(1, -2).to(dtype)
+
+    def compute_weight(part: slice, total: Tensor | None) -> Tensor:
+        product = normal[..., part] * dy[..., part]
+        return _add(product.sum(1), total)
+
+    yield layer.weight, compute_weight
 
 
 def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.Parameter, OfPart]]:
-    known = ids != (-1 if layer.padding_idx is None else layer.padding_idx)
+    padding = -1 if layer.padding_idx is None else layer.padding_idx
+    is_read = ids != padding
 
-    def of_part(part: slice, total: Tensor | None) -> Tensor:
-        row, column = (known & (ids >= part.start) & (ids < part.stop)).nonzero(as_tuple=True)
+    def compute_weight(part: slice, total: Tensor | None) -> Tensor:
+        is_in_part = is_read & (ids >= part.start) & (ids < part.stop)
+        row, column = is_in_part.nonzero(as_tuple=True)
         if total is None:
             total = gradient.new_zeros(len(ids), part.stop - part.start, layer.weight.shape[1])
-        where, values = ids[row, column] - part.start, gradient[row, column].to(total.dtype)
+        places = ids[row, column] - part.start
+        values = gradient[row, column].to(total.dtype)
         if total.device.type != "cpu":  # each adds up in a fixed order on one kind of device only
-            return total.index_put_((row, where), values, accumulate=True)
-        total.view(-1, total.shape[-1]).index_add_(0, row * total.shape[1] + where, values)
+            return total.index_put_((row, places), values, accumulate=True)
+        total.view(-1, total.shape[-1]).index_add_(0, row * total.shape[1] + places, values)
         return total
 
-    yield layer.weight, of_part
+    yield layer.weight, compute_weight
 
 
 def _add(gradients: Tensor, total: Tensor | None) -> Tensor:
@@ -178,10 +205,9 @@ LAYERS = {nn.Linear: _linear, Conv1D: _linear, nn.LayerNorm: _layer_norm, nn.Emb
 def find_rule(
     layer: nn.Module,
 ) -> Callable[[Any, Tensor, Tensor], Iterator[tuple[nn.Parameter, OfPart]]] | None:
-    """The function from a layer's inputs and the gradients of its outputs to its own; None where it
-    is not known.
+    """The function from a layer's inputs and the gradients of its outputs to its own.
 
-    Every architecture of transformers has its own class of RMSNorm; an epsilon of this name is what
-    tells one.
+    None where it is not known. Every architecture of transformers has its own class of RMSNorm. An
+    epsilon of this name is what tells one.
     """
     return LAYERS.get(type(layer), _rms_norm if hasattr(layer, "variance_epsilon") else None)

@@ -1,6 +1,6 @@
 """The published model that a stream begins with, and the settings of a run that follow from it.
 
-The model keeps its tokenizer, special tokens and positions; domains become further rows of its
+The model keeps its tokenizer, special tokens and positions. Domains become further rows of its
 vocabulary.
 """
 
@@ -34,41 +34,44 @@ FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model on the Hub
 
 
 def set_start_model(config: RunConfig) -> RunConfig:
-    """The run with all that follows from its start model: architecture, head size, ladder, and
-    where the model lies.
+    """The run with all that follows from its start model.
 
-    A run without one is returned as it is. Raises ConfigError for a model that cannot be found, is
-    of no known architecture or cannot be trained on, has too few positions, or does not fit the
-    ladder.
+    That is architecture, head size, ladder, and where the model lies. A run without a start model
+    is returned as it is. Raises ConfigError for a model that cannot be found, is of no known
+    architecture or cannot be trained on, has too few positions, or does not fit the ladder.
     """
     model = config.model
     if not model.start:
         return config
     folder = _find_folder(model.start, model.revision)
-    known = _read_start_configuration(folder)
-    architecture = architectures.find(known.model_type)
-    if architecture.count_positions(known) < config.data.sequence_length:
+    configuration = _read_start_configuration(folder)
+    model_type = configuration.model_type
+    positions = architectures.find(model_type).count_positions(configuration)
+    if positions < config.data.sequence_length:
         raise ConfigError(
-            f"model.start {model.start!r} has positions for {architecture.count_positions(known)} "
-            "columns, "
+            f"model.start {model.start!r} has positions for {positions} columns, "
             f"data.sequence_length is {config.data.sequence_length}: make rows shorter"
         )
-    first = Size(layers=known.num_hidden_layers, hidden_size=known.hidden_size)
-    resolved = {
-        "architecture": next(
-            name
-            for name in list_architecture_names()
-            if known.model_type in architectures.load(name).model_types
-        ),
-        "head_size": known.hidden_size // known.num_attention_heads,
-        "ladder": _make_ladder(first, find_width_step(known), model, len(config.domains)),
-    }
-    return config.model_copy(
-        update={
-            "model": model.model_copy(update=resolved),
-            "start": Start(folder=str(folder), key=_hash_content(folder)),
-        }
+    architecture = next(
+        name
+        for name in list_architecture_names()
+        if model_type in architectures.load(name).model_types
     )
+    first = Size(
+        layers=configuration.num_hidden_layers,
+        hidden_size=configuration.hidden_size,
+    )
+    step = find_width_step(configuration)
+    resolved = {
+        "architecture": architecture,
+        "head_size": configuration.hidden_size // configuration.num_attention_heads,
+        "ladder": _make_ladder(first, step, model, len(config.domains)),
+    }
+    updates = {
+        "model": model.model_copy(update=resolved),
+        "start": Start(folder=str(folder), key=_hash_content(folder)),
+    }
+    return config.model_copy(update=updates)
 
 
 def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
@@ -80,28 +83,24 @@ def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
     if _hash_content(folder) != start.key:
         raise ConfigError(
             f"model.start: the files in {folder} are not those that the run was planned with (hash "
-            f"{start.key}): "
-            "restore them from a copy; or call the command again, to begin with what they are now"
+            f"{start.key}): restore them from a copy; or call the command again, to begin with "
+            "what they are now"
         )
-    return LanguageModel(
-        load_network(folder).float(), Vocabulary(vocabulary.text, (), vocabulary.special)
-    ).eval()
+    network = load_network(folder).float()
+    without_domains = Vocabulary(vocabulary.text, (), vocabulary.special)
+    return LanguageModel(network, without_domains).eval()
 
 
 def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
     """A size for each domain; hidden sizes are multiples of `step`, as growth needs them."""
     ladder = (first, *(model.ladder or [first] * (domains - 1)))
-    for before, size in pairwise(ladder):
-        if (
-            size.layers < before.layers
-            or size.hidden_size < before.hidden_size
-            or size.hidden_size % step
-        ):
+    for rung, size in pairwise(ladder):
+        is_smaller = size.layers < rung.layers or size.hidden_size < rung.hidden_size
+        if is_smaller or size.hidden_size % step:
             raise ConfigError(
-                f"model.ladder: {size} cannot follow {before} in this start model; no rung may be "
-                "smaller than the one "
-                f"before, and hidden sizes are multiples of {step}, what a head takes, or the "
-                "heads that share a key's"
+                f"model.ladder: {size} cannot follow {rung} in this start model; no rung may be "
+                f"smaller than the one before, and hidden sizes are multiples of {step}, what a "
+                "head takes, or the heads that share a key's"
             )
     return ladder
 
@@ -125,11 +124,12 @@ def _find_folder(start: str, revision: str | None) -> Path:
     try:
         return Path(fetch())
     except (OSError, HfHubHTTPError, HFValidationError) as error:
-        what = f"model.start {start!r}" + (f", revision {revision!r}" if revision else "")
+        name = f"model.start {start!r}"
+        if revision:
+            name += f", revision {revision!r}"
         raise ConfigError(
-            f"{what} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): "
-            "correct the name, or "
-            "run `run_all.py prepare` once where there is a network"
+            f"{name} is no folder, and cannot be fetched from the Hub ({type(error).__name__}): "
+            "correct the name, or run `run_all.py prepare` once where there is a network"
         ) from None
 
 
@@ -138,7 +138,9 @@ def _read_start_configuration(folder: Path) -> Any:
     refused = {
         "auto_map": "needs code of its own, which is not run here",
         "quantization_config": "has quantised weights, which cannot be trained",
-        "text_vocabulary": "was trained by this benchmark: `run_all.py export` makes a plain model of it",
+        "text_vocabulary": (
+            "was trained by this benchmark: `run_all.py export` makes a plain model of it"
+        ),
     }
     try:
         content = read_configuration(folder)
@@ -153,8 +155,9 @@ def _read_start_configuration(folder: Path) -> Any:
 
 
 def _hash_content(folder: Path) -> str:
-    """A hash of the files of a model; a snapshot of the Hub is known by its commit, and its files
-    by their digests.
+    """A hash of the files of a model.
+
+    A snapshot of the Hub is known by its commit, and its files by their digests.
     """
     if folder.parent.name == "snapshots":
         return folder.name

@@ -43,8 +43,9 @@ FEW_LOGITS = 2**22  # numbers; so few cost nothing worth a loop over their parts
 
 
 class LanguageModel(nn.Module):
-    """A transformers language model with the domain prompts of ELLE; logits only where something is
-    predicted.
+    """A transformers language model with the domain prompts of ELLE.
+
+    It computes logits only where something is predicted.
 
     Attributes:
         network: transformers' language model; `set_network` replaces it.
@@ -72,18 +73,18 @@ class LanguageModel(nn.Module):
         self.network = network
         config: Any = network.config
         self.architecture: Architecture = architectures.find(config.model_type)
-        self.layers, self.hidden_size = config.num_hidden_layers, config.hidden_size
-        self.masked, self.sequence_length = (
-            self.architecture.masked,
-            self.architecture.count_positions(config),
-        )
+        self.layers = config.num_hidden_layers
+        self.hidden_size = config.hidden_size
+        self.masked = self.architecture.masked
+        self.sequence_length = self.architecture.count_positions(config)
         use_fast_dropout(network)
         decoder: Any = network.get_output_embeddings()
         decoder.forward = partial(_compute_text_logits, decoder, self.vocabulary.text)
 
     def separate_documents(self) -> None:
-        """Keep the documents of a row apart from now on, as `Architecture.see` says; so do models
-        that grow from it.
+        """Keep the documents of a row apart from now on, as `Architecture.see` says.
+
+        So do models that grow from it.
         """
         self.network.config.document_mask = [self.vocabulary.special.eos, self.vocabulary.text]
 
@@ -112,16 +113,13 @@ class LanguageModel(nn.Module):
     def compute_mean_loss(
         self, tokens: Tensor, domains: Tensor, positions: Tensor, targets: Tensor
     ) -> Tensor:
-        """The mean cross-entropy (), in nats, of targets (B, K) in training; the other arguments
-        are `forward`'s.
+        """The mean cross-entropy (), in nats, of targets (B, K) in training.
 
-        Where there are many logits only a tenth of them are there at once.
+        The other arguments are `forward`'s. Where there are many logits only a tenth of them are
+        there at once.
         """
-        if (
-            targets.numel() * self.vocabulary.text <= FEW_LOGITS
-            or torch.compiler.is_compiling()
-            or not self.training
-        ):
+        has_few_logits = targets.numel() * self.vocabulary.text <= FEW_LOGITS
+        if has_few_logits or torch.compiler.is_compiling() or not self.training:
             return cross_entropy(self(tokens, domains, positions), targets)
         hidden = self._select_positions(positions, self.hidden(tokens, domains))
         states = self.architecture.transform(self.network, hidden).flatten(0, 1)
@@ -137,14 +135,16 @@ class LanguageModel(nn.Module):
         return hidden.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, positions.shape)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,); T is N+2 with prompts,
-        N+1 without.
+        """Last hidden states (B, T, D) for tokens (B, 1+N) and domains (B,).
+
+        T is N+2 with prompts, N+1 without.
         """
         return self.encode(self.insert_prompts(tokens, domains))
 
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Last hidden states (B, T, D) for what the network sees (B, T); the mask (B, T) is False
-        at padding.
+        """Last hidden states (B, T, D) for what the network sees (B, T).
+
+        The mask (B, T) is False at padding.
         """
         hidden, layers, finish = self.architecture.unroll(self.network, tokens, mask)
         for layer in layers:
@@ -152,8 +152,9 @@ class LanguageModel(nn.Module):
         return finish(hidden)
 
     def insert_prompts(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """The network's ids (B, T) of tokens (B, 1+N): with prompts that of its domain stands after
-        each `<s>`.
+        """The network's ids (B, T) of tokens (B, 1+N).
+
+        With prompts that of its domain stands after each `<s>`.
         """
         if not self.prompts:
             return tokens
@@ -168,23 +169,23 @@ class LanguageModel(nn.Module):
         if logits.shape[-1] != self.vocabulary.text:
             raise ValueError(
                 f"the network puts out {logits.shape[-1]} logits for a text vocabulary of "
-                f"{self.vocabulary.text}: "
-                "give a model another network with `model.set_network(network)`"
+                f"{self.vocabulary.text}: give a model another network with "
+                "`model.set_network(network)`"
             )
         return logits
 
     def add_domains(self, domains: Sequence[str], seed: int) -> None:
-        """Have a prompt row for each of `domains`, which begin with those that the model has met or
-        are fewer.
+        """Have a prompt row for each of `domains`.
 
-        New rows are drawn as the other embeddings were, by `seed` alone; torch's generator is left
-        as it was. Rows of domains that are not named are dropped. Nothing else of the model depends
-        on how many rows there are: no softmax contains them.
+        They begin with those that the model has met or are fewer. New rows are drawn as the other
+        embeddings were, by `seed` alone. torch's generator is left as it was. Rows of domains that
+        are not named are dropped. Nothing else of the model depends on how many rows there are: no
+        softmax contains them.
         """
-        before = self.vocabulary
-        if before.domains == tuple(domains):
+        vocabulary = self.vocabulary
+        if vocabulary.domains == tuple(domains):
             return
-        self.vocabulary = replace(before, domains=tuple(domains))
+        self.vocabulary = replace(vocabulary, domains=tuple(domains))
         trainable = next(self.network.get_input_embeddings().parameters()).requires_grad
         with keep_random_numbers(next(self.parameters()).device):
             torch.manual_seed(seed)
@@ -206,23 +207,22 @@ class LanguageModel(nn.Module):
         }
         tables = self.architecture.find_places(self.network).tables
         places |= {f"embeddings.{j}": table.module for j, table in enumerate(tables)}
-        known = {
+        names = {
             id(p): f"{place}.{name}"
             for place, part in places.items()
             for name, p in part.named_parameters()
         }
-        return {name: known.get(id(parameter), name) for name, parameter in self.named_parameters()}
+        return {name: names.get(id(parameter), name) for name, parameter in self.named_parameters()}
 
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
-        """Write a Hugging Face folder (config, safetensors, tokenizer), replacing `folder` only
-        once all is written.
+        """Write a Hugging Face folder (config, safetensors, tokenizer).
 
-        `tokenizer` holds the text vocabulary; the prompts are added to a copy of it. Raises
-        ValueError when it is not the model's tokenizer.
+        `folder` is replaced only once all is written. `tokenizer` holds the text vocabulary. The
+        prompts are added to a copy of it. Raises ValueError when it is not the model's tokenizer.
         """
-        with replace_folder(Path(folder)) as beside:
-            self._write(beside, tokenizer)
-            write_checksums(beside)
+        with replace_folder(Path(folder)) as new_folder:
+            self._write(new_folder, tokenizer)
+            write_checksums(new_folder)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
         with_domains = add_prompts(tokenizer, self.vocabulary)
@@ -230,7 +230,8 @@ class LanguageModel(nn.Module):
             with_domains, self.vocabulary.special, self.sequence_length, self.masked
         )
         config = self.network.config
-        config.domains, config.prompts = list(self.vocabulary.domains), self.prompts
+        config.domains = list(self.vocabulary.domains)
+        config.prompts = self.prompts
         config.text_vocabulary = self.vocabulary.text
         if self.vocabulary.special != Special():
             config.special_tokens = list(astuple(self.vocabulary.special))
@@ -275,9 +276,9 @@ def wrap_tokenizer(
         prompt: the id of a domain prompt that begins each text.
     """
     names = {name: tokenizer.id_to_token(i) for name, i in vars(special).items() if i >= 0}
-    ids = {"begin": special.bos, "end": special.eos} | (
-        {} if prompt is None else {"prompt": prompt}
-    )
+    ids = {"begin": special.bos, "end": special.eos}
+    if prompt is not None:
+        ids["prompt"] = prompt
     begin = [name for name in ("begin", "prompt") if name in ids]
     end = ["end"] if masked else []
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
@@ -294,8 +295,9 @@ def wrap_tokenizer(
 
 
 def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
-    """The tokenizer in the folder of a model of this vocabulary. Raises ConfigError if it is
-    missing or damaged.
+    """The tokenizer in the folder of a model of this vocabulary.
+
+    Raises ConfigError if it is missing or damaged.
     """
     path = folder / "tokenizer.json"
     try:
@@ -310,10 +312,13 @@ def read_tokenizer(folder: Path, vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _compute_text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
-    """The prompts' rows are left out of the product: cutting their logits off afterwards would copy
+    """The logits of the text's rows alone.
+
+    The prompts' rows are left out of the product: cutting their logits off afterwards would copy
     all the others.
     """
-    return F.linear(hidden, *_select_text_rows(decoder, text))
+    weight, bias = _select_text_rows(decoder, text)
+    return F.linear(hidden, weight, bias)
 
 
 def _select_text_rows(decoder: Any, text: int) -> tuple[Tensor, Tensor | None]:
@@ -333,11 +338,11 @@ def build(
     scaled: bool = False,
     document_mask: bool = False,
 ) -> LanguageModel:
-    """A freshly initialised model; its weights are a function of torch's seed, which the caller
-    sets.
+    """A freshly initialised model.
 
-    `sequence_length` counts `<s>`, the prompt's column and the N text tokens of a row; `scaled`:
-    see `Architecture.build`; `document_mask`: see `LanguageModel.separate_documents`. Raises
+    Its weights are a function of torch's seed, which the caller sets. `sequence_length` counts
+    `<s>`, the prompt's column and the N text tokens of a row. For `scaled` see
+    `Architecture.build`, for `document_mask` see `LanguageModel.separate_documents`. Raises
     ConfigError for an unknown architecture and a hidden size that no heads fill.
     """
     record = architectures.load(architecture)
@@ -346,7 +351,15 @@ def build(
             f"hidden size {hidden_size} must be a multiple of the head size {head_size}"
         )
     heads = hidden_size // head_size
-    shape = Shape(vocabulary.size, sequence_length, layers, hidden_size, heads, dropout, scaled)
+    shape = Shape(
+        vocabulary=vocabulary.size,
+        columns=sequence_length,
+        layers=layers,
+        hidden_size=hidden_size,
+        heads=heads,
+        dropout=dropout,
+        scaled=scaled,
+    )
     model = LanguageModel(record.build(shape), vocabulary, prompts)
     if document_mask:
         model.separate_documents()
@@ -359,22 +372,25 @@ def load(folder: Path | str) -> LanguageModel:
     Raises ConfigError when `folder` holds no such model.
     """
     network = load_network(folder)
-    return LanguageModel(
-        network, read_vocabulary(network.config, folder), network.config.prompts
-    ).eval()
+    vocabulary = read_vocabulary(network.config, folder)
+    return LanguageModel(network, vocabulary, network.config.prompts).eval()
 
 
 def read_vocabulary(config: Any, folder: Path | str) -> Vocabulary:
-    """The vocabulary of the model in a folder. Raises ConfigError where its configuration is none
-    of ours.
+    """The vocabulary of the model in a folder.
+
+    Raises ConfigError where its configuration is none of ours.
     """
     if not hasattr(config, "text_vocabulary"):
         raise ConfigError(
             f"{folder} is a Hugging Face model, but config.json does not say text_vocabulary, "
-            "domains and prompts: "
-            "name one that this benchmark has written, or begin with this one (model.start)"
+            "domains and prompts: name one that this benchmark has written, or begin with this "
+            "one (model.start)"
         )
-    special = Special(*getattr(config, "special_tokens", ()))
+    special = Special()
+    if hasattr(config, "special_tokens"):
+        bos, pad, eos, mask = config.special_tokens
+        special = Special(bos=bos, pad=pad, eos=eos, mask=mask)
     return Vocabulary(config.text_vocabulary, tuple(config.domains), special)
 
 
@@ -400,16 +416,16 @@ def load_network(folder: Path | str) -> PreTrainedModel:
             trust_remote_code=False,
             output_loading_info=True,
         )
-        if missing := report[
-            "missing_keys"
-        ]:  # what a published file has beyond them is not used here
+        missing = report["missing_keys"]  # what a published file has beyond them is not used here
+        if missing:
             raise ValueError(f"{len(missing)} tensors are missing, e.g. {min(missing)}")
     return network
 
 
 def read_configuration(folder: Path) -> dict[str, Any]:
-    """The content of a model's config.json. Raises ConfigError where none can be read, or no
-    weights lie beside it.
+    """The content of a model's config.json.
+
+    Raises ConfigError where none can be read, or no weights lie beside it.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -423,16 +439,16 @@ def read_configuration(folder: Path) -> dict[str, Any]:
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"{folder} has no weights in *.safetensors: files that can hold code "
-            "(pytorch_model.bin) are not opened; "
-            "save the model again with a transformers of today"
+            "(pytorch_model.bin) are not opened; save the model again with a transformers of today"
         )
     return content
 
 
 @contextmanager
 def name_damage_in_errors(folder: Path) -> Iterator[None]:
-    """Turn whatever the libraries raise over a model's damaged files into a ConfigError that names
-    the folder.
+    """Turn whatever the libraries raise over a model's damaged files into a ConfigError.
+
+    It names the folder.
     """
     try:
         yield
@@ -442,35 +458,35 @@ def name_damage_in_errors(folder: Path) -> Iterator[None]:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
             f"{folder}: the model in it is damaged or incomplete ({reason[:200]}): restore the "
-            "folder from a copy; a "
-            "stage of a run is trained again once its folder is deleted"
+            "folder from a copy; a stage of a run is trained again once its folder is deleted"
         ) from error
 
 
 def find_kind(folder: Path) -> str | None:
-    """The kind of the model in a folder, as its file in `models/kinds/` is called; None for a
-    network alone.
+    """The kind of the model in a folder, as its file in `models/kinds/` is called.
+
+    None for a network alone.
     """
     return next((name for name, file in KIND_FILES.items() if (folder / file).is_file()), None)
 
 
 def check_files(folder: Path) -> None:
     """Hold a model's files against the checksums that `LanguageModel.save` wrote beside them.
+
     Raises DamagedFile.
     """
-    check_checksums(
-        folder,
+    cure = (
         "restore the folder from a copy; a run's stage is trained again if its folder in `stages` "
-        "is removed",
+        "is removed"
     )
+    check_checksums(folder, cure)
 
 
 def hash_weights(model: nn.Module) -> str:
-    """The sha256 of the names, types, shapes and values of all parameters and buffers that are
-    saved, by name.
+    """The sha256 of all parameters and buffers that are saved, by name.
 
-    Of a plain model its network's: modules that a method sets beside it are of the stage in which
-    they train.
+    It is of their names, types, shapes and values. Of a plain model it is its network's: modules
+    that a method sets beside it are of the stage in which they train.
     """
     total = hashlib.sha256()
     tensors = model.state_dict()

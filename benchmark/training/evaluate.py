@@ -169,7 +169,7 @@ def evaluate_missing(
         value = measure_loss(model, stream, index, world, precision).perplexity
         bits = to_bits_per_byte(value, text)
         if world.leads:
-            line = LaterLine(
+            later = LaterLine(
                 domain=text.name, text=keys[text.name], perplexity=value, bits_per_byte=bits
             )
-            records.append(path, line)
+            records.append(path, later)

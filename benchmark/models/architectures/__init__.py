@@ -58,15 +58,15 @@ class FeedForward(Generic[T]):
     norm: T
     up: T  # (F, D)
     down: T  # (D, F)
-    gate: T | None = (
-        None  # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
-    )
+    # (F, D): a gated FFN multiplies what it and `up` put out, one of them activated
+    gate: T | None = None
 
 
 @dataclass(kw_only=True)
 class Layer(Generic[T]):
-    """A transformer layer. A pre-LN layer normalises what enters attention and FFN, a post-LN layer
-    their sums.
+    """A transformer layer.
+
+    A pre-LN layer normalises what enters attention and FFN, a post-LN layer their sums.
     """
 
     attention: Attention[T]
@@ -75,8 +75,9 @@ class Layer(Generic[T]):
 
 @dataclass(kw_only=True)
 class Network(Generic[T]):
-    """A language model with an LM head, from input to output. What an architecture does not have is
-    None.
+    """A language model with an LM head, from input to output.
+
+    What an architecture does not have is None.
     """
 
     tables: list[T]  # (rows, D): embeddings of tokens, positions and, in BERT, types
@@ -88,33 +89,31 @@ class Network(Generic[T]):
     decoder: T  # (V, D)
 
 
-def map_parts(whole: Any, function: Callable[[Any], Any]) -> Any:
+def map_parts(structure: Any, function: Callable[[Any], Any]) -> Any:
     """A network or a layer with what `function` makes of each part that its architecture has."""
-    if isinstance(whole, list):
-        return [map_parts(part, function) for part in whole]
-    if isinstance(whole, Attention | FeedForward | Layer | Network):
-        return type(whole)(
-            **{
-                field.name: map_parts(getattr(whole, field.name), function)
-                for field in fields(whole)
-            }
-        )
-    return None if whole is None else function(whole)
+    if isinstance(structure, list):
+        return [map_parts(part, function) for part in structure]
+    if isinstance(structure, Attention | FeedForward | Layer | Network):
+        parts = {}
+        for field in fields(structure):
+            parts[field.name] = map_parts(getattr(structure, field.name), function)
+        return type(structure)(**parts)
+    return None if structure is None else function(structure)
 
 
-def list_parts(whole: Any) -> list[Any]:
+def list_parts(structure: Any) -> list[Any]:
     """The parts of a network or a layer, in the order above."""
     parts: list[Any] = []
-    map_parts(whole, parts.append)
+    map_parts(structure, parts.append)
     return parts
 
 
 @dataclass
 class Affine:
-    """Weight (out, in) and bias (out) of a linear map, (D) and (D) of a norm, (rows, D) and (rows)
-    of a table.
+    """Weight (out, in) and bias (out) of a linear map.
 
-    The bias is zero where there is none.
+    Of a norm they are (D) and (D), of a table (rows, D) and (rows). The bias is zero where there is
+    none.
     """
 
     weight: Tensor
@@ -125,8 +124,8 @@ class Affine:
 class Place:
     """Where an Affine stands in a network.
 
-    `rows`: the indices of its rows in a matrix that several maps share; None where the matrix is
-    its own.
+    `rows` are the indices of its rows in a matrix that several maps share. They are None where the
+    matrix is its own.
     """
 
     module: nn.Module
@@ -144,8 +143,12 @@ class Place:
         if bias is None:
             bias = weight.new_zeros(len(weight))
         if self.rows is not None:
-            weight, bias = weight.index_select(0, self.rows.to(weight.device)), bias[self.rows]
-        return Affine(*(part.to("cpu", torch.float64, copy=True) for part in (weight, bias)))
+            weight = weight.index_select(0, self.rows.to(weight.device))
+            bias = bias[self.rows]
+        return Affine(
+            weight=weight.to("cpu", torch.float64, copy=True),
+            bias=bias.to("cpu", torch.float64, copy=True),
+        )
 
     @torch.no_grad()
     def write(self, affine: Affine) -> None:
@@ -153,13 +156,14 @@ class Place:
         weight, bias = self._tensors()
         if bias is None and affine.bias.any():
             raise ValueError(f"a bias for a {type(self.module).__name__} that has none")
-        for whole, values in ((weight, affine.weight), (bias, affine.bias)):
-            if whole is not None:
-                whole[slice(None) if self.rows is None else self.rows] = values.to(whole)
+        for tensor, values in ((weight, affine.weight), (bias, affine.bias)):
+            if tensor is not None:
+                tensor[slice(None) if self.rows is None else self.rows] = values.to(tensor)
 
     def _tensors(self) -> tuple[Tensor, Tensor | None]:
+        weight = get_matrix(self.module).detach()
         bias = getattr(self.module, "bias", None)
-        return get_matrix(self.module).detach(), None if bias is None else bias.detach()
+        return weight, None if bias is None else bias.detach()
 
 
 def get_matrix(module: Any) -> Tensor:
@@ -168,15 +172,20 @@ def get_matrix(module: Any) -> Tensor:
 
 
 def split(module: Any, parts: int) -> list[Place]:
-    """The maps of a matrix that holds `parts` of them one below the other, of the same size each."""
-    return [
-        Place(module, indices) for indices in torch.arange(len(get_matrix(module))).chunk(parts)
-    ]
+    """The maps of a matrix that holds `parts` of them, one below the other.
+
+    All have the same size.
+    """
+    rows = torch.arange(len(get_matrix(module)))
+    return [Place(module, part) for part in rows.chunk(parts)]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a new network. Its feed-forward layers are four times as wide as `hidden_size`."""
+    """The sizes of a new network.
+
+    Its feed-forward layers are four times as wide as `hidden_size`.
+    """
 
     vocabulary: int
     columns: int
@@ -200,8 +209,9 @@ class Shape:
 
 
 class Unrolled(NamedTuple):
-    """A network's forward pass in steps: finish(layers[-1](... layers[0](hidden))) are the last
-    hidden states.
+    """A network's forward pass in steps.
+
+    finish(layers[-1](... layers[0](hidden))) are the last hidden states.
     """
 
     hidden: Tensor  # (B, T, D): the embeddings
@@ -238,22 +248,22 @@ class Architecture:
         raise NotImplementedError
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-        """The forward pass on tokens (B, T); where the mask (B, T), if any, is False there is
-        padding, at the right.
+        """The forward pass on tokens (B, T).
+
+        Where the mask (B, T), if any, is False there is padding, at the right.
         """
         raise NotImplementedError
 
     def see(
         self, network: Any, tokens: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The positions of tokens (B, T), shape (1, T) or (B, T), and the attention mask, shape (B,
-        1, T, T), or None.
+        """The positions of tokens (B, T), and the attention mask or None.
 
-        The attention mask is True where a token (third axis) attends to another (last axis). It is
-        None where fast kernels do without: where every token attends to all, in a decoder to all
-        before it. A decoder needs none for padding, which is at the right. Both come from
-        `separate_documents` where the configuration of the network has `document_mask` and tokens
-        come without a mask.
+        Positions have the shape (1, T) or (B, T), the mask (B, 1, T, T). The mask is True where a
+        token (third axis) attends to another (last axis). It is None where fast kernels do without:
+        where every token attends to all, in a decoder to all before it. A decoder needs none for
+        padding, which is at the right. Both come from `separate_documents` where the configuration
+        of the network has `document_mask` and tokens come without a mask.
         """
         if mask is None and getattr(network.config, "document_mask", None):
             end, text = network.config.document_mask
@@ -275,8 +285,9 @@ class Architecture:
         )
 
     def transform(self, network: Any, hidden: Tensor) -> Tensor:
-        """The states (..., D) that a network's decoder multiplies, from its last hidden states
-        (..., D).
+        """The states (..., D) that a network's decoder multiplies.
+
+        They are made from its last hidden states (..., D).
         """
         return hidden
 
@@ -285,8 +296,9 @@ class Architecture:
         return F.gelu
 
     def make_classifier(self, config: Any) -> nn.Module:
-        """transformers' classification head: to logits (B, C) from hidden states (B, T, D), or from
-        those of the last token (B, D) where the model is causal.
+        """transformers' classification head: to logits (B, C) from hidden states.
+
+        Those are (B, T, D), or (B, D) of the last token where the model is causal.
         """
         return nn.Linear(config.hidden_size, config.num_labels, bias=False)
 
@@ -326,12 +338,11 @@ class Architecture:
 
 
 def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """Positions (B, T) that begin anew with each document of rows (B, T), and what each column
-    sees, (B, 1, T, T).
+    """Positions that begin anew with each document of rows (B, T), and what each column sees.
 
-    All documents see `<s>` and the prompt after it, an id of `text` or more, which see each other
-    alone. A document's `end` is its last token, but for a decoder the first of the next: what
-    follows it is predicted from there.
+    Positions have the shape (B, T), what columns see (B, 1, T, T). All documents see `<s>` and the
+    prompt after it, an id of `text` or more, which see each other alone. A document's `end` is its
+    last token, but for a decoder the first of the next: what follows it is predicted from there.
     """
     columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
     first = (columns == 0) | (tokens >= text)
@@ -340,14 +351,13 @@ def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tup
     begins = F.pad(number[:, 1:] != number[:, :-1], (1, 0))
     start = torch.where(begins, columns, 0).cummax(1).values
     positions = columns - start + (number > 0) * first.sum(1, keepdim=True)
-    same = (number.unsqueeze(2) == number.unsqueeze(1)) & ~first.unsqueeze(2)
-    seen = same | first.unsqueeze(1)
-    return positions, (seen.tril() if causal else seen).unsqueeze(1)
+    is_same = (number.unsqueeze(2) == number.unsqueeze(1)) & ~first.unsqueeze(2)
+    visible = is_same | first.unsqueeze(1)
+    return positions, (visible.tril() if causal else visible).unsqueeze(1)
 
 
 def find_initial_std(config: Any, inputs: int, writes: bool = False) -> float:
-    """The standard deviation that the weights of a matrix with so many `inputs` have in a new
-    network.
+    """The standard deviation of the weights of a matrix with so many `inputs` in a new network.
 
     It is `initializer_range`, of a published network too, unless the network is scaled
     (`Architecture.build`). `writes`: whether the matrix writes to the residual stream. Some of
@@ -355,7 +365,8 @@ def find_initial_std(config: Any, inputs: int, writes: bool = False) -> float:
     """
     if not getattr(config, "scaled", False):
         return float(config.initializer_range)
-    return float((inputs * (2 * config.num_hidden_layers if writes else 1)) ** -0.5)
+    summands = 2 * config.num_hidden_layers if writes else 1
+    return float((inputs * summands) ** -0.5)
 
 
 _loaded: dict[str, Architecture] = {}
@@ -364,17 +375,16 @@ _loaded: dict[str, Architecture] = {}
 def load(name: str) -> Architecture:
     """The record in NAME.py. Raises ValueError with the choices where there is no such file."""
     if name not in _loaded:
-        _loaded[name] = importlib.import_module(
-            f"{__name__}.{check_architecture(name)}"
-        ).ARCHITECTURE
+        module = importlib.import_module(f"{__name__}.{check_architecture(name)}")
+        _loaded[name] = module.ARCHITECTURE
     return _loaded[name]
 
 
 def find(model_type: str) -> Architecture:
-    """The record of a network whose configuration has this `model_type`. Raises ConfigError where
-    there is none.
+    """The record of a network whose configuration has this `model_type`.
 
-    Files that are imported already are asked first: importing one takes a while.
+    Files that are imported already are asked first: importing one takes a while. Raises ConfigError
+    where there is none.
     """
     model_types: list[str] = []
     for name in [*_loaded, *(name for name in list_architecture_names() if name not in _loaded)]:

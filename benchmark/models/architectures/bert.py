@@ -1,5 +1,6 @@
-"""BERT: the RoBERTa-style encoder that reproduces the paper's parameter counts (tab:arch; Liu et
-al. 2019).
+"""BERT: the RoBERTa-style encoder that reproduces the paper's parameter counts.
+
+See tab:arch and Liu et al. 2019.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Bert(Architecture):
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         body = network.base_model
-        positions, seen = self.see(network, tokens, mask)
+        positions, attention_mask = self.see(network, tokens, mask)
         embedded = body.embeddings(tokens, position_ids=positions + self.offset)
-        layers = [partial(layer, attention_mask=seen) for layer in body.encoder.layer]
+        layers = [partial(layer, attention_mask=attention_mask) for layer in body.encoder.layer]
         return Unrolled(embedded, layers, getattr(body, "LayerNorm", nn.Identity()))
 
     def find_modules(self, network: Any) -> Network[Any]:

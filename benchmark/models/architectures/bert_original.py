@@ -1,5 +1,6 @@
-"""BERT as first published (Devlin et al. 2019): segments, positions from 0, a pooled first token
-for classification.
+"""BERT as first published (Devlin et al. 2019).
+
+It has segments, positions from 0, and a pooled first token for classification.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from benchmark.models.architectures.bert import Bert
 
 
 class PooledHead(nn.Module):
-    """The pooler and the classifier of transformers' BertForSequenceClassification: (B, T, D) to
-    (B, C).
+    """The pooler and the classifier of transformers' BertForSequenceClassification.
+
+    They map (B, T, D) to (B, C).
     """
 
     def __init__(self, config: Any) -> None:

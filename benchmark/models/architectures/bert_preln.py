@@ -1,5 +1,6 @@
-"""Pre-LN BERT: as BERT, but the inputs of attention and feed-forward layers are normalised (Xiong
-et al. 2020).
+"""Pre-LN BERT: as BERT, but the inputs of attention and feed-forward layers are normalised.
+
+See Xiong et al. 2020.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""GPT: GPT-2's decoder (Radford et al. 2019), with learned positions, which the paper's parameter
-counts leave out.
+"""GPT: GPT-2's decoder (Radford et al. 2019), with learned positions.
+
+The paper's parameter counts leave the positions out.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class Gpt(Architecture):
         # synchronisation a step and, under torch.compile, attention without the fast causal
         # kernels.
         body = network.transformer
-        positions, seen = self.see(network, tokens, mask)
-        layers = [partial(layer, attention_mask=seen) for layer in body.h]
-        return Unrolled(body.drop(body.wte(tokens) + body.wpe(positions)), layers, body.ln_f)
+        positions, attention_mask = self.see(network, tokens, mask)
+        layers = [partial(layer, attention_mask=attention_mask) for layer in body.h]
+        hidden = body.drop(body.wte(tokens) + body.wpe(positions))
+        return Unrolled(hidden, layers, body.ln_f)
 
     def find_modules(self, network: Any) -> Network[Any]:
         body = network.transformer
@@ -60,9 +62,12 @@ class Gpt(Architecture):
                     ffn=FeedForward(norm=block.ln_2, up=block.mlp.c_fc, down=block.mlp.c_proj),
                 )
             )
-        tables = [body.wte, body.wpe]
-        norm, head = body.ln_f, network.lm_head
-        return Network(tables=tables, layers=layers, final_norm=norm, decoder=head)
+        return Network(
+            tables=[body.wte, body.wpe],
+            layers=layers,
+            final_norm=body.ln_f,
+            decoder=network.lm_head,
+        )
 
 
 ARCHITECTURE = Gpt()

@@ -1,5 +1,6 @@
-"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia: rotary positions, attention beside the
-feed-forward.
+"""GPT-NeoX (Black et al. 2022, arXiv 2204.06745) and Pythia.
+
+They have rotary positions, and attention beside the feed-forward.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ class GptNeoX(Architecture):
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         body = network.gpt_neox
         hidden = body.emb_dropout(body.embed_in(tokens))
-        positions, seen = self.see(network, tokens, mask)
+        positions, attention_mask = self.see(network, tokens, mask)
         rotations = body.rotary_emb(hidden, positions)
         layers = [
-            partial(layer, position_embeddings=rotations, attention_mask=seen)
+            partial(layer, position_embeddings=rotations, attention_mask=attention_mask)
             for layer in body.layers
         ]
         return Unrolled(hidden, layers, body.final_layer_norm)
 
     def find_modules(self, network: Any) -> Network[Any]:
-        body, heads = network.gpt_neox, network.config.num_attention_heads
+        body = network.gpt_neox
+        heads = network.config.num_attention_heads
         layers = []
         for layer in body.layers:
-            fused = (
-                layer.attention.query_key_value
-            )  # query, key and value of a head, then those of the next
+            # query, key and value of a head, then those of the next
+            fused = layer.attention.query_key_value
             rows = torch.arange(len(fused.weight)).view(heads, 3, -1)
             query, key, value = (Place(fused, rows[:, part].flatten()) for part in range(3))
             layers.append(
@@ -72,9 +73,12 @@ class GptNeoX(Architecture):
                     ),
                 )
             )
-        tables = [body.embed_in]
-        norm, head = body.final_layer_norm, network.lm_head
-        return Network(tables=tables, layers=layers, final_norm=norm, decoder=head)
+        return Network(
+            tables=[body.embed_in],
+            layers=layers,
+            final_norm=body.final_layer_norm,
+            decoder=network.lm_head,
+        )
 
 
 ARCHITECTURE = GptNeoX()

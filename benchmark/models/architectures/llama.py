@@ -1,9 +1,8 @@
-"""Llama (Touvron et al. 2023, arXiv 2302.13971), and three that add windows, biases or norms of
-queries and keys.
+"""Llama (Touvron et al. 2023, arXiv 2302.13971), and Mistral, Qwen2 and Qwen3.
 
-Those are Mistral, Qwen2 and Qwen3. New networks have as many key heads as query heads and a
-feed-forward layer of four times the hidden size, as Llama 3.2's; a published checkpoint keeps what
-its configuration says.
+Those three add windows, biases, or norms of queries and keys. New networks have as many key heads
+as query heads and a feed-forward layer of four times the hidden size, as Llama 3.2's. A published
+checkpoint keeps what its configuration says.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class Llama(Architecture):
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
         body = network.model
         hidden = body.embed_tokens(tokens)
-        positions, seen = self.see(network, tokens, mask)
+        positions, attention_mask = self.see(network, tokens, mask)
         rotations = body.rotary_emb(hidden, positions)
         layers = [
-            partial(layer, position_embeddings=rotations, attention_mask=seen)
+            partial(layer, position_embeddings=rotations, attention_mask=attention_mask)
             for layer in body.layers
         ]
         return Unrolled(hidden, layers, body.norm)
@@ -85,10 +84,9 @@ class Llama(Architecture):
 
     def count_positions(self, config: Any) -> int:
         """Up to the window of attention, where there is one: no mask cuts it out here."""
-        return min(
-            config.max_position_embeddings,
-            getattr(config, "sliding_window", None) or config.max_position_embeddings,
-        )
+        positions = config.max_position_embeddings
+        window = getattr(config, "sliding_window", None)
+        return min(positions, window or positions)
 
 
 ARCHITECTURE = Llama()

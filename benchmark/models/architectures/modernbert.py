@@ -1,8 +1,8 @@
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): rotary positions, gated feed-forward layers,
-local attention.
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663).
 
-Two of three layers attend to their neighbourhood only; norms and most linear maps have no bias; the
-first layer reads the embeddings, which are normalised already.
+It has rotary positions, gated feed-forward layers and local attention. Two of three layers attend
+to their neighbourhood only. Norms and most linear maps have no bias. The first layer reads the
+embeddings, which are normalised already.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from benchmark.models.architectures import (
 
 
 class FirstTokenHead(nn.Module):
-    """The head and the classifier of transformers' ModernBertForSequenceClassification: (B, T, D)
-    to (B, C).
+    """The head and the classifier of transformers' ModernBertForSequenceClassification.
+
+    They map (B, T, D) to (B, C).
     """
 
     def __init__(self, config: Any) -> None:
@@ -61,29 +62,28 @@ class ModernBert(Architecture):
         )
 
     def unroll(self, network: Any, tokens: Tensor, mask: Tensor | None) -> Unrolled:
-        body, config = network.model, network.config
+        body = network.model
+        config = network.config
         hidden = body.embeddings(tokens)
-        positions, whole = self.see(network, tokens, mask)
-        near = (positions.unsqueeze(2) - positions.unsqueeze(1)).abs().unsqueeze(
-            1
-        ) <= config.sliding_window
-        attended = {
-            "full_attention": whole,
-            "sliding_attention": near if whole is None else near & whole,
-        }
-        rotations = {
-            kind: body.rotary_emb(hidden, positions, kind) for kind in set(config.layer_types)
-        }
+        positions, full_mask = self.see(network, tokens, mask)
+        distances = (positions.unsqueeze(2) - positions.unsqueeze(1)).abs()
+        local_mask = distances.unsqueeze(1) <= config.sliding_window
+        if full_mask is not None:
+            local_mask = local_mask & full_mask
+        masks = {"full_attention": full_mask, "sliding_attention": local_mask}
+        kinds = set(config.layer_types)
+        rotations = {kind: body.rotary_emb(hidden, positions, kind) for kind in kinds}
         layers = []
         for layer in body.layers:
             kind = layer.attention_type
             layers.append(
-                partial(layer, position_embeddings=rotations[kind], attention_mask=attended[kind])
+                partial(layer, position_embeddings=rotations[kind], attention_mask=masks[kind])
             )
         return Unrolled(hidden, layers, body.final_norm)
 
     def find_modules(self, network: Any) -> Network[Any]:
-        body, head = network.model, network.head
+        body = network.model
+        head = network.head
         return Network(
             tables=[body.embeddings.tok_embeddings],
             embedding_norm=body.embeddings.norm,

@@ -1,5 +1,6 @@
-"""Growing a language model in width and depth: the paper's way (`fpi`), or keeping its function
-(`exact`).
+"""Growing a language model in width and depth.
+
+It is done the paper's way (`fpi`), or keeping the model's function (`exact`).
 """
 
 from __future__ import annotations
@@ -68,8 +69,10 @@ def grow(
         network.config.num_hidden_layers, layers, copy, copied, generator
     )
     width = _make_width(network, hidden_size, generator, mode, noise, calibration)
-    grown = build_larger(network, sources, hidden_size, read_epsilon(network) * width.variance)
-    old, new = find_places(network), find_places(grown)
+    epsilon = read_epsilon(network) * width.variance
+    grown = build_larger(network, sources, hidden_size, epsilon)
+    old = find_places(network)
+    new = find_places(grown)
     wide = width.widen_layers(old.layers, sources)
     if mode == "exact":
         wide = silence_copies(wide, is_copy, find_architecture(network).post_norm)
@@ -92,31 +95,37 @@ def _make_width(
     noise: float,
     calibration: Tensor | None,
 ) -> Width:
-    sizes = network.config.hidden_size, hidden_size, read_heads(network.config), generator
+    config = network.config
+    sizes: dict[str, Any] = {
+        "old": config.hidden_size,
+        "new": hidden_size,
+        "heads": read_heads(config),
+        "generator": generator,
+    }
     if mode == "fpi":
-        return Fpi(*sizes, noise, network.config)
+        return Fpi(**sizes, noise=noise, config=config)
     if mode == "aki":
-        return Aki(*sizes)
-    if find_architecture(network).rms_norm:
-        return Padding(*sizes, tied=network.config.tie_word_embeddings)
-    return Exact(
-        *sizes, find_architecture(network).post_norm, _make_fit(network, hidden_size, calibration)
-    )
+        return Aki(**sizes)
+    architecture = find_architecture(network)
+    if architecture.rms_norm:
+        return Padding(**sizes, tied=config.tie_word_embeddings)
+    fit = _make_fit(network, hidden_size, calibration)
+    return Exact(**sizes, post_norm=architecture.post_norm, fit=fit)
 
 
 def _make_fit(network: PreTrainedModel, hidden_size: int, rows: Tensor | None) -> Fit | None:
-    """The function that fits the LM head's extra units to the states of token ids (B, T); None
-    where it gets none.
+    """The function that fits the LM head's extra units to the states of token ids (B, T).
+
+    None where the head gets no extra units.
     """
-    if (
-        rows is None
-        or find_places(network).head is None
-        or hidden_size % network.config.hidden_size == 0
-    ):
+    if rows is None or find_places(network).head is None:
         return None
-    some = rows[: -(-_CALIBRATION_STATES // rows.shape[1])].to(network.device)
+    if hidden_size % network.config.hidden_size == 0:
+        return None
+    count = -(-_CALIBRATION_STATES // rows.shape[1])
+    tokens = rows[:count].to(network.device)
     with evaluating(network):
-        states = network.base_model(some).last_hidden_state.flatten(0, 1)
+        states = network.base_model(tokens).last_hidden_state.flatten(0, 1)
     activation = find_architecture(network).find_activation(network)
     return partial(fit_head, states.double().cpu(), activation, read_epsilon(network))
 
@@ -127,16 +136,16 @@ def _check_size(network: PreTrainedModel, layers: int, hidden_size: int) -> None
     if layers < config.num_hidden_layers or hidden_size < config.hidden_size:
         raise ConfigError(
             f"cannot shrink {old} to L{layers}_D{hidden_size}: growth keeps or adds layers and "
-            "width"
-            "; give sizes that are no smaller"
+            "width; give sizes that are no smaller"
         )
-    if hidden_size % (step := find_width_step(config)):
-        below = hidden_size - hidden_size % step
-        what = f"in groups of {ratio}" if (ratio := read_heads(config).ratio) > 1 else "whole"
+    step = find_width_step(config)
+    if hidden_size % step:
+        size = hidden_size - hidden_size % step
+        ratio = read_heads(config).ratio
+        manner = f"in groups of {ratio}" if ratio > 1 else "whole"
         raise ConfigError(
-            f"cannot grow {old} to hidden size {hidden_size}: heads are copied {what}, so it must "
-            "be a multiple of "
-            f"{step}, such as {below} or {below + step}"
+            f"cannot grow {old} to hidden size {hidden_size}: heads are copied {manner}, so it "
+            f"must be a multiple of {step}, such as {size} or {size + step}"
         )
 
 
@@ -146,25 +155,21 @@ def find_architecture(network: PreTrainedModel) -> Architecture:
 
 
 def find_places(network: PreTrainedModel) -> Network[Place]:
-    """Where the weights of a network are. Raises ConfigError where it has parts that no known
-    language model has.
+    """Where the weights of a network are.
+
+    Raises ConfigError where it has parts that no known language model has.
     """
     architecture = find_architecture(network)
     places = architecture.find_places(network)
-    known = {
-        id(parameter) for place in list_parts(places) for parameter in place.module.parameters()
-    }
-    other = [
-        name
-        for name, parameter in network.named_parameters()
-        if id(parameter) not in known and name not in architecture.unused
-    ]
-    if other:
-        raise ConfigError(
-            f"cannot grow this {type(network).__name__}: it has more than a plain one "
-            f"({other[0]}): take another "
-            "method's"
-        )
+    placed: set[int] = set()
+    for place in list_parts(places):
+        placed.update(map(id, place.module.parameters()))
+    for name, parameter in network.named_parameters():
+        if id(parameter) not in placed and name not in architecture.unused:
+            raise ConfigError(
+                f"cannot grow this {type(network).__name__}: it has more than a plain one "
+                f"({name}): take another method's"
+            )
     return places
 
 
@@ -172,12 +177,12 @@ def place_layers(
     layers: Iterable[Layer[Affine]], new: Sequence[Layer[Place]]
 ) -> Iterator[tuple[Place, Affine]]:
     """The weights of layers, one after the other, and where they belong."""
-    for layer, into in zip(layers, new, strict=True):
-        norm = into.attention.norm
+    for layer, place in zip(layers, new, strict=True):
+        norm = place.attention.norm
         if norm is not None and layer.attention.norm is None:  # a copy of ModernBERT's first layer
             yield norm, Affine(torch.ones(norm.shape), torch.zeros(norm.shape))
-            into.attention.norm = None
-        yield from zip(list_parts(into), list_parts(layer), strict=True)
+            place.attention.norm = None
+        yield from zip(list_parts(place), list_parts(layer), strict=True)
 
 
 def read_epsilon(network: PreTrainedModel) -> float:
@@ -186,14 +191,16 @@ def read_epsilon(network: PreTrainedModel) -> float:
 
 def read_heads(config: Any) -> Heads:
     """The attention heads of a network of this configuration."""
-    groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Heads(size, groups, config.num_attention_heads // groups)
+    heads = config.num_attention_heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return Heads(size=size, groups=groups, ratio=heads // groups)
 
 
 def find_width_step(config: Any) -> int:
-    """The number that divides the hidden size of a larger network: heads, or groups of them, are
-    copied whole.
+    """The number that divides the hidden size of a larger network.
+
+    Heads, or groups of them, are copied whole.
     """
     return config.hidden_size // math.gcd(config.hidden_size, read_heads(config).groups)
 
@@ -201,10 +208,9 @@ def find_width_step(config: Any) -> int:
 def build_larger(
     network: PreTrainedModel, sources: Sequence[int], hidden_size: int, eps: float
 ) -> PreTrainedModel:
-    """A network of the new size like the old one, its weights still to be written; `eps` is that of
-    all norms.
+    """A network of the new size like the old one, its weights still to be written.
 
-    `sources`: of each new layer the old one whose kind it has.
+    `sources`: of each new layer the old one whose kind it has. `eps` is that of all norms.
     """
     architecture = find_architecture(network)
     config = copying.deepcopy(network.config)
@@ -217,9 +223,8 @@ def build_larger(
         config.layer_types = [config.layer_types[source] for source in sources]
     setattr(config, architecture.epsilon, eps)
     family: Any = type(network)
-    with torch.device(
-        "meta"
-    ):  # its initial weights would be overwritten: drawing them takes as long as the growth
+    # its initial weights would be overwritten: drawing them takes as long as the growth
+    with torch.device("meta"):
         larger = family(config)
     larger.to(network.dtype).to_empty(device=network.device).train(network.training)
     larger.tie_weights()

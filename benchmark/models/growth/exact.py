@@ -59,13 +59,11 @@ class Exact(Width):
         self.variance = self.eta**2
         # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is
         # odd)
-        self.signs = torch.tensor(
-            [1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2), dtype=torch.float64
-        )
+        signs = [1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2)
+        self.signs = torch.tensor(signs, dtype=torch.float64)
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
-        """Extra units hold the mean and, under an embedding LayerNorm, the mean of what comes out
-        of it.
+        """Extra units hold the mean and, under an embedding LayerNorm, the mean of its output.
 
         That mean is a linear function of the row up to the division by the standard deviation: the
         mean of gain * (x - mean of x). Added with changing signs it leaves the LayerNorm's mean
@@ -75,10 +73,11 @@ class Exact(Width):
         mean = rows.mean(1, keepdim=True)
         extra = mean.expand(-1, self.extra)
         if norm is not None:
-            extra = extra + self.signs * (
-                rows @ (norm.weight - norm.weight.mean()) / self.old
-            ).unsqueeze(1)
-        return Affine(torch.cat([take_columns(rows, self.hidden), extra], 1), table.bias)
+            centred_gain = norm.weight - norm.weight.mean()
+            output_mean = rows @ centred_gain / self.old
+            extra = extra + self.signs * output_mean.unsqueeze(1)
+        wide_rows = torch.cat([take_columns(rows, self.hidden), extra], 1)
+        return Affine(wide_rows, table.bias)
 
     def widen_embedding_norm(self, norm: Affine) -> Affine:
         wide = self.widen_norm(norm)
@@ -96,7 +95,8 @@ class Exact(Width):
         """
         mean = norm.bias.mean() if self.post_norm else torch.zeros_like(norm.bias[0])
         gain = torch.cat([norm.weight[self.hidden], norm.weight.mean().expand(self.extra)])
-        return Affine(self.eta * gain, torch.cat([norm.bias[self.hidden], mean.expand(self.extra)]))
+        bias = torch.cat([norm.bias[self.hidden], mean.expand(self.extra)])
+        return Affine(self.eta * gain, bias)
 
     def widen_last_norm(self, norm: Affine) -> Affine:
         wide = self.widen_norm(norm)
@@ -107,18 +107,16 @@ class Exact(Width):
         return wide
 
     def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
-        weight, bias = linear.weight.index_select(0, outputs), linear.bias[outputs]
-        shared = take_columns(weight, self.hidden) * self.draw_shares(
-            len(weight), self.hidden, self.old
-        )
+        weight = linear.weight.index_select(0, outputs)
+        count = len(weight)
+        shares = self.draw_shares(count, self.hidden, self.old)
+        shared = take_columns(weight, self.hidden) * shares
         # extra units all come in with the same value: any weights that sum to zero ignore it
-        extra = (
-            torch.randn(len(weight), self.extra, generator=self.generator, dtype=weight.dtype)
-            * weight.std()
-        )
+        noise = torch.randn(count, self.extra, generator=self.generator, dtype=weight.dtype)
+        extra = noise * weight.std()
         if self.extra:
             extra -= extra.mean(1, keepdim=True)
-        return Affine(torch.cat([shared, extra], 1), bias)
+        return Affine(torch.cat([shared, extra], 1), linear.bias[outputs])
 
     def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
         weight = self._widen_residual(linear.weight)
@@ -126,11 +124,15 @@ class Exact(Width):
         return Affine(take_columns(weight, inputs) * shares, self._widen_residual(linear.bias))
 
     def widen_head(self, head: Affine, norm: Affine) -> tuple[Affine, Affine]:
-        drawn = torch.randperm(self.old, generator=self.generator)[: self.extra]
-        extra, scale = Affine(head.weight[drawn], head.bias[drawn]), 1 / self.eta
+        sources = torch.randperm(self.old, generator=self.generator)[: self.extra]
+        extra = Affine(head.weight[sources], head.bias[sources])
+        scale = 1 / self.eta
         if self.extra and self.fit is not None:
             extra, scale = self.fit(head, extra, self.copies)
-        units = Affine(torch.cat([head.weight, extra.weight]), torch.cat([head.bias, extra.bias]))
+        units = Affine(
+            weight=torch.cat([head.weight, extra.weight]),
+            bias=torch.cat([head.bias, extra.bias]),
+        )
         outputs = torch.cat([self.hidden, self.old + torch.arange(self.extra)])
         last = self.widen_last_norm(norm)
         last.weight *= scale
@@ -138,23 +140,21 @@ class Exact(Width):
         return self.widen_reading(units, outputs), last
 
     def draw_shares(self, rows: int, index: Tensor, old: int) -> Tensor:
-        """Positive shares (rows, len(index)); those of the copies of one old unit sum to 1 in each
-        row.
+        """Positive shares (rows, len(index)).
+
+        Those of the copies of one old unit sum to 1 in each row.
         """
-        drawn = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64).add_(
-            0.5
-        )
-        sums = torch.zeros(rows, old, dtype=torch.float64).index_add_(1, index, drawn)
-        return drawn.div_(take_columns(sums, index))
+        shares = torch.rand(rows, len(index), generator=self.generator, dtype=torch.float64)
+        shares.add_(0.5)
+        sums = torch.zeros(rows, old, dtype=torch.float64)
+        sums.index_add_(1, index, shares)
+        return shares.div_(take_columns(sums, index))
 
     def _widen_residual(self, rows: Tensor) -> Tensor:
         """The weights that write S residual units, for T: k copies, then R times the mean."""
-        return torch.cat(
-            [
-                rows.index_select(0, self.hidden),
-                rows.mean(0, keepdim=True).expand(self.extra, *rows.shape[1:]),
-            ]
-        )
+        copies = rows.index_select(0, self.hidden)
+        mean = rows.mean(0, keepdim=True)
+        return torch.cat([copies, mean.expand(self.extra, *rows.shape[1:])])
 
 
 def fit_head(
@@ -165,37 +165,38 @@ def fit_head(
     extra: Affine,
     copies: int,
 ) -> tuple[Affine, float]:
-    """Extra units of BERT's LM head that keep its LayerNorm, starting from `extra`, and the scale
-    of its gain.
+    """Extra units of BERT's LM head that keep its LayerNorm, and the scale of its gain.
 
-    Least squares between the old and the new normalised units over hidden states (n, S) that enter
-    the head, by L-BFGS in float64. With m, v the mean and variance of the S units and m', v' those
-    of all T, it is the mean over states of (scale / sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v +
-    scale^2 (m' - m)^2 / (v' + eps').
+    They start from `extra`. They come from least squares between the old and the new normalised
+    units over hidden states (n, S) that enter the head, by L-BFGS in float64. With m, v the mean
+    and variance of the S units and m', v' those of all T, it is the mean over states of (scale /
+    sqrt(v' + eps') - 1 / sqrt(v + eps))^2 v + scale^2 (m' - m)^2 / (v' + eps').
     """
     units = activation(F.linear(states, head.weight, head.bias))
-    old, new = head.weight.shape[0], copies * head.weight.shape[0] + extra.weight.shape[0]
+    old = head.weight.shape[0]
+    new = copies * old + extra.weight.shape[0]
     eta = (copies * old / new) ** 0.5
-    mean, variance, square = units.mean(1), units.var(1, correction=0), units.square().mean(1)
+    mean = units.mean(1)
+    variance = units.var(1, correction=0)
+    square = units.square().mean(1)
     target = (variance + eps).rsqrt()
-    weight, bias, scale = (
-        extra.weight.clone(),
-        extra.bias.clone(),
-        torch.ones((), dtype=states.dtype),
-    )
-    parts = (
-        (weight, bias, scale) if head.bias.any() else (weight, scale)
-    )  # no bias where the head has none
+    weight = extra.weight.clone()
+    bias = extra.bias.clone()
+    scale = torch.ones((), dtype=states.dtype)
+    # no bias where the head has none
+    parts = (weight, bias, scale) if head.bias.any() else (weight, scale)
     free = [tensor.requires_grad_() for tensor in parts]
     optimizer = torch.optim.LBFGS(free, max_iter=50, history_size=20, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        more = activation(F.linear(states, weight, bias))
-        new_mean = eta**2 * mean + more.sum(1) / new
-        new_variance = eta**2 * square + more.square().sum(1) / new - new_mean.square()
+        extra_units = activation(F.linear(states, weight, bias))
+        new_mean = eta**2 * mean + extra_units.sum(1) / new
+        new_variance = eta**2 * square + extra_units.square().sum(1) / new - new_mean.square()
         gain = scale * (new_variance + eta**2 * eps).rsqrt()
-        loss = ((gain - target).square() * variance + (gain * (new_mean - mean)).square()).mean()
+        gain_error = (gain - target).square() * variance
+        mean_error = (gain * (new_mean - mean)).square()
+        loss = (gain_error + mean_error).mean()
         loss.backward()
         return loss
 
@@ -214,22 +215,24 @@ def silence_copies(
     vector, the copy's first LayerNorm has no gain and bias, and its second one has those of the
     layer before. What reads a LayerNorm that lost its gain and bias takes them into its weights.
     """
-    before: Affine | None = (
-        None  # the last LayerNorm of the layer before, as if no copy came after it
-    )
-    for layer, is_copy, copy_follows in zip(layers, copies, [*copies[1:], False], strict=True):
-        attention, ffn = layer.attention, layer.ffn
+    # the last LayerNorm of the layer before, as if no copy came after it
+    last_norm: Affine | None = None
+    next_copies = [*copies[1:], False]
+    for layer, is_copy, copy_follows in zip(layers, copies, next_copies, strict=True):
+        attention = layer.attention
+        ffn = layer.ffn
         if is_copy:
             for linear in (attention.output, ffn.down):
                 linear.weight.zero_()
                 linear.bias.zero_()
-        if is_copy and post_norm and before and attention.norm:
-            attention.query = _absorb(before, attention.query)
-            attention.key = _absorb(before, attention.key)
-            attention.value = _absorb(before, attention.value)
+        if is_copy and post_norm and last_norm and attention.norm:
+            attention.query = _absorb(last_norm, attention.query)
+            attention.key = _absorb(last_norm, attention.key)
+            attention.value = _absorb(last_norm, attention.value)
             ffn.up = _absorb(attention.norm, ffn.up)
-            attention.norm, ffn.norm = _make_identity(attention.norm), before
-        before = ffn.norm
+            attention.norm = _make_identity(attention.norm)
+            ffn.norm = last_norm
+        last_norm = ffn.norm
         if copy_follows and post_norm:
             ffn.norm = _make_identity(ffn.norm)
         yield layer
@@ -262,25 +265,25 @@ class Padding(Width):
     def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         wide, heads = super().widen_layer(layer)
         attention = wide.attention
-        normed = [(attention.query, attention.query_norm), (attention.key, attention.key_norm)]
-        for linear in (linear for linear, norm in normed if norm is not None):
-            linear.weight *= self.eta
-            linear.bias *= self.eta
+        pairs = [(attention.query, attention.query_norm), (attention.key, attention.key_norm)]
+        for linear, norm in pairs:
+            if norm is not None:
+                linear.weight *= self.eta
+                linear.bias *= self.eta
         return wide, heads
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
         return Affine(_pad(table.weight, table.weight.shape[0], self.new), table.bias)
 
     def widen_decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
-        return (
-            self.widen_table(decoder, norm)
-            if self.tied
-            else Affine(self._extend(decoder.weight), decoder.bias)
-        )
+        if self.tied:
+            return self.widen_table(decoder, norm)
+        return Affine(self._extend(decoder.weight), decoder.bias)
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """The gain of the new units does not matter yet; but a gain of zero would stop their
-        gradient.
+        """The gain of the new units does not matter yet.
+
+        But a gain of zero would stop their gradient.
         """
         gain = torch.cat([norm.weight, norm.weight.mean().expand(self.extra)])
         return Affine(self.eta * gain, _pad(norm.bias, self.new))
@@ -288,7 +291,8 @@ class Padding(Width):
     widen_last_norm = widen_norm
 
     def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
-        return Affine(self._extend(linear.weight.index_select(0, outputs)), linear.bias[outputs])
+        weight = linear.weight.index_select(0, outputs)
+        return Affine(self._extend(weight), linear.bias[outputs])
 
     def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
         return Affine(_pad(linear.weight, self.new, len(inputs)), _pad(linear.bias, self.new))
@@ -302,5 +306,6 @@ class Padding(Width):
 def _pad(tensor: Tensor, *shape: int) -> Tensor:
     """The tensor in the first corner of zeros of a shape."""
     wide = tensor.new_zeros(shape)
-    wide[tuple(slice(size) for size in tensor.shape)] = tensor
+    corner = tuple(slice(size) for size in tensor.shape)
+    wide[corner] = tensor
     return wide

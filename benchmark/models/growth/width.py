@@ -1,5 +1,6 @@
-"""Growth in width: from which old unit and layer each new one comes, what all ways have in common,
-and two of them, the paper's (FPI) and AKI.
+"""Growth in width: from which old unit and layer each new one comes.
+
+Here is what all ways have in common, and two of them, the paper's (FPI) and AKI.
 
 Shapes: S old and T new hidden size; `outputs` and `inputs` map new units to old ones.
 """
@@ -35,15 +36,17 @@ def draw_expansion(old: int, new: int, generator: torch.Generator) -> Tensor:
     equation for m(i).
     """
     rounds = -(-(new - old) // old)
-    drawn = [torch.randperm(old, generator=generator) for _ in range(rounds)]
-    return torch.cat([torch.arange(old), *drawn])[:new]
+    permutations = [torch.randperm(old, generator=generator) for _ in range(rounds)]
+    return torch.cat([torch.arange(old), *permutations])[:new]
 
 
 def take_columns(matrix: Tensor, index: Tensor) -> Tensor:
-    """`matrix[:, index]` of a matrix on the CPU, which numpy takes in a quarter of the time that
-    torch needs.
+    """`matrix[:, index]` of a matrix on the CPU.
+
+    numpy takes it in a quarter of the time that torch needs.
     """
-    return torch.from_numpy(matrix.numpy().take(index.numpy(), axis=1, mode="clip"))
+    columns = matrix.numpy().take(index.numpy(), axis=1, mode="clip")
+    return torch.from_numpy(columns)
 
 
 def count_copies(index: Tensor) -> Tensor:
@@ -53,56 +56,59 @@ def count_copies(index: Tensor) -> Tensor:
 
 def map_units(index: Tensor, size: int) -> Tensor:
     """The map of single units for a map of blocks (heads) of `size` units each."""
-    return (index.unsqueeze(1) * size + torch.arange(size)).flatten()
+    units = index.unsqueeze(1) * size + torch.arange(size)
+    return units.flatten()
 
 
 def plan_layers(
     old: int, new: int, copy: Copy, copied: Sequence[int], generator: torch.Generator
 ) -> tuple[list[int], list[bool], list[int]]:
-    """Insert new - old copies, each directly after its source: `layer_sources`, `layer_is_copy`,
-    `copied` as recorded.
+    """Insert new - old copies, each directly after its source.
 
-    copy "new" draws sources that were never copied before, without replacement; once every layer
-    has been copied, the history starts over. "first" and "last" always copy the first or the last
-    layer (the paper's fig:same_layer). "stack" puts the whole stack on top of itself instead (Du et
-    al. 2024, G_stack), as often as needed; where `new` is no multiple of `old`, the uppermost copy
-    ends early.
+    The result is `layer_sources`, `layer_is_copy` and `copied` as they are recorded. copy "new"
+    draws sources that were never copied before, without replacement. Once every layer has been
+    copied, the history starts over. "first" and "last" always copy the first or the last layer (the
+    paper's fig:same_layer). "stack" puts the whole stack on top of itself instead (Du et al. 2024,
+    G_stack), as often as needed. Where `new` is no multiple of `old`, the uppermost copy ends
+    early.
     """
     if copy == "stack":
-        return [layer % old for layer in range(new)], [layer >= old for layer in range(new)], []
+        stack_sources = [layer % old for layer in range(new)]
+        return stack_sources, [layer >= old for layer in range(new)], []
     history = set(copied)
-    copies: list[list[bool]] = [
-        [] for _ in range(old)
-    ]  # of each old layer: does this copy count as copied?
+    # of each old layer: does this copy count as copied?
+    copies: list[list[bool]] = [[] for _ in range(old)]
     for _ in range(new - old):
         candidates = [layer for layer in range(old) if layer not in history]
         if not candidates:
-            history, candidates = set(), list(range(old))
-            copies = [[False] * len(made) for made in copies]
+            history = set()
+            candidates = list(range(old))
+            copies = [[False] * len(marks) for marks in copies]
         if copy == "new":
-            source = candidates[int(torch.randint(len(candidates), (), generator=generator))]
+            number = int(torch.randint(len(candidates), (), generator=generator))
+            source = candidates[number]
         else:
             source = 0 if copy == "first" else old - 1
         history.add(source)
         copies[source].append(True)
 
-    layers = [
-        (source, number > 0, counts_as_copied)
-        for source, made in enumerate(copies)
-        for number, counts_as_copied in enumerate([source in history, *made])
-    ]
-    sources, is_copy, counts = (list(column) for column in zip(*layers, strict=True))
-    return (
-        sources,
-        is_copy,
-        [layer for layer, counts_as_copied in enumerate(counts) if counts_as_copied],
-    )
+    sources: list[int] = []
+    is_copy: list[bool] = []
+    copied_layers: list[int] = []
+    for source, marks in enumerate(copies):
+        for number, counts_as_copied in enumerate([source in history, *marks]):
+            if counts_as_copied:
+                copied_layers.append(len(sources))
+            sources.append(source)
+            is_copy.append(number > 0)
+    return sources, is_copy, copied_layers
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of attention have `size` units each; `groups` are for keys, each shared by `ratio`
-    heads of queries.
+    """The heads of attention, which have `size` units each.
+
+    `groups` are for keys, each shared by `ratio` heads of queries.
     """
 
     size: int
@@ -112,8 +118,9 @@ class Heads:
 
 @dataclass(eq=False)
 class Width:
-    """Widens the weights of a network, one by one. Subclasses say what happens where a map meets
-    the residual stream.
+    """Widens the weights of a network, one by one.
+
+    Subclasses say what happens where a map meets the residual stream.
 
     Attributes:
         old, new: S and T.
@@ -141,13 +148,14 @@ class Width:
 
     def widen_layer(self, layer: Layer[Place]) -> tuple[Layer[Affine], list[int]]:
         """The wide layer, and the old head of each of its heads."""
-        attention, ffn = layer.attention, layer.ffn
-        inner, size = ffn.up.shape[0], self.heads.size
-        groups = draw_expansion(
-            self.heads.groups, self.heads.groups * self.new // self.old, self.generator
-        )
+        attention = layer.attention
+        ffn = layer.ffn
+        inner = ffn.up.shape[0]
+        old_groups = self.heads.groups
+        groups = draw_expansion(old_groups, old_groups * self.new // self.old, self.generator)
         heads = map_units(groups, self.heads.ratio)
-        query, key = map_units(heads, size), map_units(groups, size)
+        query = map_units(heads, self.heads.size)
+        key = map_units(groups, self.heads.size)
         units = draw_expansion(inner, inner * self.new // self.old, self.generator)
 
         wide = Layer(
@@ -205,8 +213,9 @@ class Width:
         return self.widen_norm(norm)
 
     def widen_last_norm(self, norm: Affine) -> Affine:
-        """The norm before the decoder. The decoder holds copies, so the division for it happens
-        here.
+        """The norm before the decoder.
+
+        The decoder holds copies, so the division for it happens here.
         """
         raise NotImplementedError
 
@@ -225,13 +234,13 @@ class Width:
 
 @dataclass(eq=False)
 class Fpi(Width):
-    """Function-preserving initialisation (the paper's "Width Expansion"; Chen et al. 2022,
-    bert2BERT).
+    """Function-preserving initialisation: the paper's "Width Expansion".
 
-    A unit that is there C times keeps its incoming weights in each copy and has 1/C of its outgoing
-    weights in each: linear maps and activations keep their function. A LayerNorm keeps it only
-    where all units have equally many copies, for a unit with more copies weighs more in its mean
-    and variance. One map of hidden units serves the whole network.
+    It is that of Chen et al. 2022, bert2BERT. A unit that is there C times keeps its incoming
+    weights in each copy and has 1/C of its outgoing weights in each: linear maps and activations
+    keep their function. A LayerNorm keeps it only where all units have equally many copies, for a
+    unit with more copies weighs more in its mean and variance. One map of hidden units serves the
+    whole network.
 
     Attributes:
         noise: standard deviation of the noise on the outgoing weights of units with copies (the
@@ -251,8 +260,9 @@ class Fpi(Width):
     def widen_linear(
         self, linear: Affine, inputs: Tensor, outputs: Tensor, writes: bool = False
     ) -> Affine:
-        """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1; b'[o] =
-        b[outputs[o]].
+        """W'[o, i] = W[outputs[o], inputs[i]] / C[i], plus noise where C[i] > 1.
+
+        b'[o] = b[outputs[o]].
         """
         copies = count_copies(inputs)
         weight = take_columns(linear.weight.index_select(0, outputs), inputs) / copies
@@ -283,12 +293,11 @@ class Fpi(Width):
 
 
 class Aki(Fpi):
-    """FPI, but what a layer puts out to new units (heads, feed-forward and hidden ones) is as in
-    the layer above.
+    """FPI, but what a layer puts out to new units is as in the layer above.
 
-    That breaks the symmetry between a unit and its copy, at the price of the function, which is
-    close only because neighbouring layers do similar things. Both layers are widened with the same
-    maps; the top layer has FPI.
+    New units are heads, feed-forward and hidden ones. That breaks the symmetry between a unit and
+    its copy, at the price of the function, which is close only because neighbouring layers do
+    similar things. Both layers are widened with the same maps. The top layer has FPI.
     """
 
     def widen_layers(
@@ -305,14 +314,19 @@ class Aki(Fpi):
             self.generator.set_state(maps)
             upper, _ = super().widen_layer(above)
             for part in ("attention", "ffn"):
-                for name, small in vars(getattr(layer, part)).items():
-                    if small is not None and "norm" not in name:
-                        own, other = (getattr(getattr(each, part), name) for each in (wide, upper))
-                        setattr(getattr(wide, part), name, _join(own, other, small.shape[0]))
+                wide_part = getattr(wide, part)
+                upper_part = getattr(upper, part)
+                for name, place in vars(getattr(layer, part)).items():
+                    if place is None or "norm" in name:
+                        continue
+                    linear = getattr(wide_part, name)
+                    upper_linear = getattr(upper_part, name)
+                    setattr(wide_part, name, _join(linear, upper_linear, place.shape[0]))
         return wide, heads
 
 
-def _join(own: Affine, upper: Affine, old: int) -> Affine:
+def _join(linear: Affine, upper: Affine, old: int) -> Affine:
     """The first `old` outputs of one linear map, the others of another."""
-    weight = torch.cat([own.weight[:old], upper.weight[old:]])
-    return Affine(weight, torch.cat([own.bias[:old], upper.bias[old:]]))
+    weight = torch.cat([linear.weight[:old], upper.weight[old:]])
+    bias = torch.cat([linear.bias[:old], upper.bias[old:]])
+    return Affine(weight, bias)

@@ -1,9 +1,8 @@
-"""Experts: feed-forward networks side by side. A router chooses two for each token; each domain
-adds one.
+"""Experts: feed-forward networks side by side, of which a router chooses two for each token.
 
-Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv
-2305.12281, on GLaM's mixture (Du et al. 2022, arXiv 2112.06905). Every other layer has experts, and
-of E of them a token x goes to the two with the highest logits w_e x,
+Each domain adds one. Chen et al. 2023, "Lifelong language pretraining with distribution-specialized
+experts", arXiv 2305.12281, on GLaM's mixture (Du et al. 2022, arXiv 2112.06905). Every other layer
+has experts, and of E of them a token x goes to the two with the highest logits w_e x,
 
     y = sum over these two of g_e FFN_e(x),    g = the softmax of their two logits.
 
@@ -37,8 +36,9 @@ CHOSEN = 2  # of the experts, for each token
 
 @dataclass
 class Routes:
-    """The experts that compute each token of (B, T, D). Copies of tokens stand in the order of
-    their experts.
+    """The experts that compute each token of (B, T, D).
+
+    Copies of tokens stand in the order of their experts.
     """
 
     shape: torch.Size
@@ -53,29 +53,30 @@ class Routes:
 
     def to_tokens(self, outputs: Tensor) -> Tensor:
         """The weighted sums (B, T, D) of what the experts put out, (N k, D)."""
-        return (outputs[self.places] * self.gates.unsqueeze(-1).to(outputs)).sum(1).view(self.shape)
+        copies = outputs[self.places]
+        gates = self.gates.unsqueeze(-1).to(outputs)
+        return (copies * gates).sum(1).view(self.shape)
 
 
 class ExpertModel(ExtendedModel):
-    """A language model with experts. All of it learns but the older ones and their rows of the
-    router.
+    """A language model with experts.
 
-    The network stays as transformers made it: only the calls of its feed-forward maps are led to
-    the experts, as one activation stands between these maps, which computes each number by itself.
+    All of it learns but the older experts and their rows of the router. The network stays as
+    transformers made it: only the calls of its feed-forward maps are led to the experts, as one
+    activation stands between these maps, which computes each number by itself.
     """
 
     def __init__(self, model: LanguageModel, experts: int = 1) -> None:
         super().__init__(model, experts=1)
         layers = model.architecture.find_places(model.network).layers
         self._maps = [_list_maps(layer.ffn) for layer in reversed(layers[::-1][::EVERY])]
-        self.experts = (
-            nn.ModuleList()
-        )  # but the first: of each layer with experts its maps, the one down last
+        # but the first: of each layer with experts its maps, the one down last
+        self.experts = nn.ModuleList()
         width = model.hidden_size
         like = next(model.parameters())
-        self.routers = nn.ModuleList(
-            nn.ParameterList([nn.Parameter(like.new_zeros(width))]) for _ in self._maps
-        )  # a row (D,) for each expert
+        # a row (D,) for each expert
+        rows = [nn.Parameter(like.new_zeros(width)) for _ in self._maps]
+        self.routers = nn.ModuleList(nn.ParameterList([row]) for row in rows)
         self._routes: dict[int, Routes] = {}
         for number, maps in enumerate(self._maps):
             for place, module in enumerate(maps):
@@ -89,13 +90,14 @@ class ExpertModel(ExtendedModel):
         """An expert for the next domain in each layer that has some."""
         self.made_with["experts"] += 1
         newest: Any = self.experts[-1] if self.experts else self._maps
-        self.experts.append(
-            nn.ModuleList(nn.ModuleList(map(_copy_linear, maps)) for maps in newest)
-        )
+        copies = [nn.ModuleList(map(_copy_linear, maps)) for maps in newest]
+        self.experts.append(nn.ModuleList(copies))
         self.requires_grad_(True)
-        for maps in [*self._maps, *(maps for older in self.experts[:-1] for maps in older)]:  # type: ignore[attr-defined]
-            for module in maps:
-                module.requires_grad_(False)
+        older: Any = [self._maps, *self.experts[:-1]]
+        for layers in older:
+            for maps in layers:
+                for module in maps:
+                    module.requires_grad_(False)
         for router in self.routers:
             rows: Any = router
             rows.append(nn.Parameter(rows[-1].detach().clone()))
@@ -112,41 +114,40 @@ class ExpertModel(ExtendedModel):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _map_down(self, number: int, place: int, x: Tensor) -> Tensor:
-        """The experts' outputs for the tokens (B, T, D), from what stands between up and down, (N
-        k, F).
+        """The experts' outputs for the tokens (B, T, D).
+
+        They are made from what stands between up and down, (N k, F).
         """
         routes = self._routes.pop(number)
         return routes.to_tokens(self._apply_experts(number, place, x.split(routes.counts)))
 
     def _apply_experts(self, number: int, place: int, parts: Sequence[Tensor]) -> Tensor:
-        """The outputs of one of the maps of each expert for its tokens; one without a token has a
-        gradient, too, of 0.
+        """The outputs of one of the maps of each expert for its tokens.
 
-        Gradients of frozen experts are computed and dropped: a step costs the same whatever the
-        router chooses.
+        An expert without a token has a gradient, too, of 0. Gradients of frozen experts are
+        computed and dropped: a step costs the same whatever the router chooses.
         """
         later: Any = self.experts
         maps = [self._maps[number][place], *(expert[number][place] for expert in later)]
-        return torch.cat(
-            [
-                _apply_linear(module, part, self.training)
-                for module, part in zip(maps, parts, strict=True)
-            ]
-        )
+        outputs = []
+        for module, part in zip(maps, parts, strict=True):
+            outputs.append(_apply_linear(module, part, self.training))
+        return torch.cat(outputs)
 
     def _route(self, number: int, x: Tensor) -> Routes:
         rows: Any = self.routers[number]
         logits = x.flatten(0, -2) @ torch.stack(list(rows)).T
-        best, chosen = logits.topk(min(CHOSEN, len(rows)), dim=-1)
-        order = chosen.flatten().argsort(stable=True)
-        counts = (chosen.flatten() == torch.arange(len(rows), device=x.device).unsqueeze(1)).sum(1)
-        places = order.argsort().view(chosen.shape)
+        best, experts = logits.topk(min(CHOSEN, len(rows)), dim=-1)
+        order = experts.flatten().argsort(stable=True)
+        numbers = torch.arange(len(rows), device=x.device).unsqueeze(1)
+        counts = (experts.flatten() == numbers).sum(1)
+        dtype = torch.promote_types(best.dtype, torch.float32)
         return Routes(
-            x.shape,
-            order // chosen.shape[1],
-            places,
-            best.to(torch.promote_types(best.dtype, torch.float32)).softmax(-1),
-            counts.tolist(),
+            shape=x.shape,
+            tokens=order // experts.shape[1],
+            places=order.argsort().view(experts.shape),
+            gates=best.to(dtype).softmax(-1),
+            counts=counts.tolist(),
         )
 
     def make_encoder(self, domain: str) -> LanguageModel:

@@ -1,9 +1,8 @@
-"""Models with modules beside the network: adapters, experts, a side network, whatever a method's
-author writes.
+"""Models with modules beside the network: adapters, experts, a side network.
 
-A subclass makes them beside the network, and puts them into its computation: by hooks on its
-layers, or by a `hidden` of its own. They are in checkpoints, and are saved and loaded with the
-model.
+They are whatever a method's author writes. A subclass makes them beside the network, and puts them
+into its computation: by hooks on its layers, or by a `hidden` of its own. They are in checkpoints,
+and are saved and loaded with the model.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class ExtendedModel(LanguageModel):
         """
         raise ConfigError(
             f"no network of transformers computes what {type(self).__name__} does, so it can be "
-            "neither exported nor "
-            "fine-tuned: define its `to_plain` where one does"
+            "neither exported nor fine-tuned: define its `to_plain` where one does"
         )
 
     def make_encoder(self, domain: str) -> LanguageModel:
@@ -76,7 +74,7 @@ def load(folder: Path | str) -> ExtendedModel:
     """
     with safe_open(Path(folder) / FILE, "pt") as file:
         about = json.loads(file.metadata()["model"])
-        own = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     module, _, name = about["class"].partition(":")
     try:
         kind = getattr(importlib.import_module(module), name)
@@ -87,7 +85,10 @@ def load(folder: Path | str) -> ExtendedModel:
             "file where it was"
         ) from None
     model: ExtendedModel = kind(transformer.load(folder), **about["made_with"])
-    if other := own.keys() ^ model.list_own_tensors().keys():
-        raise ValueError(f"{len(other)} tensors are missing or none of {name}'s, e.g. {min(other)}")
-    model.load_state_dict(own, strict=False)
+    odd_names = tensors.keys() ^ model.list_own_tensors().keys()
+    if odd_names:
+        raise ValueError(
+            f"{len(odd_names)} tensors are missing or none of {name}'s, e.g. {min(odd_names)}"
+        )
+    model.load_state_dict(tensors, strict=False)
     return model.eval()

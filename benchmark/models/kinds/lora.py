@@ -1,11 +1,10 @@
-"""Low-rank adapters on a frozen language model, one set a domain (Hu et al. 2021, "LoRA", arXiv
-2106.09685).
+"""Low-rank adapters on a frozen language model, one set a domain.
 
-y = W x + B A x at every linear map of the transformer layers, A (r, inputs) and B (outputs, r), B
-zero at first. (The paper adapts those of queries and values only. That is too little here: with
-queries, keys and values alone the demo's stream ends at an average perplexity of 113 instead of 90,
-rank 8, mean of two seeds at 800 steps a stage.) The first domain is the model itself; each later
-one has its own A and B over it.
+They are those of Hu et al. 2021, "LoRA", arXiv 2106.09685: y = W x + B A x at every linear map of
+the transformer layers, A (r, inputs) and B (outputs, r), B zero at first. (The paper adapts those
+of queries and values only. That is too little here: with queries, keys and values alone the demo's
+stream ends at an average perplexity of 113 instead of 90, rank 8, mean of two seeds at 800 steps a
+stage.) The first domain is the model itself. Each later one has its own A and B over it.
 
 Shapes: B rows, T columns of a row, K predicted positions a row, D hidden size, V_text vocabulary.
 """
@@ -73,17 +72,19 @@ class AdaptedLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, merged, down, up = ctx.saved_tensors
         dx = gradients[0] @ merged if ctx.needs_input_grad[0] else None
-        x, dy = x.flatten(0, 1), gradients[0].flatten(0, 1)
-        return dx, None, None, (dy @ up).T @ x, ((x @ down.T).T @ dy).T
+        x = x.flatten(0, 1)
+        dy = gradients[0].flatten(0, 1)
+        down_gradient = (dy @ up).T @ x
+        up_gradient = ((x @ down.T).T @ dy).T
+        return dx, None, None, down_gradient, up_gradient
 
 
 class LoraModel(ExtendedModel):
-    """A frozen language model with a set of adapters for each domain but the first; the newest set
-    learns.
+    """A frozen language model with a set of adapters for each domain but the first.
 
-    A row is read with the adapters of its own domain; a domain that has none yet is read with the
-    newest. The network stays as transformers made it: only the calls of its linear maps are led
-    through the adapters.
+    The newest set learns. A row is read with the adapters of its own domain. A domain that has none
+    yet is read with the newest. The network stays as transformers made it: only the calls of its
+    linear maps are led through the adapters.
     """
 
     def __init__(self, model: LanguageModel, ranks: Sequence[int] = ()) -> None:
@@ -99,7 +100,8 @@ class LoraModel(ExtendedModel):
     def add(self, rank: int) -> None:
         """Adapters for the next domain, drawn from torch's generator; all else is frozen."""
         self.requires_grad_(False)
-        new = nn.ModuleList(Adapter(get_matrix(module), rank) for module in list_linear_maps(self))
+        matrices = [get_matrix(module) for module in list_linear_maps(self)]
+        new = nn.ModuleList(Adapter(matrix, rank) for matrix in matrices)
         self.adapters.append(new.to(next(self.parameters()).device))
         self.made_with["ranks"].append(rank)
 
@@ -123,18 +125,21 @@ class LoraModel(ExtendedModel):
         return adapters[index](module, inputs)
 
     def to_plain(self, domain: int = -1) -> PreTrainedModel:
-        """The network with the adapters of a domain added into its weights, the newest by default."""
+        """The network with the adapters of a domain added into its weights.
+
+        It is the newest domain by default.
+        """
         if self.adapters and domain:
-            adapters: Any = self.adapters[domain - 1 if 0 < domain < len(self.adapters) else -1]
+            index = domain - 1 if 0 < domain < len(self.adapters) else -1
+            adapters: Any = self.adapters[index]
             for module, adapter in zip(list_linear_maps(self), adapters, strict=True):
                 adapter.merge(module)
         return self.network
 
     def make_encoder(self, domain: str) -> LanguageModel:
-        known = self.vocabulary.domains
-        return LanguageModel(
-            self.to_plain(known.index(domain) if domain in known else -1), self.vocabulary
-        )
+        domains = self.vocabulary.domains
+        index = domains.index(domain) if domain in domains else -1
+        return LanguageModel(self.to_plain(index), self.vocabulary)
 
 
 def list_linear_maps(model: LanguageModel) -> list[Any]:

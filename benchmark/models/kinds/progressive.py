@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from benchmark.models import transformer
 from benchmark.models.transformer import LanguageModel
 
-FILE = transformer.KIND_FILES[
-    "progressive"
-]  # in the folder of a saved model, beside the folder of each column
+# in the folder of a saved model, beside the folder of each column
+FILE = transformer.KIND_FILES["progressive"]
 _LATERALS = "laterals.safetensors"
 
 Kind = Literal["linear", "adapter"]
@@ -42,8 +41,9 @@ class LinearLateral(nn.Module):
         self.maps = nn.ModuleList(nn.Linear(inputs, outputs) for _ in range(columns))
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each
-        earlier column.
+        """The sum that the new column receives, (..., outputs).
+
+        It is made from one (..., inputs) of each earlier column.
         """
         received = [linear(hidden) for linear, hidden in zip(self.maps, earlier, strict=True)]
         return sum(received[1:], start=received[0])
@@ -62,11 +62,13 @@ class AdapterLateral(nn.Module):
         self.up = nn.Linear(inputs, outputs)
 
     def forward(self, earlier: Sequence[Tensor]) -> Tensor:
-        """The sum that the new column receives, (..., outputs), from one (..., inputs) of each
-        earlier column.
+        """The sum that the new column receives, (..., outputs).
+
+        It is made from one (..., inputs) of each earlier column.
         """
         scaled = [scale * hidden for scale, hidden in zip(self.scales, earlier, strict=True)]
-        return self.up(F.gelu(self.down(torch.cat(scaled, dim=-1))))
+        reduced = self.down(torch.cat(scaled, dim=-1))
+        return self.up(F.gelu(reduced))
 
 
 LATERALS: dict[str, Callable[[int, int, int], nn.Module]] = {
@@ -76,11 +78,11 @@ LATERALS: dict[str, Callable[[int, int, int], nn.Module]] = {
 
 
 class ProgressiveModel(LanguageModel):
-    """One column a domain. `network` is the newest, which learns; `earlier` are frozen and run
-    without dropout.
+    """One column a domain.
 
-    A row is predicted by the column of its own domain, so later learning cannot change it; a domain
-    that has no column yet is read on the newest.
+    `network` is the newest, which learns. `earlier` are frozen and run without dropout. A row is
+    predicted by the column of its own domain, so later learning cannot change it. A domain that has
+    no column yet is read on the newest.
     """
 
     def __init__(
@@ -117,9 +119,8 @@ class ProgressiveModel(LanguageModel):
                 # columns
                 nn.init.normal_(module.weight, std=fresh.network.config.initializer_range)
                 nn.init.zeros_(module.bias)
-        return cls(
-            [*columns, fresh.to(device).train(model.training)], [*laterals, new.to(device)], kind
-        )
+        newest = fresh.to(device).train(model.training)
+        return cls([*columns, newest], [*laterals, new.to(device)], kind)
 
     @property
     def columns(self) -> list[LanguageModel]:
@@ -136,15 +137,20 @@ class ProgressiveModel(LanguageModel):
         """See LanguageModel."""
 
         def predict(column: int, tokens: Tensor, positions: Tensor) -> Tensor:
-            return self._get_column(column).predict(self.encode(tokens, column=column), positions)
+            hidden = self.encode(tokens, column=column)
+            return self._get_column(column).predict(hidden, positions)
 
         return compute_by_domain(self, domains, len(self.earlier), predict, tokens, positions)
 
     def hidden(self, tokens: Tensor, domains: Tensor) -> Tensor:
-        """Last hidden states (B, T, D), each row's of its own domain's column; in training mode the
-        newest's.
+        """Last hidden states (B, T, D), each row's of its own domain's column.
+
+        In training mode they are the newest's.
         """
-        encode = lambda column, rows: self.encode(rows, column=column)  # noqa: E731
+
+        def encode(column: int, tokens: Tensor) -> Tensor:
+            return self.encode(tokens, column=column)
+
         return compute_by_domain(self, domains, len(self.earlier), encode, tokens)
 
     def encode(
@@ -191,13 +197,15 @@ class ProgressiveModel(LanguageModel):
         All of it learns: the authors found that better than tuning the newest column alone (a
         comment in the paper's source).
         """
-        known, columns = self.vocabulary.domains, self.columns
-        count = known.index(domain) + 1 if domain in known else len(columns)
+        domains = self.vocabulary.domains
+        columns = self.columns
+        count = domains.index(domain) + 1 if domain in domains else len(columns)
         return ProgressiveModel(columns[:count], self.laterals[: count - 1], self.kind)
 
     def _write(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """A Hugging Face folder for each column; what they share (config, tokenizer) lies here,
-        too.
+        """A Hugging Face folder for each column.
+
+        What they share (config, tokenizer) lies here, too.
         """
         for index, column in enumerate(self.columns):
             (folder / f"column_{index}").mkdir()
@@ -211,33 +219,33 @@ class ProgressiveModel(LanguageModel):
 
 def make_laterals(kind: Kind, columns: int, hidden_size: int, layers: int) -> nn.ModuleList:
     """Laterals from `columns` earlier columns, one module a level."""
-    return nn.ModuleList(
-        LATERALS[kind](columns, hidden_size, hidden_size) for _ in range(layers + 1)
-    )
+    make = LATERALS[kind]
+    return nn.ModuleList(make(columns, hidden_size, hidden_size) for _ in range(layers + 1))
 
 
 def compute_by_domain(
     model: nn.Module, domains: Tensor, newest: int, compute: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
-    """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows, put back
-    in order.
+    """Compute `compute(d, rows of inputs ...)` for each d in `domains` (B,) and its rows.
 
-    Domains after `newest` are read as that one. In training mode all rows are, as it alone learns:
-    looking up the domains would make the step wait for the device, and break the compiled graph.
-    Rows that are all of one domain, as in validation, are computed as they are.
+    The results are put back in order. Domains after `newest` are read as that one. In training mode
+    all rows are, as it alone learns: looking up the domains would make the step wait for the
+    device, and break the compiled graph. Rows that are all of one domain, as in validation, are
+    computed as they are.
     """
     if model.training:
         return compute(newest, *inputs)
-    which = domains.clamp(max=newest)
-    present = which.unique().tolist()
-    if len(present) == 1:
-        return compute(present[0], *inputs)
-    rows = [(which == w).nonzero().squeeze(1) for w in present]
-    parts = [
-        compute(w, *(values[mine] for values in inputs))
-        for w, mine in zip(present, rows, strict=True)
-    ]
-    return torch.cat(parts)[torch.cat(rows).argsort()]
+    columns = domains.clamp(max=newest)
+    numbers = columns.unique().tolist()
+    if len(numbers) == 1:
+        return compute(numbers[0], *inputs)
+    places = []
+    parts = []
+    for number in numbers:
+        rows = (columns == number).nonzero().squeeze(1)
+        places.append(rows)
+        parts.append(compute(number, *(values[rows] for values in inputs)))
+    return torch.cat(parts)[torch.cat(places).argsort()]
 
 
 def load(folder: Path | str) -> ProgressiveModel:
@@ -246,9 +254,10 @@ def load(folder: Path | str) -> ProgressiveModel:
     transformer.check_files(folder)
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     models = [transformer.load(folder / f"column_{index}") for index in range(content["columns"])]
-    hidden_size, layers = models[0].hidden_size, models[0].layers
-    laterals = nn.ModuleList(
-        make_laterals(content["lateral"], k, hidden_size, layers) for k in range(1, len(models))
-    )
+    hidden_size = models[0].hidden_size
+    layers = models[0].layers
+    laterals = nn.ModuleList()
+    for count in range(1, len(models)):
+        laterals.append(make_laterals(content["lateral"], count, hidden_size, layers))
     laterals.load_state_dict(load_file(folder / _LATERALS))
     return ProgressiveModel(models, laterals, content["lateral"])
