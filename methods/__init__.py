@@ -1,7 +1,6 @@
-"""The methods, one a file; the file's name is the method's name. Adding a file adds a method
-everywhere.
+"""The methods, one a file; the file's name is the method's name.
 
-See docs/adding_a_method.md.
+Adding a file adds a method everywhere. See docs/adding_a_method.md.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from benchmark.training.method import Group, LifelongMethod
 
 def list_names() -> list[str]:
     """Names of all methods, in alphabetical order."""
-    return sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
-    )
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 @functools.cache
 def find(name: str) -> type[LifelongMethod]:
-    """The class in `methods/NAME.py`. Raises ConfigError if there is no such file or not exactly
-    one class in it.
+    """The class in `methods/NAME.py`.
+
+    Raises ConfigError if there is no such file or not exactly one class in it.
     """
     names = list_names()
     if name not in names:
@@ -40,12 +39,11 @@ def find(name: str) -> type[LifelongMethod]:
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ConfigError(f"no method {name!r}{hint}; there are {', '.join(names)}")
     module = importlib.import_module(f"{__name__}.{name}")
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
     types = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, LifelongMethod)
-        and value.__module__ == module.__name__
+        kind
+        for kind in classes
+        if issubclass(kind, LifelongMethod) and kind.__module__ == module.__name__
     ]
     if len(types) != 1:
         raise ConfigError(
@@ -61,20 +59,21 @@ def find(name: str) -> type[LifelongMethod]:
 
 
 def build(name: str, options: Mapping[str, Any] | None = None) -> LifelongMethod:
-    """The method with its options. Raises ConfigError for an unknown or ill-typed option, naming
-    those there are.
+    """The method with its options.
+
+    Raises ConfigError for an unknown or ill-typed option, naming those there are.
     """
-    kind, place = find(name), f"options of method {name!r}"
-    return validate(
-        kind, validate(kind, options or {}, place).options(), place
-    )  # defaults of its file, too
+    kind = find(name)
+    place = f"options of method {name!r}"
+    method = validate(kind, options or {}, place)
+    return validate(kind, method.options(), place)  # defaults of its file, too
 
 
 def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
-    """The rows of a suite with groups of methods resolved and options merged; `only` keeps rows of
-    these methods.
+    """The rows of a suite with groups of methods resolved and options merged.
 
-    A method of `only` that the suite has no row for gets one, with its defaults.
+    `only` keeps rows of these methods. One that the suite has no row for gets one, with its
+    defaults.
     """
     return [row for row in _list_all_rows(suite, only) if not only or row.method in only]
 
@@ -82,17 +81,14 @@ def list_rows(suite: Suite, only: tuple[str, ...] = ()) -> list[Row]:
 def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
     """The rows of a suite, then one for each further method that has none there."""
     rows: list[Row] = []
-    for named in suite.methods:
-        of_row = [named]
-        if named in get_args(
-            Group
-        ):  # it stands for those of its methods that are not named beside it
-            of_row = [
-                name
-                for name in list_names()
-                if name not in suite.methods and find(name).group == named
-            ]
-        rows += [Row(method=name) for name in of_row]
+    for entry in suite.methods:
+        if entry in get_args(Group):
+            # it stands for those of its methods that are not named beside it
+            candidates = [name for name in list_names() if name not in suite.methods]
+            members = [name for name in candidates if find(name).group == entry]
+        else:
+            members = [entry]
+        rows += [Row(method=name) for name in members]
     rows += suite.rows
     has_row = {row.method for row in rows}
     rows += [Row(method=name) for name in dict.fromkeys(names) if name not in has_row]
@@ -102,47 +98,44 @@ def _list_all_rows(suite: Suite, names: tuple[str, ...]) -> list[Row]:
     if unknown:
         raise ConfigError(
             f"suite {suite.name!r}: options for {', '.join(sorted(unknown))}, which it has no row "
-            "for"
-            ": leave them out, or add such a row"
+            "for: leave them out, or add such a row"
         )
     resolved = []
     for row in rows:
         options = {**suite.options.get(row.method, {}), **row.options}
         build(row.method, options)  # a misspelt option fails here, not on the node
-        resolved.append(
-            row.model_copy(update={"name": row.name or find(row.method).title, "options": options})
-        )
+        title = row.name or find(row.method).title
+        resolved.append(row.model_copy(update={"name": title, "options": options}))
     _check_names(suite, resolved)
     return resolved
 
 
 def _check_names(suite: Suite, rows: Sequence[Row]) -> None:
     """Raises ConfigError where two rows would be one line of a table."""
-    if not (repeated := find_equal_labels(row.name for row in rows)):
+    repeated = find_equal_labels(row.name for row in rows)
+    if not repeated:
         return
     files = dict.fromkeys(f"methods/{row.method}.py" for row in rows if row.name in repeated)
     cure = f"give {' and '.join(files)} other titles, or" if len(files) > 1 else "give"
     raise ConfigError(
         f"suite {suite.name!r} has more than one row named {', '.join(repeated)}: {cure} the rows "
-        "names that differ "
-        "in more than spaces, hyphens and letter case"
+        "names that differ in more than spaces, hyphens and letter case"
     )
 
 
 def list_runs(
     suite: Suite, only: tuple[str, ...] = (), seeds: Iterable[int] = ()
 ) -> list[RunConfig]:
-    """The runs of a suite, of the rows of these methods and of these seeds; without names and
-    seeds, all of them.
+    """The runs of a suite, of the rows of these methods and of these seeds.
+
+    Without names and seeds, all of them.
     """
     rows = _list_all_rows(suite, only)  # each keeps its place in the suite, and so its colour
     runs = expand(suite, rows, seeds or suite.seeds)
     configs = [config for config in runs if not only or config.method in only]
     if not any(config.model.start for config in configs):
         return configs
-    from benchmark.models.start_model import (
-        set_start_model,
-    )  # not before it is needed: it imports torch
+    from benchmark.models.start_model import set_start_model  # it imports torch
 
     return [set_start_model(config) for config in configs]
 
@@ -159,7 +152,6 @@ def load_study_runs(study: Path) -> list[tuple[Suite, list[RunConfig]]]:
         if groups:
             raise ConfigError(
                 f"{suite.called}: methods has {groups[0]!r}, which means all files in methods/ of "
-                "that kind; a study "
-                "names its methods one by one: write them there"
+                "that kind; a study names its methods one by one: write them there"
             )
     return [(suite, list_runs(suite)) for suite in suites]

@@ -1,6 +1,4 @@
-"""Adaptive replay, as in ELLE's released code: earlier domains are replayed by how fast their loss
-falls.
-"""
+"""Adaptive replay, as in ELLE's code: earlier domains are replayed by how fast their loss falls."""
 
 from __future__ import annotations
 
@@ -19,20 +17,18 @@ FLOOR = 0.1  # of the largest weight, so that every domain's loss stays known
 
 
 class AdaptiveReplay(LifelongMethod):
-    """Weighs the earlier domains anew after each interval: `adaptive` steps, or more until each was
-    replayed.
+    """Weighs the earlier domains anew after each interval.
 
-    The released code looks at validation losses; here the rows that are trained on anyway tell, at
-    no further cost.
+    An interval is `adaptive` steps, or more until each domain was replayed. The released code looks
+    at validation losses; here the rows that are trained on anyway tell, at no further cost.
     """
 
     state: ClassVar[tuple[str, ...]] = ("replay_weights", "steps", "seen", "before")
     adaptive: Count  # option of the subclasses; 0: memory rows are uniform over domains
 
     steps: int = 0  # of this interval
-    seen: Sequence[
-        float
-    ] = ()  # in this interval: the summed losses of each earlier domain's rows, then their numbers
+    # in this interval: the summed losses of each earlier domain's rows, then their numbers
+    seen: Sequence[float] = ()
     before: Sequence[float] = ()  # mean losses of the interval before
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
@@ -40,7 +36,9 @@ class AdaptiveReplay(LifelongMethod):
 
         if self.adaptive and not stage.first:
             self.replay_weights = [1.0] * stage.index
-            self.steps, self.seen, self.before = 0, [0.0] * 2 * stage.index, []
+            self.steps = 0
+            self.seen = [0.0] * 2 * stage.index
+            self.before = []
             device = next(model.parameters()).device
             self._domains = torch.arange(stage.index, device=device)
             self._tally = torch.zeros(2, stage.index, device=device)  # of this process and step
@@ -72,12 +70,15 @@ class AdaptiveReplay(LifelongMethod):
         self._tally.zero_()
         self.seen = [old + new for old, new in zip(self.seen, step, strict=True)]
         self.steps += 1
-        losses, rows = self.seen[: len(self._domains)], self.seen[len(self._domains) :]
+        losses = self.seen[: len(self._domains)]
+        rows = self.seen[len(self._domains) :]
         if self.steps >= self.adaptive and min(rows) > 0:
-            now = [loss / count for loss, count in zip(losses, rows, strict=True)]
+            means = [loss / count for loss, count in zip(losses, rows, strict=True)]
             if self.before:
-                self.replay_weights = weigh_by_fall(self.before, now, rows)
-            self.steps, self.seen, self.before = 0, [0.0] * len(self.seen), now
+                self.replay_weights = weigh_by_fall(self.before, means, rows)
+            self.steps = 0
+            self.seen = [0.0] * len(self.seen)
+            self.before = means
 
 
 def weigh_by_fall(
@@ -85,10 +86,10 @@ def weigh_by_fall(
 ) -> list[float]:
     """How likely a memory row shall be of each earlier domain.
 
-    `before` and `now` are the mean losses of a domain's rows in the last two intervals, `rows` how
-    many there were in the later one. A domain weighs as much as its loss fell per replayed row; one
-    whose loss rose is being forgotten and weighs as much as the fastest; without a fall anywhere
-    all weigh the same.
+    `old_losses` and `new_losses` are the mean losses of a domain's rows in the last two intervals,
+    `rows` how many there were in the later one. A domain weighs as much as its loss fell per
+    replayed row; one whose loss rose is being forgotten and weighs as much as the fastest; without
+    a fall anywhere all weigh the same.
     """
     falls = [
         (old - new) / count for old, new, count in zip(old_losses, new_losses, rows, strict=True)

@@ -1,6 +1,4 @@
-"""A quadratic penalty on the weights that matter to earlier domains: what EWC and MAS have in
-common.
-"""
+"""A quadratic penalty on weights that matter to earlier domains: the common part of EWC and MAS."""
 
 from __future__ import annotations
 
@@ -65,8 +63,9 @@ class Consolidation(LifelongMethod):
                 total.add_(new)
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
-        """Add this process's part of the importances that the samples of this step show; return
-        their number.
+        """Add this process's part of the importances that this step's samples show.
+
+        Returns the number of samples.
         """
         raise NotImplementedError
 
@@ -77,7 +76,8 @@ class Consolidation(LifelongMethod):
                 self.decay * old + new / self.count
                 for old, new in zip(importances, self.total, strict=True)
             ]
-            self.total, self.count = (), 0
+            self.total = ()
+            self.count = 0
         if not self.importance:
             return
         for p, importance, anchor in zip(
@@ -88,8 +88,9 @@ class Consolidation(LifelongMethod):
 
 
 def _fit_to_shape(weight: Tensor, importance: Tensor) -> Tensor:
-    """The importances of a weight whose rows have come or gone since, for prompts, which matter to
-    nothing before.
+    """The importances of a weight whose rows have come or gone since, as those of prompts do.
+
+    New rows matter to nothing before.
     """
     fitted = weight.new_zeros(weight.shape)
     fitted[: len(importance)] = importance[: len(weight)]

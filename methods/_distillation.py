@@ -1,6 +1,4 @@
-"""Replay whose memory rows learn from the previous stage's model too: what Logit-KD and DER++ have
-in common.
-"""
+"""Replay whose memory rows learn from the previous stage's model too, for Logit-KD and DER++."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class Distillation(LifelongMethod):
-    """ER (one mean loss over all rows), and on its memory rows a further term with a frozen
-    teacher, M_{i-1}.
+    """ER (one mean loss over all rows), and on its memory rows a further term.
+
+    The term is with a frozen teacher, M_{i-1}.
     """
 
     replay: float  # option of the subclasses

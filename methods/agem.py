@@ -1,5 +1,6 @@
-"""A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019, "Efficient lifelong learning with
-A-GEM").
+"""A-GEM: averaged gradient episodic memory (Chaudhry et al. 2019).
+
+"Efficient lifelong learning with A-GEM", arXiv 1812.00420.
 
 Each step also takes the mean gradient r of a batch from the memory of all earlier domains. Where
 the gradient g of the new domain conflicts with it (g.r < 0), the step goes along g - (g.r / r.r) r,
@@ -41,12 +42,13 @@ class AGEM(LifelongMethod):
         conflicts = project(gradient, learner.gradients())
         for parameter, part in zip(learner.parameters, gradient, strict=True):
             parameter.grad = part
-        steps, share = learner.metrics.get("steps", 0) + 1, learner.metrics.get("conflicts", 0.0)
+        steps = learner.metrics.get("steps", 0) + 1
+        share = learner.metrics.get("conflicts", 0.0)
         learner.record(steps=steps, conflicts=share + (conflicts - share) / steps)
 
 
 def project(gradient: Sequence[Tensor], memory_gradient: Sequence[Tensor]) -> bool:
-    """Project `gradient` in place if it conflicts with `memory_gradient`. Returns whether it does."""
+    """Project `gradient` in place if it conflicts with `memory_gradient`. Returns whether so."""
     product = compute_inner_product(gradient, memory_gradient)
     norm = compute_inner_product(memory_gradient, memory_gradient) if product < 0 else 0.0
     if norm > 0:  # it is 0 for a gradient so small that its square vanishes

@@ -1,5 +1,6 @@
-"""DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023, arXiv
-2302.03241).
+"""DAS: soft masks over the gradients of units that earlier domains need (Ke et al. 2023).
+
+arXiv 2302.03241.
 
 A unit j of a linear map y = W x + b matters to a domain as much as a factor g_j = 1 on y_j matters
 to its loss,
@@ -35,12 +36,10 @@ class DAS(LifelongMethod):
 
     share: PartOfStage = 0.05  # of the budget, to measure the domain before
 
-    importance: list[Any] = field(
-        default_factory=list, init=False
-    )  # I of all domains before, a tensor a linear map
-    total: list[Any] = field(
-        default_factory=list, init=False
-    )  # dL / dg of the domain just left, summed over batches
+    # I of all domains before, a tensor a linear map
+    importance: list[Any] = field(default_factory=list, init=False)
+    # dL / dg of the domain just left, summed over batches
+    total: list[Any] = field(default_factory=list, init=False)
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         if stage.first or not self.share:
@@ -86,9 +85,7 @@ class DAS(LifelongMethod):
 
 
 def find_output_dimension(module: object) -> int:
-    """The dimension of a linear map's weight that its outputs are: transformers' Conv1D has them
-    last.
-    """
+    """The dimension of a linear map's weight that its outputs are: last in transformers' Conv1D."""
     from transformers.pytorch_utils import Conv1D
 
     return int(isinstance(module, Conv1D))

@@ -1,9 +1,9 @@
-"""ELLE: function preserved model expansion and pre-trained domain prompts (Qin et al. 2022, section
-3).
+"""ELLE: function preserved model expansion and pre-trained domain prompts (Qin et al. 2022).
 
-On top of ER: each stage grows the model (WE, DE, with noise), recovers its function on the memory
-(FRW), and tells it by a prompt which domain a row is of (PT). Each of the five is a switch, so that
-a row of the ablation (table:table3) is a set of options; with all of them off ELLE is ER.
+Section 3. On top of ER: each stage grows the model (WE, DE, with noise), recovers its function on
+the memory (FRW), and tells it by a prompt which domain a row is of (PT). Each of the five is a
+switch, so that a row of the ablation (table:table3) is a set of options; with all of them off ELLE
+is ER.
 """
 
 from __future__ import annotations
@@ -27,45 +27,33 @@ class ELLE(AdaptiveReplay):
 
     width: bool = True  # WE: grow to the ladder's hidden size
     depth: bool = True  # DE: grow to the ladder's number of layers
-    recover: PartOfStage = (
-        0.2  # FRW: share of the budget on memory alone (the paper: 5k of 25k steps); 0: none
-    )
-    noise: NotNegative = (
-        0.5  # where "fpi" splits a neuron: of the std of new weights (released code: 0.01 of 0.02)
-    )
+    recover: PartOfStage = 0.2  # FRW: budget on memory alone (paper: 5k of 25k steps); 0: none
+    # as a share of the std of new weights (released code: 0.01 of 0.02)
+    noise: NotNegative = 0.5  # where "fpi" splits a neuron
     prompts: bool = True  # PT: a prompt for each domain
     replay: Share = 0.1  # share of each batch from memory (the paper: 9:1)
     # steps between weighing old domains by how fast their loss falls (released code); 0: uniform
     adaptive: Count = 0
-    growth_mode: Literal["fpi", "exact", "aki"] = (
-        "fpi"  # the paper's; the same function; units of the layer above
-    )
-    copied_layer: Literal["new", "first", "last", "stack"] = (
-        "new"  # which layers DE copies (fig:same_layer), or all
-    )
+    # the paper's; one with the same function; one with units of the layer above
+    growth_mode: Literal["fpi", "exact", "aki"] = "fpi"  # how WE and DE grow
+    copied_layer: Literal["new", "first", "last", "stack"] = "new"  # by DE (fig:same_layer)
 
-    copied: Sequence[int] = field(
-        default=(), init=False
-    )  # layers that DE has copied in earlier stages
+    # layers that DE has copied in earlier stages
+    copied: Sequence[int] = field(default=(), init=False)
 
     def signature(self, stage: Stage) -> dict[str, object]:
         if stage.first:  # nothing but the prompts makes it differ from Naive's
             return {"prompts": True} if self.prompts else {}
         signature = super().signature(stage)
         if self.noise and self.width and self.growth_mode == "fpi":
-            return {
-                **signature,
-                "version": 2,
-            }  # a class attribute would also change the keys of stages without noise
-        return {
-            **signature,
-            "noise": 0.02 * self.noise,
-        }  # unused: as it stood in keys before it was a share
+            # a class attribute would also change the keys of stages without noise
+            return {**signature, "version": 2}
+        # unused: as it stood in keys before it was a share
+        return {**signature, "noise": 0.02 * self.noise}
 
     def uses_memory(self, stage: Stage) -> bool:
-        return super().uses_memory(stage) or (
-            self.growth_mode == "exact" and not stage.first
-        )  # which it is fitted to
+        # exact growth is fitted to it
+        return super().uses_memory(stage) or (self.growth_mode == "exact" and not stage.first)
 
     def reads_domain(self) -> bool:
         return self.prompts
@@ -92,7 +80,8 @@ class ELLE(AdaptiveReplay):
             calibration=fitted_to if len(fitted_to) else None,
         )
         model.set_network(network)
-        self.growth, self.copied = record, list(record.copied)
+        self.growth = record
+        self.copied = list(record.copied)
         return model
 
     def phases(self, stage: Stage) -> Sequence[Phase]:

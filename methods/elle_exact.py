@@ -1,5 +1,6 @@
-"""ELLE with exact growth: the grown model computes what the old one did, as far as its architecture
-allows.
+"""ELLE with exact growth: the grown model computes what the old one did.
+
+It does so as far as its architecture allows.
 
 Pre-LN networks (GPT) keep their function; see benchmark/models/growth/exact.py (LEMON, Wang et al.
 2023).

@@ -1,5 +1,4 @@
-"""EMA: an exponential moving average of the weights is evaluated, while training goes on from the
-weights themselves.
+"""EMA: an exponential moving average of the weights is evaluated; training goes on without it.
 
 Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; as an exponential
 average Tarvainen and Valpola 2017, "Mean teachers are better role models", arXiv 1703.01780,
@@ -35,15 +34,12 @@ class EMA(LifelongMethod):
 
     half_life: Positive = 0.3  # h: of the average, as a share of a stage's budget
 
-    before: float = field(
-        default=0.0, init=False
-    )  # share of the stage that was over in the last step
+    # share of the stage that was over in the last step
+    before: float = field(default=0.0, init=False)
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {
-            "method": "ema",
-            **self.options(),
-        }  # another model of the first stage is evaluated, too
+        # another model of the first stage is evaluated, too
+        return {"method": "ema", **self.options()}
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         self.evaluated = copy.deepcopy(model) if stage.first else stage.previous()

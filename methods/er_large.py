@@ -1,6 +1,4 @@
-"""ER at the final size from the start: what growth saves, or costs, beside a model that never had
-to grow.
-"""
+"""ER at the final size from the start: it shows what growth saves, or costs."""
 
 from __future__ import annotations
 

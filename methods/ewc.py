@@ -1,5 +1,6 @@
-"""EWC: elastic weight consolidation, online (Schwarz et al. 2018, "Progress & compress";
-Kirkpatrick et al. 2017).
+"""EWC: elastic weight consolidation (Kirkpatrick et al. 2017), online (Schwarz et al. 2018).
+
+The online form is that of "Progress & compress".
 
 A penalty holds weights near theta*, those of the previous stage's end, by the diagonal Fisher
 information F* of all earlier domains: (lambda/2) sum_k F*_k (theta_k - theta*_k)^2 with F* of
@@ -34,12 +35,9 @@ class EWC(Consolidation):
 
     strength: NotNegative = 1.0  # lambda; 0 measures nothing and is Naive
     decay: Share = 0.9  # gamma: of earlier Fisher information when a domain is added
-    share: PartOfStage = (
-        0.05  # of a stage's budget that goes into the Fisher information of the domain just left
-    )
-    fisher: Literal["per_sample", "batched"] = (
-        "per_sample"  # squares of row gradients, or of the batch's gradient
-    )
+    share: PartOfStage = 0.05  # of a stage's budget, for the Fisher information of the domain left
+    # squares of the rows' gradients, or of the batch's
+    fisher: Literal["per_sample", "batched"] = "per_sample"  # what is squared
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         if self.fisher == "per_sample":

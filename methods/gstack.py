@@ -1,5 +1,4 @@
-"""G_stack: ER that is stacked once, by the published factor and at the published time (Du et al.
-2024).
+"""G_stack: ER that is stacked once, by the published factor and time (Du et al. 2024).
 
 "Stacking Your Transformers", arXiv 2405.15319: the layers of a small model are put on top of
 themselves g times, with g = 4, once it has seen d tokens. For a model of N parameters when grown,
@@ -35,12 +34,9 @@ class GStack(ER):
     group = "controls"
     space: ClassVar = {"factor": (2, 4), "replay": (0.1, 0.2, 0.3, 0.5)}
 
-    factor: Literal[2, 3, 4, 5, 6, 7, 8] = (
-        4  # g: how many times the stack stands on itself (the paper: 2 to 4)
-    )
-    timing: Share | Literal["law"] = (
-        0.008  # of the stream's budget before it grows; "law": the equation, for FLOPs
-    )
+    factor: Literal[2, 3, 4, 5, 6, 7, 8] = 4  # g: how often it stands on itself (paper: 2 to 4)
+    # "law": the equation, for FLOPs
+    timing: Share | Literal["law"] = 0.008  # of the stream's budget before it grows
 
     def signature(self, stage: Stage) -> dict[str, object]:
         if self.timing == "law" and not UNITS[stage.unit].charges_flops:
@@ -58,9 +54,8 @@ class GStack(ER):
             for layer in model.architecture.layers(model.network)
             for p in layer.parameters()
         )
-        if stage.spent < stage.outlook.budget * self.share(
-            model.parameters_count + (self.factor - 1) * stack, stage
-        ):
+        parameters = model.parameters_count + (self.factor - 1) * stack
+        if stage.spent < stage.outlook.budget * self.share(parameters, stage):
             return model
         from benchmark.models.growth import grow
 
@@ -71,8 +66,9 @@ class GStack(ER):
         return model
 
     def share(self, parameters: int, stage: Stage) -> float:
-        """Share of the budget before growth to so many parameters. Raises ConfigError where the law
-        is no use.
+        """Share of the budget before growth to so many parameters.
+
+        Raises ConfigError where the law is no use.
         """
         if self.timing != "law":
             return self.timing
@@ -87,5 +83,5 @@ class GStack(ER):
 
 
 def count_tokens_before_growth(parameters: float, flops: float) -> float:
-    """Tokens d to see before growth (equation 3), for N parameters once grown and C FLOPs in all."""
+    """Tokens d to see before growth (equation 3), for N parameters once grown and C FLOPs."""
     return float(10 ** (0.88 * math.log10(parameters) + 163.27 / math.log10(flops) - 5.74))

@@ -1,5 +1,4 @@
-"""Infinite learning rate: a rate that never runs out, with an annealed branch a stage (Ibrahim et
-al. 2024).
+"""Infinite learning rate: it never runs out; a branch a stage is annealed (Ibrahim et al. 2024).
 
 "Simple and scalable strategies to continually pre-train large language models", arXiv 2403.08763,
 section 7.4. The rate is warmed up once, falls to a constant, and stays there through all stages;
@@ -48,15 +47,12 @@ class InfiniteLR(LifelongMethod):
         if not 0 < self.anneal < 1 - self.cooldown < 1 - self.warmup:
             raise ValueError(
                 f"warmup {self.warmup}, cooldown {self.cooldown} and anneal {self.anneal}: let "
-                "cooldown end after "
-                "warmup, and leave something between it and anneal"
+                "cooldown end after warmup, and leave something between it and anneal"
             )
 
     def signature(self, stage: Stage) -> dict[str, object]:
-        return {
-            "method": "infinite_lr",
-            **self.options(),
-        }  # the first stage, too, has a rate of its own
+        # the first stage, too, has a rate of its own
+        return {"method": "infinite_lr", **self.options()}
 
     def phases(self, stage: Stage) -> Sequence[Phase]:
         steady = Piece(1.0, self.constant)

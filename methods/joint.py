@@ -1,6 +1,4 @@
-"""Joint: continued training on the union of all domains so far, all of their text; the upper bound
-of replay.
-"""
+"""Joint: continued training on all text of all domains so far; the upper bound of replay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""Lifelong-MoE: a new expert for each domain, older ones frozen, and the model before distilled on
-the new text.
+"""Lifelong-MoE: a new expert for each domain, older ones frozen, the previous model distilled.
 
 Chen et al. 2023, "Lifelong language pretraining with distribution-specialized experts", arXiv
 2305.12281. At each new domain every layer that has experts gets one more, a copy; the older experts
@@ -61,9 +60,7 @@ class LifelongMoE(LifelongMethod):
 
         logits = learner.model(batch.tokens, batch.domains, batch.positions)
         teacher_logits = self.teacher(batch.tokens, batch.domains, batch.positions)
-        new, old = (
-            F.log_softmax(at_least_fp32(values.flatten(0, 1)), -1)
-            for values in (logits, teacher_logits)
-        )
+        new = F.log_softmax(at_least_fp32(logits.flatten(0, 1)), -1)
+        old = F.log_softmax(at_least_fp32(teacher_logits.flatten(0, 1)), -1)
         divergence = F.kl_div(new, old, log_target=True, reduction="batchmean")
         return cross_entropy(logits, batch.targets) + self.distillation * divergence

@@ -1,5 +1,4 @@
-"""LLaMA Pro: new blocks, which write nothing at first, learn a new domain while all others stay
-frozen.
+"""LLaMA Pro: new blocks, which write nothing at first, learn a domain; all others stay frozen.
 
 Wu et al. 2024, "LLaMA Pro: progressive LLaMA with block expansion", arXiv 2401.02415, section 3.2.
 A block computes x' = x + A(norm(x)), y = x' + F(norm(x')); a copy of it whose output projections of
@@ -32,9 +31,8 @@ class LlamaPro(LifelongMethod):
 
     blocks: AtLeastOne = 1  # that each stage after the first adds
 
-    copied: Sequence[int] = field(
-        default=(), init=False
-    )  # blocks that were copied in earlier stages
+    # blocks that were copied in earlier stages
+    copied: Sequence[int] = field(default=(), init=False)
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:
@@ -50,7 +48,8 @@ class LlamaPro(LifelongMethod):
             seed=stage.seed,
         )
         model.set_network(network)
-        self.growth, self.copied = record, list(record.copied)
+        self.growth = record
+        self.copied = list(record.copied)
         model.requires_grad_(False)
         layers = model.architecture.layers(network)
         for layer, is_new in zip(layers, record.layer_is_copy, strict=True):

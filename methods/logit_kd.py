@@ -1,9 +1,9 @@
-"""Logit-KD: replay with distillation of the previous model's logits (Hinton et al. 2015; Jin et al.
-2022).
+"""Logit-KD: replay with distillation of the previous model's logits (Jin et al. 2022).
 
-As in ER, memory rows are a share of each batch. Where ER has their cross-entropy, Logit-KD has
-(1 - r) CE + r T^2 KL(teacher || student) at the predicted positions, both softened by the temperature T; the teacher
-is the model that the previous stage left. Rows of the new domain have their cross-entropy, so r = 0 is ER.
+Distillation is that of Hinton et al. 2015. As in ER, memory rows are a share of each batch. Where
+ER has their cross-entropy, Logit-KD has (1 - r) CE + r T^2 KL(teacher || student) at the predicted
+positions, both softened by the temperature T; the teacher is the model that the previous stage
+left. Rows of the new domain have their cross-entropy, so r = 0 is ER.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""LoRA: the model of the first domain, frozen, with low-rank adapters for each later one (Hu et al.
-2021).
+"""LoRA: the first domain's model, frozen, with low-rank adapters for each later domain.
 
-It forgets nothing, as each domain is evaluated with its own adapters, and learns less: a control
-for PNN. See benchmark/models/kinds/lora.py.
+Hu et al. 2021, arXiv 2106.09685. It forgets nothing, as each domain is evaluated with its own
+adapters, and learns less: a control for PNN. See benchmark/models/kinds/lora.py.
 
 The default rank is for pre-training: training all weights changes them by a rank that is 10 to 100
 times that of usual adapters (Biderman et al. 2024, "LoRA Learns Less and Forgets Less", arXiv

@@ -1,5 +1,4 @@
-"""LoRA (merged): in each stage low-rank adapters over frozen weights, which then go into the
-weights.
+"""LoRA (merged): in each stage low-rank adapters, which then go into the frozen weights.
 
 W_n = W_{n-1} + B_n A_n with B_n A_n of rank r_n (Hu et al. 2021, arXiv 2106.09685). ReLoRA (Lialin
 et al. 2023, arXiv 2307.05695) merges and begins anew like that, so that the rank of the whole
@@ -30,9 +29,8 @@ class LoRAMerged(LifelongMethod):
     holds_weights = True
     space: ClassVar = {"ranks": ((16,), (64,), (256,), (16, 32, 64, 128))}
 
-    ranks: Ranks = (
-        64,
-    )  # of the second stage's adapters, the third's, ...; the last is that of all stages after
+    # the last is that of all stages after
+    ranks: Ranks = (64,)  # of the second stage's adapters, the third's, ...
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
         if stage.first:

@@ -1,9 +1,9 @@
 """MAS: memory aware synapses (Aljundi et al. 2018).
 
 Like EWC, but a weight matters as much as it moves the model's output; targets play no part. The
-importance of a domain
-is the mean over rows of |d ||F(x)||^2 / d theta|, where F(x) are the logits at the row's predicted positions and the
-squared L2 norm is averaged over these positions. Importances of domains are summed; the penalty is
+importance of a domain is the mean over rows of |d ||F(x)||^2 / d theta|, where F(x) are the logits
+at the row's predicted positions and the squared L2 norm is averaged over these positions.
+Importances of domains are summed; the penalty is
 lambda sum_k Omega_k (theta_k - theta*_k)^2, without 1/2, as in the paper and the authors' code.
 """
 
@@ -29,9 +29,7 @@ class MAS(Consolidation):
     pull = 2.0
 
     strength: NotNegative = 1e-6  # lambda; 0 measures nothing and is Naive
-    share: PartOfStage = (
-        0.05  # of a stage's budget that goes into the importances for the domain just left
-    )
+    share: PartOfStage = 0.05  # of a stage's budget, for the importances of the domain just left
 
     def measure(self, learner: Learner, batches: Sequence[Batch], total: Sequence[Tensor]) -> int:
         add_rows(learner, batches, compute_squared_norm, total, lambda gradients: gradients.abs_())

@@ -1,8 +1,7 @@
-"""MER: meta-experience replay (Riemer et al. 2019, arXiv 1810.11910), with Reptile's step between
-batches.
+"""MER: meta-experience replay (Riemer et al. 2019), with Reptile's step between batches.
 
-Batches are ER's. After every k steps of the optimizer the weights are drawn back towards where
-these steps began,
+arXiv 1810.11910. Batches are ER's. After every k steps of the optimizer the weights are drawn back
+towards where these steps began,
 
     theta <- theta_0 + gamma (theta_k - theta_0),
 
@@ -39,17 +38,14 @@ class MER(ER):
     steps: AtLeastOne = 10  # k: of the optimizer, after which the weights are drawn back
 
     taken: int = field(default=0, init=False)  # in this stage
-    begin: list[Any] = field(
-        default_factory=list, init=False
-    )  # theta_0, in the order of `learner.parameters`
+    # theta_0, in the order of `learner.parameters`
+    begin: list[Any] = field(default_factory=list, init=False)
 
     def start_stage(self, model: LanguageModel, stage: Stage) -> LanguageModel:
-        trained = (
-            ()
-            if stage.first
-            else (p.detach().clone() for p in model.parameters() if p.requires_grad)
-        )
-        self.taken, self.begin = 0, list(trained)
+        self.taken = 0
+        self.begin = []
+        if not stage.first:
+            self.begin = [p.detach().clone() for p in model.parameters() if p.requires_grad]
         return model
 
     def after_step(self, learner: Learner) -> None:

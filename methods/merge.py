@@ -1,5 +1,6 @@
-"""Merge: naive training, then weight interpolation with the model before it (Wortsman et al. 2022,
-WiSE-FT).
+"""Merge: naive training, then interpolation with the weights before it (Wortsman et al. 2022).
+
+"Robust fine-tuning of zero-shot models", WiSE-FT, arXiv 2109.01903.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Naive: continued pre-training on each domain in turn (Gururangan et al. 2020); the paper's lower
-bound.
+"""Naive: continued pre-training on each domain in turn; the paper's lower bound.
+
+Gururangan et al. 2020, "Don't stop pretraining".
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""Oracle: for each domain a model that is trained anew on all domains up to it; what others are
-measured against.
+"""Oracle: for each domain a model that is trained anew on all domains up to it.
+
+Other methods are measured against it.
 
 TiC-LM (Li et al. 2025, arXiv 2504.02107) retrains a series of models from scratch, each on all text
 up to a cutoff, and subtracts their losses from those of lifelong methods. Here a stage begins with

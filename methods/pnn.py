@@ -22,9 +22,7 @@ class PNN(LifelongMethod):
     holds_weights = True
     space: ClassVar = {"lateral": ("linear", "adapter")}
 
-    lateral: Literal["linear", "adapter"] = (
-        "linear"  # as in ELLE's code, or Rusu's nonlinear adapter
-    )
+    lateral: Literal["linear", "adapter"] = "linear"  # as in ELLE's code, or as Rusu's, nonlinear
 
     def reads_domain(self) -> bool:
         return True

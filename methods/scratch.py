@@ -1,5 +1,4 @@
-"""Scratch: the cost of starting over: the final size from random weights, on the union of the whole
-stream.
+"""Scratch: the cost of starting over: the final size from random weights, on the whole stream.
 
 All budget of the stream is spent in the last stage; the stages before it train nothing.
 """

@@ -1,9 +1,9 @@
-"""Stack: ELLE with whole-stack depth growth (Du et al. 2024, "Stacking your transformers",
-G_stack), at fixed width.
+"""Stack: ELLE with whole-stack depth growth at fixed width (Du et al. 2024, G_stack).
 
-The stack of layers is put on top of itself up to the ladder's depth; where that is no multiple of
-the old depth, the uppermost copy ends early (6 layers that become 8 are 1 to 6, 1, 2). The hidden
-size stays that of the first rung. All else is ELLE's.
+"Stacking your transformers", arXiv 2405.15319. The stack of layers is put on top of itself up to
+the ladder's depth; where that is no multiple of the old depth, the uppermost copy ends early (6
+layers that become 8 are 1 to 6, 1, 2). The hidden size stays that of the first rung. All else is
+ELLE's.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,4 @@ class Stack(ELLE):
     group = "controls"
 
     width: bool = False  # grow in width too
-    copied_layer: Literal["new", "first", "last", "stack"] = (
-        "stack"  # what sets it apart from ELLE's depth expansion
-    )
+    copied_layer: Literal["new", "first", "last", "stack"] = "stack"  # what sets it apart from ELLE
