@@ -23,7 +23,8 @@ def describe_error(error: UserError | ModuleNotFoundError | OSError | MemoryErro
         # most often the package is that of another Python's installation
         text = (
             f"{sys.executable} has no package {error.name!r}: `make demo` installs all into .venv; "
-            "begin commands with `.venv/bin/python run_all.py`, or call `. .venv/bin/activate` first"
+            "begin commands with `.venv/bin/python run_all.py`, or call `. .venv/bin/activate` "
+            "first"
         )
     elif isinstance(error, MemoryError):
         text = (

@@ -113,7 +113,7 @@ def test_losses_are_weighed() -> None:
     ],
 )
 def test_sources_that_are_none_are_refused(sources: Any, message: str) -> None:
-    """Oracle: the message names the place, the value and the choices, before anything is trained."""
+    """Oracle: the message names place, value and choices, before anything is trained."""
     with pytest.raises(ConfigError, match=message):
         check_method(make_tiny_config("naive"), Mixes(sources))
 

@@ -1,4 +1,4 @@
-"""A branch that is evaluated and saved, beside the trained model from which the next stage goes on."""
+"""A branch that is evaluated and saved, beside the trained model that the next stage takes."""
 
 from __future__ import annotations
 

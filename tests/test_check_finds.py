@@ -94,7 +94,7 @@ class DrawsOn(LifelongMethod):
 
 @dataclass
 class TeachesItself(LifelongMethod):
-    """Distillation from the student itself, in later stages: its gradient is nothing but rounding."""
+    """Distillation from the student itself, in later stages: its gradient is but rounding."""
 
     def start_stage(self, model, stage):
         self.teaches = not stage.first
@@ -192,7 +192,7 @@ def test_a_teacher_that_is_the_student_does_nothing(tmp_path) -> None:
 
 
 def test_naives_loss_in_another_form_is_naives(tmp_path) -> None:
-    """Oracle: by hand: a cross-entropy is the log of the sum of exponents, less the target's logit."""
+    """By hand: a cross-entropy is the log of a sum of exponents less the target's logit."""
     conformance.is_naive_where_it_says(make_tiny("WritesOtherwise", tmp_path))
 
 

@@ -378,7 +378,10 @@ def test_the_order_of_methods_is_that_of_scipy(demo):
     (note,) = (
         note for note in build_scorecard(demo, paper_tables.load).notes if "final AP" in note
     )
-    expected = f"is {np.mean(taus):.2f} (mean over 6 seeds, 95% interval {interval.low:.2f} to {interval.high:.2f})"
+    expected = (
+        f"is {np.mean(taus):.2f} (mean over 6 seeds, 95% interval {interval.low:.2f} to "
+        f"{interval.high:.2f})"
+    )
     assert expected in note
 
 

@@ -119,8 +119,9 @@ def test_set_reaches_entries_of_lists_by_name(tmp_path) -> None:
     order mark.
     """
     domains = '{ name = "a", packages = ["json"] }, { name = "b", packages = ["csv"] }'
-    suite = f'title = "T"\nmethods = []\nrows = [{{ method = "er" }}]\ndomains = [{domains}]\nbudget = {{ amount = 1 }}\n'
-    suite += "model = { ladder = [{ layers = 1, hidden_size = 64 }, { layers = 1, hidden_size = 64 }] }\n"
+    size = "{ layers = 1, hidden_size = 64 }"
+    suite = f'title = "T"\nmethods = []\nrows = [{{ method = "er" }}]\ndomains = [{domains}]\n'
+    suite += f"budget = {{ amount = 1 }}\nmodel = {{ ladder = [{size}, {size}] }}\n"
     (tmp_path / "x.toml").write_text(suite, encoding="utf-8-sig")
     changed = suite.replace('["csv"]', '["csv"], hold_out = 0.5').replace(
         '"er"', '"er", options.replay = 0.5'

@@ -84,7 +84,7 @@ def test_changes_are_those_of_the_records(sides: tuple[Path, Path]) -> None:
 
 
 def test_rows_on_other_texts_are_not_compared(sides: tuple[Path, Path]) -> None:
-    """Oracle: by hand: ER's text is another in B: its numbers stand side by side, without a change."""
+    """Oracle: by hand: ER's text is another in B: numbers stand side by side, without a change."""
     runs = [load_runs(side, "demo") for side in sides]
     for side, name in zip(runs, ("one", "other"), strict=True):
         for run in side:
@@ -161,7 +161,7 @@ def test_of_a_study_the_runs_in_it_are_compared(tmp_path, capsys) -> None:
 
 
 def test_folders_without_a_suite_in_both_are_refused(sides: tuple[Path, Path]) -> None:
-    """By hand: one side has the suite demo and the other none, which the message must say of each."""
+    """By hand: one side has the suite demo and the other none; the message must say so of each."""
     with study.open_records(str(sides[0])) as before:
         runs = {"demo": list(study.load_all_runs(before, methods.build))}
     with pytest.raises(ComparisonError, match="x has demo; y has no"):

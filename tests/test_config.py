@@ -132,7 +132,8 @@ def test_rows_override_and_share_nothing_else(suite_file) -> None:
     another id.
     """
     text = MINIMAL.replace('methods = ["naive"]', "methods = []") + (
-        '[[rows]]\nmethod = "er"\n[[rows]]\nname = "small"\nmethod = "er"\noptions = { replay = 0.5 }\n'
+        '[[rows]]\nmethod = "er"\n'
+        '[[rows]]\nname = "small"\nmethod = "er"\noptions = { replay = 0.5 }\n'
         'set = { "data.memory_tokens" = 5 }\n'
     )
     suite = load_suite(suite_file(text), {"training.learning_rate": 0.1})
@@ -187,8 +188,10 @@ def test_paths_are_relative_to_the_file_in_which_they_stand(tmp_path, monkeypatc
         'packages = ["json"]', 'train = ["../text/a.txt", "/there/*.txt", "~/b.txt"]'
     )
     base = base.replace('unit = "steps"', 'unit = "reference"\nreference = "times.json"')
-    row = '[[rows]]\nname = "r"\nmethod = "er"\nset = { "tokenizer.folder" = "bpe", "data.memory_tokens" = 9 }\n'
-    task = '[[tasks]]\nname = "t"\ndomain = "a"\ntrain = "t.jsonl"\ndev = "../d.jsonl"\ntest = "${HERE}/t.jsonl"\n'
+    row = '[[rows]]\nname = "r"\nmethod = "er"\n'
+    row += 'set = { "tokenizer.folder" = "bpe", "data.memory_tokens" = 9 }\n'
+    task = '[[tasks]]\nname = "t"\ndomain = "a"\n'
+    task += 'train = "t.jsonl"\ndev = "../d.jsonl"\ntest = "${HERE}/t.jsonl"\n'
     (tmp_path / "suites" / "base.toml").write_text(base + task)
     (tmp_path / "suites" / "more" / "mine.toml").write_text(
         f'extends = "../base.toml"\ntokenizer.folder = "x"\n{row}'

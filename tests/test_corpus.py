@@ -398,7 +398,7 @@ def test_copies_that_differ_in_case_blanks_or_unicode_form_are_copies(tmp_path) 
 
 
 def test_the_pieces_of_a_document_are_in_one_split(tmp_path, monkeypatch) -> None:
-    """Oracle: of each book, all pieces; of many, the share asked for within five standard errors."""
+    """Oracle: of each book, all pieces; of many, the asked share within five standard errors."""
     monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 50)
     books = [
         " ".join(f"{name}{i}" for i in range(60)) for name in (f"word{n}x" for n in range(300))

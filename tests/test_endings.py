@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 
 def expect_end(process: subprocess.Popen[str], work_is_under_way: Callable[[], bool]) -> str:
-    """Send SIGTERM as work is under way, and expect that no process is left. Returns what was said."""
+    """Send SIGTERM as work is under way; expect that no process is left. Returns what was said."""
     below: set[int] = set()
     try:
         wait_until(work_is_under_way, PATIENCE)
@@ -53,7 +53,7 @@ def expect_end(process: subprocess.Popen[str], work_is_under_way: Callable[[], b
 
 
 def test_a_pair_of_processes_ends_with_its_parent(tmp_path) -> None:
-    """Two processes work, as those of `check`, and SIGTERM comes. Oracle: the system's processes."""
+    """Two processes work, as in `check`, and SIGTERM comes. Oracle: the system's processes."""
     program = tmp_path / "pair.py"
     program.write_text(PAIR)
     (tmp_path / "pair").mkdir()

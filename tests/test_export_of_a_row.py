@@ -25,9 +25,8 @@ def test_a_row_is_exported_where_a_domain_was_added(
     suite = tiny_suite.write(tmp_path)
     text = suite.read_text()
     shorter = 'domains = [{ name = "a", train = ["a.jsonl"] }]\ntokenizer = { domains = ["a"] }\n'
-    (tmp_path / "short.toml").write_text(
-        f'extends = "tiny.toml"\nname = "tiny"\n{shorter}model = {{ ladder = [{{ layers = 1, hidden_size = 16 }}] }}\n'
-    )
+    shorter += "model = { ladder = [{ layers = 1, hidden_size = 16 }] }\n"
+    (tmp_path / "short.toml").write_text(f'extends = "tiny.toml"\nname = "tiny"\n{shorter}')
     suite.write_text(text.replace("vocabulary = 300", 'vocabulary = 300\ndomains = ["a"]'))
     runs = tmp_path / "runs"
     assert (

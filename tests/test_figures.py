@@ -131,7 +131,7 @@ def test_a_row_of_fewer_seeds_says_so_at_its_line(study):
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory) -> Study:
-    """Twenty rows, one with a name of ninety letters, over twelve domains, most with long titles."""
+    """Twenty rows, one with a name of ninety letters, over twelve domains, most of long titles."""
     folder = tmp_path_factory.mktemp("crowded")
     rows: list[Any] = [(f"Method {i} (option = {10**i:,})", f"unknown_{i}", {}) for i in range(12)]
     rows += [(name, method, {}) for name, (method, _, _) in list(synthetic.METHODS.items())[:7]]
@@ -240,7 +240,7 @@ def test_what_forgets_nothing_stands_at_the_bottom_edge(study):
 
 
 def test_names_can_be_read_on_white_and_on_the_dark_page():
-    """Oracle: WCAG 2.2's formula of contrast, 4.5:1; the page's own dark back, and its soft text."""
+    """Oracle: WCAG 2.2's formula of contrast, 4.5:1; the page's dark back, and its soft text."""
     page = (Path(figures.__file__).parent / "page.html").read_text(encoding="utf-8")
     (soft, white), (dark_soft, black) = re.findall(r"--soft: (#\w+);.*--back: (#\w+);", page)[:2]
     for colour, dark in {**figures.COLOURS, soft: dark_soft}.items():

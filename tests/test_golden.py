@@ -59,7 +59,8 @@ tokenizer = {{ vocabulary = 300, sample_bytes = 20_000 }}
 model = {{ architecture = "{architecture}" }}
 """
 OPTIONS = """
-[options]  # so strong that six steps show them: each, a twentieth stronger, changes perplexities by more than 1e-4
+# so strong that six steps show them: each, a twentieth stronger, changes perplexities by over 1e-4
+[options]
 ewc = { strength = 10.0 }
 mas = { strength = 1.0 }
 logit_kd = { replay = 0.5 }

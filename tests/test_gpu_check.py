@@ -28,7 +28,7 @@ def test_a_part_is_a_process_on_the_device_and_has_a_limit(tmp_path: Path) -> No
 
 
 def test_the_table_has_a_column_for_each_machine(tmp_path: Path) -> None:
-    """Oracle: by hand; what stands around it in the page stays, and a second time changes nothing."""
+    """Oracle: by hand; what stands around it in the page stays; a second time changes nothing."""
     parts = {"machine": {"said": "1 T4"}, "kills": {"ok": True, "said": "weights | differ by 0"}}
     (tmp_path / "t4.json").write_text(json.dumps(parts))
     second = {"machine": {"said": "8 H100"}, "compile": {"ok": False, "error": "no gcc\nat all"}}

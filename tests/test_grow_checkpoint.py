@@ -1,4 +1,4 @@
-"""`run_all.py grow` on folders as they are published, and on those that hold more than a network."""
+"""`run_all.py grow` on folders as they are published, and on those with more than a network."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_more_than_a_network_is_refused(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_published_model_is_measured_as_evaluate_measures_it(tmp_path: Path) -> None:
-    """Oracle: `evaluate`, and the stage's own perplexity, of which the published one is an export."""
+    """Oracle: `evaluate`, and the stage's perplexity, of which the published one is an export."""
     stage, small, large, text = (
         tmp_path / name for name in ("stage", "small", "large", "text.jsonl")
     )

@@ -81,7 +81,7 @@ def test_a_later_domain_leaves_earlier_stages_as_they_are(tmp_path: Path, method
     ("method", "matters"), [("mas", False), ("pnn", False), ("er", True), ("elle_exact", True)]
 )
 def test_a_setting_that_a_stage_does_not_use_is_not_in_its_key(method: str, matters: bool) -> None:
-    """Oracle: the methods that draw from memory; how often a model is evaluated changes no weight."""
+    """Oracle: methods that draw from memory; how often a model is evaluated changes no weight."""
     config, new, texts = config_of(method, 0, 1), methods.build(method), ["one", "two"]
     keys = make_stage_keys(config, new, texts)
     data = config.data.model_copy(update={"memory_tokens": 17})
@@ -150,7 +150,7 @@ def test_models_before_a_domain_are_evaluated_on_it_once(tmp_path: Path, archite
 
 @pytest.mark.parametrize("architecture", ["gpt", "bert"])
 def test_a_probe_is_evaluated_and_never_trained_on(tmp_path: Path, architecture: str) -> None:
-    """Oracles: models and perplexities without the probe; added later, it gives the same numbers."""
+    """Oracles: models and perplexities without the probe; added later, it has the same numbers."""
     tiny = TinyRuns("elle", methods.build, tmp_path)
     without = config_of("elle", 0, 1, architecture=architecture)
     probe = make_tiny_config("elle").domains[2]

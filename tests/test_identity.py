@@ -488,7 +488,7 @@ def test_what_keeps_tables_from_knowing_is_raised(tmp_path: Path) -> None:
 def test_who_is_told_domains_is_learned_from_the_method(
     method: str, told: bool, tmp_path: Path
 ) -> None:
-    """Oracle: how the models are made; no record says it, so that those of earlier years need not."""
+    """Oracle: how the models are made; no record says it, so that earlier ones need not."""
     config = methods.list_runs(load_suite(str(write(tmp_path))))[0].model_copy(
         update={"method": method}
     )

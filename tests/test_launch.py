@@ -149,7 +149,7 @@ def row_with(tiny: SuiteFolder, what: str, slurm: str = "") -> RunConfig:
 
 
 def test_what_a_row_asks_of_a_cluster_is_no_part_of_it(tiny: SuiteFolder) -> None:
-    """Oracle: the same row without it: its id, what records say of it, and the keys of its stages."""
+    """Oracle: the same row without it: its id, what records say of it, its stages' keys."""
     plain, asks = row_with(tiny, ""), row_with(tiny, '"slurm.nodes" = 2', 'partition = "main"')
     assert (
         plain.slurm is None
@@ -219,7 +219,8 @@ def test_local_runs_go_on_and_are_told(tiny: SuiteFolder, capsys) -> None:
     """
     tiny.write(
         NAIVE,
-        '{ method = "naive", name = "hot", set = { "training.learning_rate" = 100.0, "training.weight_decay" = 1.0 } }',
+        '{ method = "naive", name = "hot", set = { "training.learning_rate" = 100.0, '
+        '"training.weight_decay" = 1.0 } }',
     )
     assert tiny.call("run", "--parallel", "1") == 1
     states = tiny.states()

@@ -73,7 +73,7 @@ def test_a_killed_process_has_nothing_on_its_machine(tmp_path: Path) -> None:
 
 
 def test_who_only_asks_creates_nothing(tmp_path: Path) -> None:
-    """Oracle: the disk. `status` asks of stages that were never begun, whose folders are not there."""
+    """Oracle: the disk. `status` asks of stages that were never begun, which have no folders."""
     lease = Lease(tmp_path / "stages" / "key" / "lock")
     assert not lease.is_taken()
     assert not list(tmp_path.iterdir())

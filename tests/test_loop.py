@@ -1,4 +1,4 @@
-"""The clock, the learning rate and the loop: what is charged, when it stops, what survives a kill."""
+"""The clock, the learning rate and the loop: what is charged, when it stops, what a kill leaves."""
 
 from __future__ import annotations
 

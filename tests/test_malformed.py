@@ -129,6 +129,8 @@ def rules() -> Iterator[Case]:
     """
     source = "train=['a.jsonl']"
     task = "name='t', domain='a', train='x', dev='x', test='x'"
+    titled = f"{{name='a', title='X Y', {source}}}, {{name='b', title='X-Y', {source}}}"
+    mixed = f"{{name='a', packages=['stdlib'], {source}}}, {{name='b', {source}}}"
     for override, names in {
         "seeds=[0, 0]": "seeds",
         "training.clip=nan": "clip",
@@ -139,8 +141,8 @@ def rules() -> Iterator[Case]:
         "model.ladder=[{layers=2, hidden_size=32}, {layers=1, hidden_size=32}]": "ladder",
         "budget.unit='reference'": "reference",
         'tokenizer.folder="~no_such_user/x"': "~no_such_user/x",
-        f"domains=[{{name='a', title='X Y', {source}}}, {{name='b', title='X-Y', {source}}}]": "title",
-        f"domains=[{{name='a', packages=['stdlib'], {source}}}, {{name='b', {source}}}]": "packages",
+        f"domains=[{titled}]": "title",
+        f"domains=[{mixed}]": "packages",
         "tasks=[{name='t', domain='x', train='x', dev='x', test='x'}]": "domain",
         "rows=[{method='naive', name='x'}, {method='er', name='X'}]": "X",
         "rows=[{method='naive', name='x', set={seeds=[7]}}]": "seeds",
@@ -222,7 +224,8 @@ def texts() -> Iterator[Case]:
         ("a.jsonl.gz", packed[: len(packed) // 2], "a.jsonl.gz"),
         ("a.jsonl.zst", good, "a.jsonl.zst"),
     ):
-        suite = f"prepare {SUITE} --runs {{here}}/runs --set 'model.ladder=[{{layers=1, hidden_size=16}}]'"
+        ladder = "'model.ladder=[{layers=1, hidden_size=16}]'"
+        suite = f"prepare {SUITE} --runs {{here}}/runs --set {ladder}"
         domains = f'--set \'domains=[{{name="a", train=["{{here}}/{name}"]}}]\''
         yield Case(f"{suite} {domains}", names, write(name, content))
         yield Case(

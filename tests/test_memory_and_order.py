@@ -1,4 +1,4 @@
-"""Memory and order as factors: runs whose seeds draw a memory and an order of domains of their own."""
+"""Memory and order as factors: runs whose seeds draw their own memory and order of domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controls that grow in another way than ELLE: stacking and advanced knowledge initialisation."""
+"""Controls that grow in another way than ELLE: stacking and advanced knowledge initialisation."""
 
 from __future__ import annotations
 

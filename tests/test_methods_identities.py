@@ -120,7 +120,7 @@ def test_a_stream_of_one_domain_is_naive(method: str, tiny) -> None:
 
 
 def test_merging_with_weight_0_keeps_the_old_model(tiny) -> None:
-    """Oracle: the model of the stage before; and half-way is the mean of two models trained apart."""
+    """Oracle: the model of the stage before; half-way is the mean of two models trained apart."""
     first, second, third = train(tiny, "merge", {"weight": 0})
     for old, new in (
         (first, second),

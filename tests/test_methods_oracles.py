@@ -179,7 +179,7 @@ def test_mas_trajectory(oracle) -> None:
 
 @pytest.mark.parametrize("name", ["ewc", "mas"])
 def test_two_processes_measure_what_one_does(name: str, oracle) -> None:
-    """Oracle: one process on the whole batch. The other process is played by what it found before."""
+    """Oracle: one process on the whole batch. What it found before plays the other process."""
     domain = {column: values[:8] for column, values in oracle["domains"][0].items()}
 
     def measure(

@@ -103,7 +103,7 @@ def test_a_model_whose_file_is_gone_is_told(tmp_path: Path) -> None:
 
 @dataclass
 class Makes(LifelongMethod):
-    """Notes the rate of each step, its gradients and weights, and what text it made and was given."""
+    """Notes the rate of each step, its gradients, its weights, and the text it made and got."""
 
     made: list = field(default_factory=list, init=False)
     given: list = field(default_factory=list, init=False)

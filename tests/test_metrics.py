@@ -45,7 +45,7 @@ def test_ap_and_ap_plus_after_every_stage(matrix, ap, ap_plus):
 
 
 def test_the_log_form_of_what_is_forgotten():
-    """Oracle: by hand, (log 2 + log 8) / 2 for one domain that doubled and one that grew eightfold."""
+    """Oracle: by hand, (log 2 + log 8) / 2 for a domain that doubled and one that grew by 8."""
     matrix = [[10.0, 50.0, 99.0], [15.0, 20.0, 99.0], [20.0, 160.0, 7.0]]
     by_hand = (math.log(2) + math.log(8)) / 2
     assert metrics.average_increase(

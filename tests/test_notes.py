@@ -70,7 +70,7 @@ def test_a_row_that_other_code_trained_is_named(tmp_path):
 
 
 def test_rows_that_are_told_domains_are_named(tmp_path):
-    """Oracle: by hand: both rows that are told, once each, in every table; no note where none is."""
+    """Oracle: by hand: both rows that are told, once each, in all tables; no note where none is."""
     study = synthetic.study(tmp_path, rows=ROWS, stages=2)
     assert not any("Told" in note for note in collect_notes(study))
     for run in study.runs:

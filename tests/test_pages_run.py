@@ -378,7 +378,7 @@ def test_the_page_runs(page: str, copy: Path) -> None:
 
 
 def test_eight_of_ten_blocks_run() -> None:
-    """Oracle: a count of the blocks, and the tables above, each of whose entries is of some block."""
+    """Oracle: a count of the blocks, and the tables above, whose entries are each of some block."""
     blocks = [block for page in BLOCKS.values() for block in page]
     tried = [block for block in blocks if block.runs()]
     assert len(tried) >= 0.8 * len(blocks), f"{len(tried)} of {len(blocks)}"

@@ -189,7 +189,7 @@ def test_what_a_tokenizer_is_trained_on_stays_where_training_ends(tmp_path, monk
 
 
 def test_who_polls_may_end_it(tmp_path) -> None:
-    """In the tokenizer's sample, and in each of the two domains. Oracle: a folder where nobody did."""
+    """In the tokenizer's sample, and in each of two domains. Oracle: a folder where nobody did."""
     domains = two_domains(tmp_path)
     for polls in (30, 430, 230):
         left = iter(range(polls))

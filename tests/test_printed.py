@@ -42,7 +42,7 @@ def test_the_transcription_is_as_it_was_held_against_the_paper():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_well_formed(name):
-    """Oracle: the columns that `analysis.exhibits` documents; no cell twice; a correction says why."""
+    """Oracle: the columns in `analysis.exhibits`; no cell twice; a correction says why."""
     with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         assert tuple(next(csv.reader(file))) == tuple(
             field.name for field in dataclasses.fields(PrintedValue)
@@ -71,8 +71,14 @@ def test_averages_are_the_means_of_their_rows(name):
     assert averages
     for (block, row, stage, _), average in averages.items():
         # a cell corrected from a table of one decimal, or from the average itself, is known to 0.05
-        coarse = any(v.corrected and "." in v.corrected and len(v.corrected.split(".")[1]) == 1
-                     for v in values(name) if (v.block, v.row, v.stage) == (block, row, stage))  # fmt: skip
+        corrected = [
+            value.corrected
+            for value in values(name)
+            if (value.block, value.row, value.stage) == (block, row, stage)
+        ]
+        coarse = any(
+            number and "." in number and len(number.split(".")[1]) == 1 for number in corrected
+        )
         mean = sum(cells[block, row, stage, f"{domain}F1"] for domain in DOMAINS) / 5
         assert close(mean, average, 2 * half + (0.01 if coarse else 0)), (
             block,

@@ -64,7 +64,7 @@ def test_a_torn_last_line_is_skipped_reported_and_survived(tmp_path, caplog, cut
 @pytest.mark.parametrize("damage", [b"\xff", b'"', b"\x00", b"\\q", b"\n"])
 @pytest.mark.parametrize("damaged", range(3))
 def test_a_damaged_line_is_an_error_with_its_number(tmp_path, damaged: int, damage: bytes):
-    """Oracle: the line number as a text editor counts it; each of the bytes makes a line no JSON."""
+    """Oracle: the line number as an editor counts it; each of the bytes makes a line no JSON."""
     path = tmp_path / "records.jsonl"
     write_all(path, [STAGE, METRICS, evaluation("adapt", 2, 6.0)])
     lines = path.read_bytes().split(b"\n")

@@ -100,7 +100,7 @@ def test_a_replayed_text_is_learned_and_is_no_stage(tmp_path) -> None:
 
 @pytest.mark.parametrize(("share", "batch"), [(0.01, 20), (0.9, 20)])
 def test_a_share_that_a_batch_cannot_hold_is_refused(tmp_path, share: float, batch: int) -> None:
-    """Oracle: a hundredth of twenty rows is none; a tenth of two rows is none of them, ER's memory."""
+    """Oracle: a hundredth of twenty rows is none; so is a tenth of two rows, ER's memory."""
     config = TinyRuns("er", methods.build, tmp_path).make_config(batch_size=batch)
     config = config.model_copy(update={"replay": Replay(text="general", share=share)})
     with pytest.raises(

@@ -323,7 +323,10 @@ def test_without_scripts_tables_and_pictures_are_there(report, browser):
     assert format_number(ends.mean(), 2) in browser.run(
         "document.querySelector('table.sorts').innerText"
     )
-    sizes = "[...document.images].map(image => image.naturalWidth > 400 && image.getBoundingClientRect().width > 200)"
+    sizes = (
+        "[...document.images].map("
+        "image => image.naturalWidth > 400 && image.getBoundingClientRect().width > 200)"
+    )
     assert browser.run(sizes) == [True, True]
     shown = "[...document.querySelectorAll('{}')].filter(part => part.checkVisibility()).length"
     assert browser.run(shown.format("button, select, input, #explore")) == 0
@@ -350,7 +353,10 @@ def test_a_browser_draws_all_figures_without_complaint(report, browser, width, s
     """
     browser.open(report, width, prefers_color_scheme=scheme)
     browser.wait(DRAWN)
-    images = "[...document.images].map(i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 400)"
+    images = (
+        "[...document.images].map("
+        "i => i.complete && i.naturalWidth > 400 && i.getBoundingClientRect().width > 400)"
+    )
     assert browser.run(images) == [True, True]
     assert browser.run(OVERFLOW) == 0
     assert (browser.run(BACKGROUND) == "rgb(255, 255, 255)") == (scheme == "light")
@@ -359,7 +365,10 @@ def test_a_browser_draws_all_figures_without_complaint(report, browser, width, s
     assert [url for url in browser.asked if url.startswith("file")] == [report.as_uri()]
     browser.print_media()
     assert browser.run(BACKGROUND) == "rgb(255, 255, 255)"
-    hidden = "[...document.querySelectorAll('nav, #explore select')].every(part => !part.getClientRects().length)"
+    hidden = (
+        "[...document.querySelectorAll('nav, #explore select')]"
+        ".every(part => !part.getClientRects().length)"
+    )
     assert browser.run(hidden)
 
 
@@ -377,7 +386,10 @@ def test_curves_follow_the_keyboard(report, browser):
     browser.press("Tab", 3)
     browser.press(" ")  # and the last one
     browser.wait(f"{points} === {2 * 5 * 4}")
-    axes = "[...document.querySelectorAll('#explore-chart .role-axis-title text')].map(text => text.textContent).join()"
+    axes = (
+        "[...document.querySelectorAll('#explore-chart .role-axis-title text')]"
+        ".map(text => text.textContent).join()"
+    )
     assert browser.run(axes) == "Measured train wall time (s, linear),AP (log)"
     for name, value in (("metric", "ap_plus"), ("unit", "tokens"), ("scale", "linear")):
         browser.run(f"document.querySelector('[name={name}]').value = '{value}'")
@@ -453,7 +465,10 @@ def test_tables_sort(report, browser):
     """Oracle: the table's own numbers, in order."""
     browser.open(report)
     browser.wait(DRAWN)
-    names = "[...document.querySelectorAll('table.sorts')[0].querySelectorAll('tr[data-row]')].map(row => row.dataset.row)"
+    names = (
+        "[...document.querySelectorAll('table.sorts')[0].querySelectorAll('tr[data-row]')]"
+        ".map(row => row.dataset.row)"
+    )
     before = browser.run(names)
     assert before == ["Naive", "ER", "ELLE", NASTY]
     browser.run(

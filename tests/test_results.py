@@ -104,7 +104,7 @@ def test_a_finished_stage_has_a_hash_of_its_weights(tmp_path) -> None:
 
 
 def test_a_study_holds_what_its_runs_recorded(trained: Path, study: Path) -> None:
-    """Oracle: the report that `run` rendered from the runs themselves, byte for byte, and two runs."""
+    """Oracle: the report that `run` rendered from the runs, byte for byte, and two runs."""
     table = "main_pretraining.csv"
     assert (study / "report/tiny" / table).read_bytes() == (
         trained / "out/tiny" / table
@@ -341,7 +341,7 @@ def test_a_study_has_the_scores_of_each_suites_own_task(
 def test_a_study_has_what_any_of_its_suites_measured_of_a_shared_stage(
     trained: Path, study: Path, tmp_path: Path
 ) -> None:
-    """Oracle: by hand: the line that one of two suites added, whichever archive is unpacked first."""
+    """Oracle: by hand: the line that one of two suites added, whichever archive comes first."""
     runs, configs = (
         Path(shutil.copytree(trained / "runs", tmp_path / "runs")),
         suites_of(study)[0][1],

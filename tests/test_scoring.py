@@ -25,8 +25,10 @@ extends = "{base}"
 methods = ["er", "elle"]
 tables = ["main_downstream", "prompt_finetuning"]
 tasks = [
-  {{ name = "last_a", domain = "a", {files_a}, max_epochs = 2, batch_size = 20, learning_rate = 1e-3 }},
-  {{ name = "last_b", domain = "b", {files_b}, max_epochs = 2, batch_size = 20, learning_rate = 1e-3 }},
+  {{ name = "last_a", domain = "a", {files_a}, max_epochs = 2, batch_size = 20, \
+learning_rate = 1e-3 }},
+  {{ name = "last_b", domain = "b", {files_b}, max_epochs = 2, batch_size = 20, \
+learning_rate = 1e-3 }},
 ]
 finetuning = {{ stages = "every", seeds = 2, prompts = ["right", "none", "wrong", "picked"] }}
 """

@@ -91,7 +91,7 @@ def sweep(cluster, texts, tmp_path_factory) -> Iterator[SuiteFolder]:
 
 
 def test_one_failure_stops_no_other(sweep: SuiteFolder) -> None:
-    """By hand, from what was done to each row in `sweep`. The table has the rows that were trained."""
+    """By hand, from what was done to each row in `sweep`. The table has the trained rows."""
     assert {row: state.state for row, state in sweep.states().items()} == {
         "Naive": "done",
         "ER": "done",

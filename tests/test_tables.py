@@ -217,12 +217,14 @@ def test_validation_text_that_nearly_stands_in_training_text_is_told(whole, late
             before.append(float(np.exp(np.mean(np.log(second)))))
             aps.append(float(np.exp(np.mean(np.log(last)))))
             rises.append(float(np.mean(np.subtract(last, own)[:-1])))
-    told = f"{'not known' if whole else f'{np.mean(aps):.2f}'} and {'not known' if later else f'{np.mean(rises):.2f}'}"
+    final = "not known" if whole else f"{np.mean(aps):.2f}"
+    rise = "not known" if later else f"{np.mean(rises):.2f}"
     counts = "3 of 400 documents of Ns, 2 of 400 documents of Ns in that of WB"
     counts += ", 400 of 400 documents of CS" * whole
     notes = load("main_pretraining").build(data).notes
     copies = f"Validation text nearly stands in training text: {counts}."
-    told = f"AP and AP⁺ after the last domain without near copies: Naive {told}. Other numbers include them."
+    told = f"AP and AP⁺ after the last domain without near copies: Naive {final} and {rise}. "
+    told += "Other numbers include them."
     assert copies in notes and told in notes
     told = f"AP and AP⁺ after Ns without near copies: Naive {np.mean(before):.2f} and "
     assert any(note.startswith(told) for note in notes) != later
@@ -301,7 +303,7 @@ def test_lifelong_metrics_of_a_run(tmp_path):
 
 
 def brackets(table: Table) -> list[str]:
-    """What is printed beside the cells of a table, whose caption speaks of it where there is any."""
+    """What is printed beside the cells of a table; its caption speaks of it where there is any."""
     printed = [
         cell.printed
         for block in table.blocks

@@ -371,7 +371,8 @@ def test_parts_of_a_package_are_its_second_level_and_large_ones_are_divided():
 def test_names_of_the_classes_are_masked_in_prose_and_in_code():
     """Oracle: by hand."""
     names = passages.compile_name_pattern(["sklearn.linear_model", "torch.nn", "email"])
-    text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, cnn_nn, EMAIL, emails of nnn"
+    text = "sklearn.linear_model.Lasso is a Linear model, linear in nn.Linear, "
+    text += "cnn_nn, EMAIL, emails of nnn"
     assert (
         names.sub("_", text)
         == "sklearn._.Lasso is a _, linear in _.Linear, cnn__, _, emails of nnn"
@@ -433,7 +434,7 @@ def library(tmp_path, monkeypatch):
 def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_once(
     library, tmp_path, monkeypatch
 ):
-    """Oracle: the predicate on the documents themselves; the second time, nobody may cut it again."""
+    """Oracle: the predicate on the documents; the second time, nobody may cut it again."""
     domain = Domain(name="d", packages=(library,), hold_out=0.4)
     task = Task(
         name="toy", domain="d", docstrings=Docstrings(classes=3, examples=20, characters=60)
@@ -452,7 +453,7 @@ def test_a_docstring_task_comes_from_the_held_out_documents_alone_and_is_cut_onc
 
 
 def test_a_task_of_all_domains_comes_from_their_validation_text_alone(library, tmp_path):
-    """Oracle: the split of the documents themselves; the names of domains and packages are masked."""
+    """Oracle: the split of the documents; the names of domains and packages are masked."""
     for name in ("valid", "train"):
         lines = [
             json.dumps({"text": f"{name} {i} of files and madeup, " + "word " * 30})

@@ -1,4 +1,4 @@
-"""Records as event files. Oracle throughout: the records, read back with TensorBoard's own library."""
+"""Records as event files. Oracle throughout: the records, read back with TensorBoard's library."""
 
 from __future__ import annotations
 

@@ -51,8 +51,11 @@ def execute(plan):
     return 0
 
 
-EXECUTOR = Executor(lambda plan: [f"  toy: {unit.name}" for wave in plan.waves for unit in wave.units], execute,
-                    count_gpus=lambda suite, run: 3.0)
+def describe(plan):
+    return [f"  toy: {unit.name}" for wave in plan.waves for unit in wave.units]
+
+
+EXECUTOR = Executor(describe, execute, count_gpus=lambda suite, run: 3.0)
 '''
 
 
@@ -118,10 +121,9 @@ def test_shared_stages_are_a_tree(tiny: SuiteFolder) -> None:
     """Oracle: by hand: of four runs all share the first stage, and two the second, in a wave of its
     own.
     """
-    three = "[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]"
-    text = tiny.file.read_text().replace(
-        "[{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }]", three
-    )
+    two = "{ layers = 1, hidden_size = 16 }, { layers = 2, hidden_size = 16 }"
+    three = f"{two}, {{ layers = 2, hidden_size = 16 }}"
+    text = tiny.file.read_text().replace(f"[{two}]", f"[{three}]")
     text = text.replace("amount = [40, 200]", "amount = 5").replace(
         "\n]\nrows", f'\n  {{ name = "sky", train = ["{tiny.texts}/sea.jsonl"] }},\n]\nrows'
     )

@@ -170,7 +170,7 @@ def test_a_task_that_nobody_knows_is_named(place: Path, capsys) -> None:
 def test_what_cannot_be_asked_is_refused_before_training(
     missing: bool, place: Path, monkeypatch, capsys
 ) -> None:
-    """Oracle: the cure in one line, the status of what a user can fix, and a folder without a run."""
+    """Oracle: the cure in one line, the status of a user's mistake, and a folder without a run."""
     if missing:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     masked = [] if missing else ["--set", "model.architecture=bert"]

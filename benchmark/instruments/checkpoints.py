@@ -1,4 +1,4 @@
-"""The commands on one model in its folder: its perplexity on a text, and a larger model like it."""
+"""The commands on one model in its folder: perplexity on a text, and a larger model like it."""
 
 from __future__ import annotations
 
@@ -57,10 +57,8 @@ def grow(options: argparse.Namespace) -> int:
     )
     print(_format_facts(facts))
     command = shlex.join(["evaluate", str(options.out), "--text", str(options.text or "FILE")])
-    print(
-        f"next: `python run_all.py {command}` measures it; model.start of a suite trains on from it",
-        file=sys.stderr,
-    )
+    advice = f"`python run_all.py {command}` measures it; model.start of a suite trains on from it"
+    print(f"next: {advice}", file=sys.stderr)
     return 0
 
 

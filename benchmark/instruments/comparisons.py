@@ -33,7 +33,7 @@ def load_weights(run: Run) -> list[Weights]:
 
 
 def compute_predictions(run: Run, shift: int = 0) -> list[Tensor]:
-    """The logits (rows, K, V_text) of the model after each stage, on validation text of all domains.
+    """The logits (rows, K, V_text) of the model after each stage, on each domain's validation text.
 
     `shift`: how many domains further in the stream lies the domain that the model is told.
     """

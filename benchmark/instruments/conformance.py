@@ -75,8 +75,8 @@ def find_place_in(name: str, error: Exception) -> str:
     lines = [call for call in calls if Path(call.filename).name == f"{name}.py"]
     if not lines:
         return ""
-    file = Path(*Path(lines[-1].filename).parts[-2:])
-    return f" ({file}:{lines[-1].lineno})"
+    path = Path(lines[-1].filename)
+    return f" ({Path(path.parent.name, path.name)}:{lines[-1].lineno})"
 
 
 class TinyRuns:
@@ -451,9 +451,9 @@ def checkpoints_compute_what_was_recorded(tiny: TinyRuns) -> None:
 def is_naive_where_it_says(tiny: TinyRuns) -> None:
     """A method whose first stage has the key of Naive's trains there what Naive trains.
 
-    Later it trains something else. Predictions are compared, in double precision: a loss that equals Naive's, and is computed in
-    another way, is the same, and a teacher that is the student teaches nothing, whatever the
-    rounding.
+    Later it trains something else. Predictions are compared, in double precision: a loss that
+    equals Naive's, and is computed in another way, is the same, and a teacher that is the student
+    teaches nothing, whatever the rounding.
     """
     config = tiny.make_config(seed=OTHER_SEED)
     of_naive = config.model_copy(update={"method": "naive", "row": "naive"})

@@ -1,6 +1,7 @@
 """`run_all.py new-suite`: a suite for somebody's own text, with sizes and budgets that fit.
 
-They fit text and machine. The suite is a beginning, not a result: its file gives reasons for its choices.
+They fit text and machine. The suite is a beginning, not a result: its file gives reasons for its
+choices.
 """
 
 from __future__ import annotations
@@ -283,9 +284,8 @@ def choose_evaluation(
         most_seconds: likewise, at most.
     """
     document = max(text.size / text.documents for text in texts)
-    share_of_stream = min(
-        1.0, MOST_SIZES / len(texts)
-    )  # in a long stream, each of whose evaluations reads all domains
+    # smaller in a long stream, each of whose evaluations reads all domains
+    share_of_stream = min(1.0, MOST_SIZES / len(texts))
     enough = FEW_DOCUMENTS * document
     most_bytes_wanted = max(200_000 * share_of_stream, (1 + share_of_stream) * enough)
 

@@ -1,6 +1,7 @@
 """`run_all.py track`: the records of a suite's runs as event files of TensorBoard.
 
-It trains nothing. Each call writes all files anew, so you may call it again while runs go on, here or on a cluster.
+It trains nothing. Each call writes all files anew, so you may call it again while runs go on, here
+or on a cluster.
 """
 
 from __future__ import annotations

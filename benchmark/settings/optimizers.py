@@ -1,7 +1,7 @@
 """Kinds of optimizer; a suite names one (`training.optimizer`).
 
-All differences between them are here. Another package offers its own by an entry point, a method's file by `LifelongMethod.optimizer`. No
-torch here until one is made.
+All differences between them are here. Another package offers its own by an entry point, a method's
+file by `LifelongMethod.optimizer`. No torch here until one is made.
 """
 
 from __future__ import annotations

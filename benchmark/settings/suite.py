@@ -120,8 +120,8 @@ class Start(Settings):
 class Model(Settings):
     """Architecture, and the ladder of sizes: one rung a domain.
 
-    Methods that do not grow stay on the first. With `start` the stream begins with that model: architecture, head size, dropout and first rung
-    are its own, and the ladder gives the others.
+    Methods that do not grow stay on the first. With `start` the stream begins with that model:
+    architecture, head size, dropout and first rung are its own, and the ladder gives the others.
     """
 
     architecture: Annotated[str, AfterValidator(check_architecture)] = Field(

@@ -33,7 +33,7 @@ class Unit:
 
     @property
     def is_wall_time(self) -> bool:
-        """Whether runs can only be compared on the same kind of machine, with nothing beside them."""
+        """Whether runs compare only where each ran alone, on the same kind of machine."""
         return self.cost is None
 
     @property

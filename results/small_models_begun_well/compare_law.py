@@ -53,7 +53,7 @@ def _terms(cells: list[Cell]) -> Floats:
 
 
 def predict(cells: list[Cell], values: Floats, new: list[Cell]) -> tuple[Floats, Floats]:
-    """What the plane through (cells,) says of new cells, and the half width of each 95% interval."""
+    """What the plane through (cells,) says of new cells, and half the width of 95% intervals."""
     terms, asked = _terms(cells), _terms(new)
     plane, *_ = np.linalg.lstsq(terms, values, rcond=None)
     freedom = len(values) - terms.shape[1]

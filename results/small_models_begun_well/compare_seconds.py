@@ -78,7 +78,7 @@ def print_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
 
 
 def list_runs(suite: str) -> pd.DataFrame:
-    """The row, seed, logarithms of seconds and of AP after the last domain of each run of a suite."""
+    """The row, seed, and logarithms of seconds and of the last AP of each run of a suite."""
     configs = {
         config.id: config for config in methods.list_runs(load_suite(str(HERE / f"{suite}.toml")))
     }

@@ -50,7 +50,7 @@ SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 
-# cred_expire is also how long a requeued job waits before it starts again; Slurm takes no less than 5 s.
+# cred_expire is also how long a requeued job waits to start again; Slurm takes no less than 5 s.
 AuthInfo=socket={run}/munge.sock,cred_expire=5
 
 StateSaveLocation={run}/state
@@ -84,7 +84,7 @@ ReturnToService=2
 FirstJobId={first_job}
 MinJobAge=86400
 
-# A job in `preemptible` gives way to one in another partition, after the signal that it asked for with --signal.
+# A job in `preemptible` gives way to one in another partition, after the signal that it asked for.
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal

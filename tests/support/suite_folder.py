@@ -45,7 +45,8 @@ needs_slurm = [
     pytest.mark.slurm,
     pytest.mark.skipif(
         bool(missing) and os.environ.get("CI") != "true",
-        reason=f"Slurm is not installed: apt-get install --no-install-recommends {' '.join(missing)}",
+        reason="Slurm is not installed: apt-get install --no-install-recommends "
+        f"{' '.join(missing)}",
     ),
 ]
 PATIENCE = 120.0  # seconds; on an idle machine nothing takes more than a third of it
@@ -337,7 +338,7 @@ def wait_for_account(job: str, state: str, restarts: int) -> None:
 
 
 def assert_as_if_undisturbed(tiny: SuiteFolder, row: str, resumed: int) -> None:
-    """It went on from a checkpoint so many times, and is equal to a run without that, bit for bit."""
+    """It went on from a checkpoint so many times, and equals a run without that, bit for bit."""
     expected = tiny.undisturbed(row)
     assert all(
         torch.equal(tensor, tiny.weights(row)[name])

@@ -350,7 +350,7 @@ class _Run:
         return lines
 
     def similarities(self, stage: int) -> list[dict[str, Any]]:
-        """Logit-KD's models are the most alike, ELLE's come second; PNN has no lineages of heads."""
+        """Logit-KD's models are most alike, ELLE's come second; PNN has no lineages of heads."""
         apart = {"logit_kd": 0.1, "elle": 0.2}.get(self.method, 0.4) * (1 + 0.2 * stage)
         apart *= 1 + 0.05 * self.noise("similarity", stage)
         place = {"key": self.keys[stage], "reason": None}

@@ -9,7 +9,10 @@ WORDS = {"a": "red green blue cyan", "b": "one two three four"}
 SUITE = """
 title = "Tiny"
 methods = ["naive", "er"]
-domains = [{{ name = "a", train = ["{text}/a.jsonl"] }}, {{ name = "b", train = ["{text}/b.jsonl"] }}]
+domains = [
+  {{ name = "a", train = ["{text}/a.jsonl"] }},
+  {{ name = "b", train = ["{text}/b.jsonl"] }},
+]
 [tokenizer]
 vocabulary = 300
 [data]

@@ -457,7 +457,10 @@ title = "GPU check"
 methods = []
 rows = [{rows}]
 tables = ["main_pretraining"]
-domains = [{{ name = "domain0", packages = {packages} }}, {{ name = "domain1", packages = {packages} }}]
+domains = [
+  {{ name = "domain0", packages = {packages} }},
+  {{ name = "domain1", packages = {packages} }},
+]
 [tokenizer]
 vocabulary = {vocabulary}
 sample_bytes = 10000000
@@ -470,7 +473,10 @@ max_valid_bytes = {valid_bytes}
 architecture = "bert"
 head_size = {head}
 dropout = 0.0
-ladder = [{{ layers = {layers}, hidden_size = {width} }}, {{ layers = {layers}, hidden_size = {width} }}]
+ladder = [
+  {{ layers = {layers}, hidden_size = {width} }},
+  {{ layers = {layers}, hidden_size = {width} }},
+]
 [training]
 batch_size = {batch}
 learning_rate = 1e-4

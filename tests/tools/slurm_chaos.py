@@ -113,7 +113,8 @@ class Chaos:
         (folder / "tiny" / "steps").mkdir()
         settings = 'partition = "preemptible"\naccount = "tiny"\narray_parallelism = 5'
         if runs_per_job > 1:
-            settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}\ncpus_per_task = 1"
+            settings += f"\nruns_per_job = {runs_per_job}\nntasks_per_node = {SIDE_BY_SIDE}"
+            settings += "\ncpus_per_task = 1"
         settings += '\n[slurm.prepare]\naccount = "urgent"'
         self.tiny.write(
             *map(self.row, range(runs)), slurm=settings, tasks=write_task(self.tiny.folder)
@@ -145,7 +146,8 @@ class Chaos:
         options = f'gate = "{self.tiny.gate(name)}", log = "{self.steps(name)}"'
         rates = f'"training.learning_rate" = [5e-4, {rate}]'
         method = METHODS[number % len(METHODS)]
-        return f'{{ name = "{name}", method = "{method}", options = {{ {options} }}, set = {{ {rates} }} }}'
+        content = f'name = "{name}", method = "{method}", options = {{ {options} }}'
+        return f"{{ {content}, set = {{ {rates} }} }}"
 
     def steps(self, row: str) -> Path:
         return self.tiny.folder / "steps" / row
@@ -219,7 +221,7 @@ class Chaos:
         self.happened["two_submitters"] += 1
 
     def kill_others(self) -> None:
-        """A job of each kind that trains nothing fails; it is tried again at the end, as runs are."""
+        """One job of a kind that trains nothing fails; it is tried again at the end, as runs are."""
         for job in self.tiny.jobs() if self.others else ():
             if job.kind not in self.others or job.state != "running":
                 continue
@@ -363,7 +365,8 @@ class Chaos:
 
     def preempt(self, job: Job) -> None:
         """An urgent job takes all of the node."""
-        urgent = f"--account=urgent --partition=main --nodelist={job.node} --exclusive --wrap=true --output=/dev/null"
+        urgent = f"--account=urgent --partition=main --nodelist={job.node} --exclusive --wrap=true "
+        urgent += "--output=/dev/null"
         subprocess.run(["sbatch", *urgent.split()], check=True, capture_output=True)
 
     def suspend(self, job: Job) -> None:

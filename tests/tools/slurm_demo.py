@@ -36,7 +36,7 @@ SHORT = {
 
 
 def run_all(command: str, *more: str) -> list[str]:
-    """What a command says. What is given to this script goes to each, e.g. --set budget.amount=3."""
+    """What a command says. The script's own arguments go to each, e.g. --set budget.amount=3."""
     settings = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
     arguments = [
         sys.executable,
