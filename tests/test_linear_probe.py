@@ -111,7 +111,10 @@ def test_a_pair_is_compared(folders):
 
 
 def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
-    """Oracle: what fine-tuning begins with, `make_encoder`, on texts of a window; domains matter."""
+    """Oracle: what fine-tuning begins with, `make_encoder`, on texts of a window.
+
+    Domains matter.
+    """
     torch.manual_seed(0)
     bpe = tokenizer()
     vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)

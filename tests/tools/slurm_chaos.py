@@ -221,7 +221,7 @@ class Chaos:
         self.happened["two_submitters"] += 1
 
     def kill_others(self) -> None:
-        """One job of a kind that trains nothing fails; it is tried again at the end, as runs are."""
+        """Let one job of a kind that trains nothing fail; it is tried again at the end."""
         for job in self.tiny.jobs() if self.others else ():
             if job.kind not in self.others or job.state != "running":
                 continue
