@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import pandas as pd
 
 from analysis import notes
-from analysis.exhibits import AVERAGE, PROMPT_ROWS, TableExhibit, add_printed
+from analysis.exhibits import AVERAGE, PROMPT_ROWS, PrintedValue, TableExhibit, add_printed
 from analysis.study import Study, average_by_domain
 from analysis.tables import Block, Cell, Column, Table, TableRow
 from benchmark.records import ZeroShotLine
@@ -27,6 +27,11 @@ class ScoredRow(NamedTuple):
     row: str = ""  # of the printed numbers
     stage: str = ""  # of the printed numbers
     competes: bool = True
+
+
+ScoredBlock = tuple[str, list[ScoredRow]]  # the heading, and the lines below it
+Titles = Mapping[str, str]  # of the tasks, by domain
+Printed = Mapping[tuple[str, str, str, str], PrintedValue]  # by row, stage, column and metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +63,7 @@ class ScoreTable(TableExhibit):
             footnotes += self._note_leaks(blocks, clean, columns)
         return self.finish_measurements(study, columns, blocks, footnotes, scores=True)
 
-    def _make_blocks(self, study: Study, titles: dict[str, str]) -> list[Block]:
+    def _make_blocks(self, study: Study, titles: Titles) -> list[Block]:
         """The blocks of all suites."""
         blocks = []
         for part in study.parts:
@@ -95,49 +100,61 @@ class ScoreTable(TableExhibit):
                 text = ", ".join(numbers) if is_known else "not known"
                 yield f"{column.name} without leaked test examples: {text}."
 
-    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
+    def collect_lines(self, part: Study) -> list[ScoredBlock]:
         """The blocks of a suite: heading, and the lines in it."""
         selection = self.only.get(part.suite, ())
-        runs = {run.row: run for run in part.runs if not selection or run.row in selection}
+        counts = {run.row: len(run.domains) for run in part.runs}
+        rows = [row for row in counts if not selection or row in selection]
         last = len(part.runs[0].domains) - 1
         lines = []
-        for row, run in runs.items():
-            means = _average_seeds(part.scores, row, last)
-            lines.append(ScoredRow(row, means, row, str(len(run.domains))))
+        for row in rows:
+            line = ScoredRow(
+                label=row,
+                means=_average_seeds(part.scores, row, last),
+                row=row,
+                stage=str(counts[row]),
+            )
+            lines.append(line)
         if not selection:
             lines += _collect_baselines(part)
         blocks = [(self.choose_heading(part), lines)]
         is_final = part.probes["stage"] == last
-        if len(part.probes[is_final & part.probes["headline"]]):
+        final_probes = part.probes[is_final & part.probes["headline"]]
+        if len(final_probes):
             probes = []
-            for row in runs:
+            for row in rows:
                 means = _average_seeds(part.probes, row, last)
                 probes.append(ScoredRow(f"{row}, linear probe", means))
             blocks.append((PROBES, probes))
         return blocks
 
-    def _make_rows(
-        self, part: Study, lines: list[ScoredRow], titles: dict[str, str]
-    ) -> list[TableRow]:
-        printed = self.select_printed(part)
-        names = list(part.tasks)
-        stream = list(dict.fromkeys(column for _, _, column, _ in printed if column != AVERAGE))
-        if part.stage_titles != stream or set(part.scores["how"]) == {"linear_probe"}:
+    def _make_rows(self, part: Study, lines: list[ScoredRow], titles: Titles) -> list[TableRow]:
+        """The lines of a block, as a table shows them."""
+        printed: Printed = self.select_printed(part)
+        stream: dict[str, None] = {}
+        for _, _, column, _ in printed:
+            if column != AVERAGE:
+                stream[column] = None
+        is_probed = set(part.scores["how"]) == {"linear_probe"}
+        if part.stage_titles != list(stream) or is_probed:
             printed = {}
-        domains = [name for name in titles if name]
-        columns = [titles[name] for name in domains]
-        columns.append(AVERAGE if len(names) == len(stream) else "")
+        average = AVERAGE if len(part.tasks) == len(stream) else ""
         rows = []
         for line in lines:
-            means = line.means
             slug = make_slug(line.row)
-            cells = [_make_cell(means, name) if name in names else Cell() for name in domains]
-            cells.append(_make_average_cell(means, names))
-            values = [printed.get((slug, line.stage, column, "F1")) for column in columns]
-            cells = list(map(add_printed, cells, values))
+            cells = []
+            for domain, title in titles.items():
+                if domain:
+                    cell = _make_cell(line.means, domain) if domain in part.tasks else Cell()
+                    value = printed.get((slug, line.stage, title, "F1"))
+                    cells.append(add_printed(cell, value))
+            cell = _make_average_cell(line.means, list(part.tasks))
+            value = printed.get((slug, line.stage, average, "F1"))
+            cells.append(add_printed(cell, value))
             if "" in titles:
-                is_expected = "" in means or (line.row and part.probes.empty)
-                cells.append(_make_cell(means, "") if is_expected else Cell())
+                is_scored = "" in line.means
+                is_expected = is_scored or (line.row and part.probes.empty)
+                cells.append(_make_cell(line.means, "") if is_expected else Cell())
             rows.append(TableRow(line.label, tuple(cells), line.competes))
         if self.by_stage and part.suite in part.only_last:
             # no score of the models before the last is to come
@@ -159,20 +176,26 @@ class PromptTable(ScoreTable):
     where it was measured.
     """
 
-    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
+    def collect_lines(self, part: Study) -> list[ScoredBlock]:
         final = _find_final_scores(part)
         prompts = dict(PROMPT_ROWS)
         if "picked" in set(final["prompt"]):
             prompts["picked"] = "picked prompt"
+        prompted_rows = set(final.loc[final["prompt"] == "right", "row"])
         rows = dict.fromkeys(run.row for run in part.runs)
-        prompted = [row for row in rows if "right" in set(final[final["row"] == row]["prompt"])]
+        prompted = [row for row in rows if row in prompted_rows]
         lines = []
         for row in prompted or [PROMPTED]:
             scores = final[final["row"] == row]
             for prompt, label in prompts.items():
-                means = average_by_domain(scores[scores["prompt"] == prompt], ["seed"])
-                printed_row = prompt if row == PROMPTED else row
-                lines.append(ScoredRow(f"{row}, {label}", means, printed_row, "5"))
+                selection = scores[scores["prompt"] == prompt]
+                line = ScoredRow(
+                    label=f"{row}, {label}",
+                    means=average_by_domain(selection, ["seed"]),
+                    row=prompt if row == PROMPTED else row,
+                    stage="5",
+                )
+                lines.append(line)
         return [(self.choose_heading(part), lines)]
 
 
@@ -182,15 +205,20 @@ class StageScoreTable(ScoreTable):
 
     by_stage = True
 
-    def collect_lines(self, part: Study) -> list[tuple[str, list[ScoredRow]]]:
+    def collect_lines(self, part: Study) -> list[ScoredBlock]:
         counts = {run.row: len(run.domains) for run in part.runs}
         blocks = []
         for row, count in counts.items():
             lines = []
             for stage in range(count):
-                means = _average_seeds(part.scores, row, stage)
                 number = str(stage + 1)
-                lines.append(ScoredRow(f"M{number}", means, row, number))
+                line = ScoredRow(
+                    label=f"M{number}",
+                    means=_average_seeds(part.scores, row, stage),
+                    row=row,
+                    stage=number,
+                )
+                lines.append(line)
             blocks.append((row, lines))
         return blocks
 
@@ -230,12 +258,17 @@ class ZeroShotTable(TableExhibit):
         is_row = part.ends["row"] == row
         ends = part.ends[is_row & (part.ends["stage"] == stage)]
         cells = [Cell(tuple(ends["ap"]), missing=ends.empty)]
-        runs = [run for run in part.runs if run.row == row and len(run.zero_shot) > stage]
-        scores = [{line.task: line.values for line in run.zero_shot[stage]} for run in runs]
+        scores = []
+        for run in part.runs:
+            if run.row == row and len(run.zero_shot) > stage:
+                lines = run.zero_shot[stage]
+                scores.append({line.task: line.values for line in lines})
         for task, name in metrics.items():
-            tests = [score[task] for score in scores if task in score]
-            values = tuple(test[name] for test in tests if name in test)
-            cells.append(Cell(values, digits=3, missing=not values))
+            values = []
+            for score in scores:
+                if name in score.get(task, {}):
+                    values.append(score[task][name])
+            cells.append(Cell(tuple(values), digits=3, missing=not values))
         return TableRow(f"M{stage + 1}", tuple(cells))
 
 
@@ -270,7 +303,9 @@ def _make_cell(means: pd.DataFrame, domain: str) -> Cell:
 
     `means` are over fine-tuning seeds, a column a domain.
     """
-    values = tuple(100 * means[domain].dropna()) if domain in means else ()
+    values: tuple[float, ...] = ()
+    if domain in means:
+        values = tuple(100 * means[domain].dropna())
     return Cell(values, digits=1, missing=not values)
 
 
@@ -293,7 +328,7 @@ def _collect_baselines(part: Study) -> list[ScoredRow]:
     return lines
 
 
-def _describe_scores(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[str]:
+def _describe_scores(scores: pd.DataFrame, titles: Titles) -> list[str]:
     """Say which task and metric stand for which domain, and over how many fine-tuning seeds."""
     if not titles:
         return ["No downstream task is of any of these domains."]
@@ -309,5 +344,7 @@ def _describe_scores(scores: pd.DataFrame, titles: Mapping[str, str]) -> list[st
     counts = scores[scores["how"] == "finetune"]["finetuning_seeds"]
     if not len(counts):
         return [note, f"{PROBES}."]
-    seeds = " to ".join(str(count) for count in sorted({counts.min(), counts.max()}))
+    fewest = counts.min()
+    most = counts.max()
+    seeds = str(fewest) if fewest == most else f"{fewest} to {most}"
     return [note, f"Of each pre-training seed it is the mean over fine-tuning seeds: {seeds}."]

@@ -207,9 +207,10 @@ def _format_p(p: float) -> str:
 
 def _describe_rules(numbers: Numbers, claims: int) -> list[str]:
     """Notes on how the card decides, and what claims on the best row are about."""
-    titles: dict[str, None] = {}
+    stages: list[str] = []
     for measured in numbers.values():
-        titles |= dict.fromkeys(measured.stages[1:])
+        stages += measured.stages[1:]
+    titles = dict.fromkeys(stages)
     return [
         "Held: every comparison of the claim is significant. Not held: one is significantly the "
         "other way. Both are "

@@ -37,7 +37,8 @@ def _format_power(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-PROPERTIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+Show = Callable[[float], str]
+PROPERTIES: Mapping[str, tuple[str, Show]] = {
     "parameters": ("Parameters", _format_count),
     "layers": ("Layers", lambda value: f"{value:.0f}"),
     "hidden size": ("Hidden", lambda value: f"{value:.0f}"),
@@ -76,13 +77,18 @@ class ArchitectureTable(TableExhibit):
                 runs = [run for run in part.runs if make_slug(run.row) == slug]
                 if not runs:
                     continue
-                heading = row if self.rows else f"{self.choose_heading(part)} ({row})"
+                heading = row
+                if not self.rows:
+                    heading = f"{self.choose_heading(part)} ({row})"
                 printed: Printed = {}
                 if self.rows or slug == GROWING:
                     printed = self.select_printed(part, block)
                 lines = self._make_rows(part, runs, printed)
                 blocks.append(Block(heading, tuple(lines), part.suite))
-        footnotes = [*notes.note_missing_cells(study, blocks), *notes.collect_notes(study)]
+        footnotes = [
+            *notes.note_missing_cells(study, blocks),
+            *notes.collect_notes(study),
+        ]
         return self.finish_table(columns, blocks, footnotes, "Model")
 
     def _make_rows(self, part: Study, runs: list[RunRecords], printed: Printed) -> list[TableRow]:
@@ -93,8 +99,12 @@ class ArchitectureTable(TableExhibit):
         rows = []
         for index in range(len(runs[0].domains)):
             number = str(index + 1)
-            properties = _collect_properties(runs, index, stages[stages["stage"] == index])
-            ends = [run for run in runs if find_last(run.stages[index], DoneLine) is not None]
+            lines = stages[stages["stage"] == index]
+            properties = _collect_properties(runs, index, lines)
+            ends = []
+            for run in runs:
+                if find_last(run.stages[index], DoneLine) is not None:
+                    ends.append(run)
             recovers = index > 0 and is_growing
             cells = []
             for name in self.properties:
@@ -108,7 +118,8 @@ class ArchitectureTable(TableExhibit):
                     missing=is_unknown and not ends and is_expected,
                     few_seeds=int(is_measured and len(ends) == 1),
                 )
-                cells.append(add_printed(cell, printed.get((f"m{number}", number, name, ""))))
+                value_of_paper = printed.get((f"m{number}", number, name, ""))
+                cells.append(add_printed(cell, value_of_paper))
             rows.append(TableRow(f"M{number}", tuple(cells)))
         return rows
 
@@ -137,13 +148,14 @@ def _collect_properties(
         rung = model["ladder"][index]
         layers = rung["layers"]
         hidden = rung["hidden_size"]
-    steps = []
+    recover_steps = []
+    adapt_steps = []
     for run in runs:
         end = find_last(run.stages[index], DoneLine)
         if end:
-            steps.append({phase["name"]: phase["steps"] for phase in end.phases})
-    recover_steps = [counts.get("recover") for counts in steps]
-    adapt_steps = [counts.get("adapt") for counts in steps]
+            steps = {phase["name"]: phase["steps"] for phase in end.phases}
+            recover_steps.append(steps.get("recover"))
+            adapt_steps.append(steps.get("adapt"))
     return {
         "parameters": stages["parameters"].mean(),
         "layers": layers,
@@ -175,7 +187,8 @@ class HyperparameterTable(TableExhibit):
     def _build(self, study: Study) -> Table:
         printed: dict[tuple[str, str], PrintedValue] = {}
         if all(study.printed.get(suite, suite) for suite in study.suites):
-            printed = {(value.row, value.column): value for value in self.printed}
+            for number in self.printed:
+                printed[number.row, number.column] = number
         tasks = {}
         for part in study.parts:
             for task in part.runs[0].line.tasks:
@@ -186,7 +199,8 @@ class HyperparameterTable(TableExhibit):
             cells = []
             for title, task in tasks.items():
                 cell = Cell(text=show(task))
-                cells.append(add_printed(cell, printed.get((name, title))))
+                value = printed.get((name, title))
+                cells.append(add_printed(cell, value))
             rows.append(TableRow(name, tuple(cells)))
         columns = [Column(title) for title in tasks]
         blocks = [Block("", tuple(rows))]

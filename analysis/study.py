@@ -92,9 +92,9 @@ class Study:
             *_MEASURED,
             "perplexity",
         ]
+        table = pd.DataFrame(lines, columns=columns)
         # an empty column has no type
-        types = {"is_end": bool} | dict.fromkeys(_MEASURED, float)
-        table = pd.DataFrame(lines, columns=columns).astype(types)
+        table = table.astype({"is_end": bool} | dict.fromkeys(_MEASURED, float))
         is_after_start = table["phase"] != "start"
         is_past_first_stage = table["is_end"] | (table["stage"] > 0)
         return table.assign(learned=is_after_start & is_past_first_stage)
@@ -143,7 +143,7 @@ class Study:
             for score in stage
             if score.how == "finetune"
         }
-        lines = []
+        lines: list[tuple[Any, ...]] = []
         for run in self.runs:
             is_fine_tuned = run.suite in fine_tuned
             for stage, scores in enumerate(run.scores):

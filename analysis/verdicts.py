@@ -107,7 +107,7 @@ class Verdict:
         if self.state != "not decidable":
             return ""
         missing = []
-        slugs = set()
+        slugs: set[str] = set()
         for comparison in self.comparisons:
             if comparison.changes.size:
                 slugs |= {make_slug(comparison.row), make_slug(comparison.other)}
