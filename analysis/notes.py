@@ -117,17 +117,22 @@ def note_passes(runs: Sequence[RunRecords]) -> list[str]:
     times: dict[str, list[float]] = {}
     held: dict[str, list[float]] = {}
     for run in runs:
-        memory = run.line.config.get("data", {}).get("memory_tokens", 0)
+        data = run.line.config.get("data", {})
+        memory = data.get("memory_tokens", 0)
         replay = run.line.config.get("replay") or {}
         share = 1 - replay.get("share", 0)  # of a batch, for the stage's domain
-        for stage, domain in zip(run.stages[: run.finished], run.domains, strict=False):
-            data = find_header(stage).data.get(domain.name, {})
-            tokens = data.get("tokens")
+        finished = run.stages[: run.finished]
+        for stage, domain in zip(finished, run.domains, strict=False):
+            texts = find_header(stage).data
+            tokens = texts.get(domain.name, {}).get("tokens")
+            if not tokens:
+                continue
             end = find_last(stage, DoneLine)
-            if tokens and end and end.charged.get("tokens"):
-                passes = share * end.charged["tokens"] / tokens
+            charged = end.charged.get("tokens") if end else None
+            if charged:
+                passes = share * charged / tokens
                 times.setdefault(domain.title, []).append(passes)
-            if tokens and domain != run.domains[-1]:
+            if domain != run.domains[-1]:
                 held.setdefault(domain.title, []).append(min(1, memory / tokens))
     note = describe_passes(times, held)
     return [note] if note else []
@@ -183,10 +188,14 @@ def note_probes(study: Study) -> list[str]:
 
 def note_missing_cells(study: Study, blocks: Sequence[Block]) -> list[str]:
     """Say how the missing cells get filled."""
-    suites = [study.called.get(suite, suite) for suite in study.suites]
-    commands = " or ".join(f"`python run_all.py run {suite}`" for suite in suites)
-    is_missing = any(cell.missing for block in blocks for row in block.rows for cell in row.cells)
-    return [f"-- is not measured yet; {commands} fills it in."] if is_missing else []
+    rows = [row for block in blocks for row in block.rows]
+    if not any(cell.missing for row in rows for cell in row.cells):
+        return []
+    commands = []
+    for suite in study.suites:
+        name = study.called.get(suite, suite)
+        commands.append(f"`python run_all.py run {name}`")
+    return [f"-- is not measured yet; {' or '.join(commands)} fills it in."]
 
 
 def note_budget(stages: pd.DataFrame) -> list[str]:
@@ -268,11 +277,15 @@ def note_unequal_texts(part: Study) -> list[str]:
 
 def note_differences(stages: pd.DataFrame, title: str, columns: Sequence[str]) -> list[str]:
     """The rows by their value in the first of these columns, where any of them differs."""
-    rows = stages.groupby([*columns], sort=False)["row"].unique().reset_index()
+    groups = stages.groupby([*columns], sort=False)
+    rows = groups["row"].unique().reset_index()
     parts = []
     for value, *_, names in rows.itertuples(index=False):
-        parts.append(f"{value} ({', '.join(names)})")
-    return [f"{title}: {'; '.join(parts)}."] if len(parts) > 1 else []
+        listed = ", ".join(names)
+        parts.append(f"{value} ({listed})")
+    if len(parts) < 2:
+        return []
+    return [f"{title}: {'; '.join(parts)}."]
 
 
 def note_leaks(part: Study) -> list[str]:
@@ -326,13 +339,21 @@ def note_near_copies(part: Study) -> list[str]:
 def note_without_copies(part: Study, title: str, stage: int) -> list[str]:
     """AP and AP⁺ after a stage less those documents, where known of all seeds; means over them."""
     ends = part.without_copies.ends
+    ends = ends[ends["stage"] == stage]
     columns = ["ap", "ap_plus"][: stage + 1]  # the first stage has no AP⁺
-    rows = ends[ends["stage"] == stage].groupby("row", sort=False)[columns]
-    means = rows.agg(lambda values: values.mean(skipna=False)).dropna(how="all")
-    texts = means.map(lambda value: format_number(value, 2)).where(means.notna(), "not known")
-    listed = ", ".join(f"{row} {' and '.join(values)}" for row, *values in texts.itertuples())
+    rows = ends.groupby("row", sort=False)[columns]
+    means = rows.agg(lambda values: values.mean(skipna=False))
+    means = means.dropna(how="all")
+    texts = means.map(lambda value: format_number(value, 2))
+    texts = texts.where(means.notna(), "not known")
+    parts = []
+    for row, *values in texts.itertuples():
+        numbers = " and ".join(values)
+        parts.append(f"{row} {numbers}")
+    if not parts:
+        return []
     names = "AP and AP⁺" if stage else "AP"
-    return [f"{names} after {title} without near copies: {listed}."] if listed else []
+    return [f"{names} after {title} without near copies: {', '.join(parts)}."]
 
 
 def note_told_domains(runs: Sequence[RunRecords]) -> list[str]:

@@ -58,7 +58,10 @@ class PerplexityTable(TableExhibit):
 
     def _make_block(self, part: Study, places: Sequence[Place]) -> Block:
         ends = part.ends.groupby(["row", "stage"])
-        values = {metric: ends[metric.column].agg(tuple).to_dict() for metric in PERPLEXITIES}
+        values = {}
+        for metric in PERPLEXITIES:
+            seeds = ends[metric.column].agg(tuple)
+            values[metric] = seeds.to_dict()
         done = part.stages[part.stages["done"]]
         finished = set(zip(done["row"], done["stage"], strict=True))
         untrained = finished - set(values[AP])
@@ -193,22 +196,26 @@ class LifelongTable(TableExhibit):
         self, part: Study, columns: Sequence[Column], probes: Mapping[str, str]
     ) -> Block:
         runs = {run.id: run for run in part.runs}
-        curves = [(runs[str(id)], curve) for id, curve in part.finished.groupby("run", sort=False)]
-        targets = {
-            run.seed: curve["ap"].iloc[-1]
-            for run, curve in curves
-            if run.row == TARGET and (curve["timed"].all() or not _has_timed_budget(run))
-        }
+        curves = part.finished.groupby("run", sort=False)
+        pairs = [(runs[str(id)], curve) for id, curve in curves]
+        targets = {}
+        for run, curve in pairs:
+            compares = curve["timed"].all() or not _has_timed_budget(run)
+            if run.row == TARGET and compares:
+                targets[run.seed] = curve["ap"].iloc[-1]
         measured: dict[str, list[tuple[float, ...]]] = {run.row: [] for run in part.runs}
-        for run, curve in curves:
-            compares = not part.apart & {run.row, TARGET}
-            target = targets.get(run.seed, np.nan) if compares else np.nan
-            measured[run.row].append(_measure(run, curve, target, list(probes)))
+        for run, curve in pairs:
+            target = np.nan
+            if not part.apart & {run.row, TARGET}:
+                target = targets.get(run.seed, np.nan)
+            values = _measure(run, curve, target, list(probes))
+            measured[run.row].append(values)
         rows = []
         for row, lines in measured.items():
             cells = [Cell(missing=True)] * len(columns)
             if lines:
-                cells = list(map(_make_cell, zip(*lines, strict=True), columns))
+                values_of_columns = zip(*lines, strict=True)
+                cells = list(map(_make_cell, values_of_columns, columns))
             rows.append(TableRow(row, tuple(cells)))
         return Block(self.choose_heading(part), tuple(rows), part.suite)
 
@@ -309,8 +316,9 @@ class UnitTable(TableExhibit):
         return self.finish_table(columns, blocks, lines, warnings=warnings)
 
     def _make_block(self, part: Study, values: pd.DataFrame) -> Block:
-        means = values.groupby(["row"]).mean().drop(index=list(part.apart), errors="ignore")
-        ranks = means.rank(method="min")
+        means = values.groupby(["row"]).mean()
+        compared = means.drop(index=list(part.apart), errors="ignore")
+        ranks = compared.rank(method="min")
         ranks.loc[:, ranks.count() < 2] = np.nan  # one row that is left has no rank
         rows = []
         for row in dict.fromkeys(run.row for run in part.runs):
@@ -401,12 +409,14 @@ def _select_last_stage(curve: pd.DataFrame) -> pd.DataFrame:
 
 def _make_unit_cells(row: str, values: pd.DataFrame, ranks: pd.DataFrame) -> list[Cell]:
     if row not in values.index.unique("row"):
-        return [Cell(missing=True)] * (len(_OF_UNIT) * len(list_recorded_units()))
+        count = len(_OF_UNIT) * len(list_recorded_units())
+        return [Cell(missing=True)] * count
     seeds = values.xs(row, level="row")
     cells = []
     for unit in list_recorded_units():
-        measured = tuple(seeds[unit].dropna())
+        measured = seeds[unit].dropna()
+        cells.append(Cell(tuple(measured)))
         rank = ranks[unit].get(row, np.nan)
-        cells.append(Cell(measured))
-        cells.append(Cell(text="" if np.isnan(rank) else f"{rank:.0f}"))
+        text = "" if np.isnan(rank) else f"{rank:.0f}"
+        cells.append(Cell(text=text))
     return cells

@@ -124,12 +124,13 @@ def _label_matrix(
     axis: Axes, matrix: pd.DataFrame, step: int, has_texts: bool, has_stages: bool
 ) -> None:
     """Label each `step`-th column with its text and line with its stage, or leave a tick alone."""
+    lines, columns = matrix.shape
     texts = matrix.columns[::step]
     stages = matrix.index[::step]
-    columns = range(0, matrix.shape[1], step)
-    lines = range(0, matrix.shape[0], step)
-    axis.set_xticks(columns, texts if has_texts else [""] * len(texts))
-    axis.set_yticks(lines, stages if has_stages else [""] * len(stages))
+    text_labels = texts if has_texts else [""] * len(texts)
+    stage_labels = stages if has_stages else [""] * len(stages)
+    axis.set_xticks(range(0, columns, step), text_labels)
+    axis.set_yticks(range(0, lines, step), stage_labels)
     longest = max(map(len, texts))
     is_wide = step > 1 or longest * figures.LETTER > CELL
     axis.tick_params(axis="x", rotation=90 if is_wide else 0)
@@ -241,19 +242,23 @@ class AttentionFigure(FigureExhibit):
 
 
 def _draw_heads(column: Sequence[Axes], model: pd.Series) -> None:
-    for axis, (layer, head), attention in zip(column, model["heads"], model["maps"], strict=False):
+    heads = model["heads"]
+    for axis, (layer, head), attention in zip(column, heads, model["maps"], strict=False):
         weights = np.array(attention, float)
-        shares = np.sqrt(weights / max(weights.max(), 1e-12))
+        highest = max(weights.max(), 1e-12)
+        shares = np.sqrt(weights / highest)
         axis.imshow(shares, cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
         axis.set_title(f"L{layer + 1} H{head + 1}", fontsize=figures.SMALL, pad=2)
     for axis in column:
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
         axis.spines[:].set_visible(False)
-    for axis in column[len(model["heads"]) :]:
+    for axis in column[len(heads) :]:
         axis.set_axis_off()
+    likeness = model["own"]
     alike = ""
-    if model["own"] == model["own"]:  # a number
-        alike = f": {model['own']:.2f} ({model['others']:.2f})"
-    title = f"M{model['stage'] + 1}{alike}\n{column[0].get_title()}"
-    column[0].set_title(title, fontsize=figures.SMALL, pad=2)
+    if not np.isnan(likeness):
+        alike = f": {likeness:.2f} ({model['others']:.2f})"
+    top = column[0]
+    title = f"M{model['stage'] + 1}{alike}\n{top.get_title()}"
+    top.set_title(title, fontsize=figures.SMALL, pad=2)
