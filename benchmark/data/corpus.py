@@ -89,13 +89,15 @@ def _hold_out_pieces(documents: Sequence[Document], valid_share: float) -> list[
 
 
 def _split(domain: Domain, valid_share: float, skipped: Counter[str]) -> Iterator[Document]:
+    held_out_from = (1 - domain.hold_out) * 2**64
+    valid_end = valid_share * 2**64
     for document in drop_repeats(domain, skipped):
-        if document.split != "valid" and document.decides >= (1 - domain.hold_out) * 2**64:
+        if document.split != "valid" and document.decides >= held_out_from:
             skipped["held out"] += 1
         elif document.split:
             yield document
         else:
-            is_valid = document.decides < valid_share * 2**64
+            is_valid = document.decides < valid_end
             yield replace(document, split="valid" if is_valid else "train")
 
 
@@ -123,7 +125,9 @@ def drop_repeats(domain: Domain, skipped: Counter[str]) -> Iterator[Document]:
 
 
 def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True) -> str:
-    """A hash of all that decides what `read` yields; of files and packages the content.
+    """A hash of all that decides what `read` yields.
+
+    Of files and packages it is the content.
 
     Content is read once: `notes` is the folder of what files of these names, sizes and times have
     come to. Where there is none, and it `makes` none, names, sizes and times are hashed instead:
@@ -150,7 +154,8 @@ def identify(domain: Domain, valid_share: float, notes: Path, makes: bool = True
         return note.read_text(encoding="utf-8")
     if not (makes or notes.exists()):
         return look
-    content = digest([settings, [(name, hash_file(path)) for name, path in files]])
+    hashes = [(name, hash_file(path)) for name, path in files]
+    content = digest([settings, hashes])
     if makes:
         with replace_file(note) as file:
             file.write(content.encode())
@@ -218,4 +223,5 @@ def _read_dataset(dataset: HubDataset) -> Rows:
                 dataset.path, dataset.name, split=dataset.split, streaming=True, **options
             )
         for number, row in enumerate(islice(rows, dataset.documents)):
-            yield f"{dataset.path}:{number}", row["text"].encode() if lines else row
+            content = row["text"].encode() if lines else row
+            yield f"{dataset.path}:{number}", content

@@ -211,7 +211,7 @@ class Sample(Generic[Item]):
 
 
 def find_kind(path: Path) -> str:
-    """The format of a file, by its name; empty for one that holds no text."""
+    """The format of a file, by its name, or "" for one that holds no text."""
     name = path.name.lower()
     for packing in PACKED:
         name = name.removesuffix(packing)
@@ -251,7 +251,10 @@ def find_files(spec: str, skipped: Counter[str]) -> list[Path]:
 
 
 def _select_files(candidates: list[Path], skipped: Counter[str]) -> list[Path]:
-    """The documents of a folder, or its tables where it has no documents; others are counted."""
+    """The documents of a folder, or its tables where it has no documents.
+
+    Other files are counted.
+    """
     files = [file for file in candidates if find_kind(file) in DOCUMENTS]
     if not files:
         files = [file for file in candidates if find_kind(file)]
@@ -412,7 +415,7 @@ def _read_csv(path: Path, file: IO[bytes]) -> Rows:
 
 
 def _read_array(path: Path, file: IO[bytes]) -> Rows:
-    """The records of a file of JSON that is one array; it is in memory as a whole."""
+    """The records of a file of JSON that is one array, which is in memory as a whole."""
     try:
         items = parse_line(file.read(), str(path), '{"text": ...}')
     except BrokenText as error:

@@ -1,8 +1,8 @@
 """Validation documents, and tests of tasks, that nearly stand in training text.
 
-That is the text of a stream, or of the task. They are looked for once; `copies/` in the folder of
-prepared data holds the answer. Near copies are documents that differ in a few words, so that they
-have long runs of words in common.
+That is the text of a stream, or of the task. They are looked for once.
+`copies/` in the folder of prepared data holds the answer. Near copies are documents that differ in
+a few words, so that they have long runs of words in common.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class _Words:
         return runs[is_inside], first_documents[is_inside]
 
     def _hash_words(self, ids: NDArray[Any]) -> Hashes:
-        """A hash of each word, and END after each document; words without letters are left out."""
+        """A hash of each word that has letters, and END after each document."""
         is_end = ids == self._eos
         is_begin = self._begins[ids] | is_end
         is_begin[1:] |= is_end[:-1]

@@ -134,9 +134,9 @@ def weigh(sources: Sequence[WeightedText], progress: float | None) -> Floats:
 class DomainBlocks:
     """The order of rows of a domain's training text, cut into blocks of `length` tokens.
 
-    A mixed domain is its sources one after the other; a block that two of them share is nobody's.
+    A mixed domain is its sources one after the other. A block that two of them share is nobody's.
     `memory`: so many blocks are remembered, of each source by its mean weight, or all of it where
-    that is less; `key` draws them.
+    that is less. `key` draws them.
 
     Raises ConfigError for a source that holds no block.
     """
@@ -166,7 +166,7 @@ class DomainBlocks:
     def draw(self, numbers: Integers, key: tuple[int, ...], progress: float | None) -> Integers:
         """The blocks of new rows, which `numbers` count.
 
-        The share `progress` of the stage is over; None stands for its mean.
+        The share `progress` of the stage is over. None stands for its mean.
         """
         if not self._sources:
             return draw_in_epochs(numbers, int(self._blocks[0]), key)

@@ -69,7 +69,7 @@ class Vocabulary:
 
     @property
     def prompt_tokens(self) -> tuple[str, ...]:
-        """Tokens of the prompt rows; token i has id `text` + i."""
+        """Tokens of the prompt rows, of which token i has id `text` + i."""
         return tuple(f"<domain:{name}>" for name in self.domains)
 
 

@@ -6,10 +6,10 @@ A folder of prepared data holds
     tokenizers/<identity>/tokenizer.json
     domains/<identity>/train.bin, valid.bin, info.json
 
-each with checksums.json beside; whoever reads the files compares it.
+each with checksums.json beside. Whoever reads the files compares it.
 
 An identity hashes what the content is made from: settings, and the content of files, which is only
-read where a file's name, size or time is new. The `key`s inside hash the content itself; runs are
+read where a file's name, size or time is new. The `key`s inside hash the content itself. Runs are
 known by them, so a corpus that moved to another folder keeps its runs.
 """
 
@@ -73,7 +73,7 @@ Poll = Callable[[bool], None]  # told now and then whether another process is wa
 
 
 class DomainInfo(TypedDict, total=False):
-    """The settings and files that a domain's tokens were made of; they go into records."""
+    """The settings and files that a domain's tokens were made of, as records have them."""
 
     documents: int
     valid_documents: int  # of these
@@ -213,8 +213,8 @@ def prepare(
 
     `start`: the folder of a model whose tokenizer is taken. Of ids that are there it reads the
     number, and no more: see `DomainTokens.check`. Raises DataError, DamagedFile, and what `poll`
-    raises, after which another call goes on; Unprepared, with nothing made, if something is not
-    there and `makes` is false.
+    raises, after which another call goes on. Raises Unprepared, with nothing made, if something is
+    not there and `makes` is false.
     """
     place = Place(folder, progress, makes, poll)
     # before anything is found to be missing: text that is not there is said by a dry run, too
@@ -261,9 +261,13 @@ def _make_tokenizer(
     sources: dict[str, str],
     place: Place,
 ) -> TextTokenizer:
-    """The tokenizer of a suite; `sources` has the identity of each domain's text by its name."""
+    """The tokenizer of a suite.
+
+    `sources` has the identity of each domain's text by its name.
+    """
     if config.folder:
-        return TextTokenizer.wrap(load_bpe(Path(os.path.expanduser(config.folder))))
+        folder = Path(os.path.expanduser(config.folder))
+        return TextTokenizer.wrap(load_bpe(folder))
     by_name = {domain.name: domain for domain in domains}
     sampled = [by_name[name] for name in config.domains or by_name]
     identities = [sources[domain.name] for domain in sampled]
@@ -284,7 +288,8 @@ def _train(
 
     What a killed process has sampled stays: of the Hub it may be hours of reading.
     """
-    place.report(f"tokenizer: training on {', '.join(domain.name for domain in sampled)}")
+    names = ", ".join(domain.name for domain in sampled)
+    place.report(f"tokenizer: training on {names}")
     files = [folder / f"sample_{domain.name}.json" for domain in sampled]
     texts: list[str] = []
     for domain, file in zip(sampled, files, strict=True):
@@ -379,12 +384,14 @@ def _tokenise(
     train, train_hash = _count_and_hash(folder / "train.bin", tokenizer)
     valid, valid_hash = _count_and_hash(folder / "valid.bin", tokenizer)
     # of ids by their counts in training, plus one
-    log_shares = np.log((train + 1) / (train.sum() + len(train)))
+    total = train.sum() + len(train)
+    log_probs = np.log((train + 1) / total)
+    entropy = -(valid @ log_probs) / max(1, valid.sum())
     key = digest([tokenizer.key, train_hash, valid_hash, *info.get("parts", [])])
     packages = [name for part in domain.parts for name in part.packages]
     info |= {
         "tokens": int(train.sum() + valid.sum()),
-        "unigram_perplexity": float(np.exp(-(valid @ log_shares) / max(1, valid.sum()))),
+        "unigram_perplexity": float(np.exp(entropy)),
         "versions": docstrings.read_versions(packages),
         "source": domain.model_dump(
             mode="json", include={"packages", "train", "valid", "datasets", "sources"}
@@ -413,7 +420,9 @@ def _join_sources(
     skipped = Counter[str]()
     for info in infos:
         skipped += Counter(info["skipped"])
-    joined: Any = {name: sum(info[name] for info in infos) for name in SUMMED}
+    joined: Any = {}
+    for name in SUMMED:
+        joined[name] = sum(info[name] for info in infos)
     joined |= {
         "sha256": digest([info["sha256"] for info in infos]),
         "skipped": dict(skipped),
@@ -426,9 +435,9 @@ def _join_sources(
 def _write_ids(
     domain: Domain, tokenizer: TextTokenizer, data: Data, place: Place, folder: Path
 ) -> DomainInfo:
-    """Write train.bin as the text comes, and valid.bin at the end; say what was read.
+    """Write train.bin as the text comes, and valid.bin at the end, and say what was read.
 
-    What was begun is read again, but not tokenised; another text is begun anew. With
+    What was begun is read again, but not tokenised. Another text is begun anew. With
     `max_train_tokens` validation ends where some tokenizer could have so many, at a token a byte
     and two a document: it is the same for all tokenizers.
     """
@@ -450,7 +459,8 @@ def _write_ids(
                 break
             count += 1
             text = document.text.encode()
-            text_hash.update(b"%s %d\n" % (document.split.encode(), len(text)) + text)
+            header = b"%s %d\n" % (document.split.encode(), len(text))
+            text_hash.update(header + text)
             if document.split != "valid":
                 train_documents += 1
                 train_bytes += len(text)
@@ -498,7 +508,7 @@ def _write_valid(
     max_tokens: int | None,
     folder: Path,
 ) -> int:
-    """Write valid.bin, of at most so many tokens; return the bytes of its text."""
+    """Write valid.bin, of at most so many tokens, and return the bytes of its text."""
     valid_bytes = 0
     room = max_tokens or sys.maxsize
     with (folder / "valid.bin").open("wb") as file:
@@ -539,7 +549,7 @@ def prepare_corpus(
     makes: bool = True,
     poll: Poll = lambda waits: None,
 ) -> Corpus:
-    """The run's corpus; missing texts are tokenised.
+    """The run's corpus, of which missing texts are tokenised.
 
     `check`: hold all ids against their checksums first, which raises DamagedFile. `poll`: see
     `prepare`. Raises DataError, and Unprepared as `prepare` does.
@@ -562,7 +572,10 @@ def prepare_corpus(
 
 
 def find_prepared_corpus(config: RunConfig, store: Store) -> Corpus | None:
-    """The run's corpus if it needs no work; its ids are not read, and nothing is made."""
+    """The run's corpus if it needs no work.
+
+    Its ids are not read, and nothing is made.
+    """
     try:
         return prepare_corpus(config, store, check=False, makes=False)
     except Unprepared:

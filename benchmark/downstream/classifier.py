@@ -52,7 +52,7 @@ Pick = Callable[[Texts], list[int]]
 
 @dataclass(frozen=True)
 class Rows:
-    """A split as token ids, `<s>` first, no padding; targets (rows,)."""
+    """A split as token ids, `<s>` first, no padding, and targets (rows,)."""
 
     tokens: list[list[int]]
     targets: list[int]
@@ -192,7 +192,10 @@ class ColumnClassifier(nn.Module):
 
 
 def truncate(parts: Parts, room: int) -> Parts:
-    """The parts cut at their ends to `room` tokens together; of two, the longer one gives first."""
+    """The parts cut at their ends to `room` tokens together.
+
+    Of two, the longer one gives first.
+    """
     if len(parts) == 1:
         return [parts[0][:room]]
     text, pair = parts
@@ -217,7 +220,7 @@ def draw_wrong_domain(task: Task, seed: int, domains: Sequence[str]) -> str:
 def choose_prompt_domains(
     checkpoint: SavedModel, data: TaskData, prompt: Prompt, seed: int
 ) -> dict[Split, list[int]]:
-    """The domain whose prompt stands in each row, as an index of the stream; -1 for none."""
+    """The domain whose prompt stands in each row, as an index of the stream, or -1 for none."""
     rows: dict[Split, list[int]] = {}
     if prompt == "picked":
         for split, examples in checkpoint.encode_texts(data).items():

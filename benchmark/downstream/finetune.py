@@ -131,7 +131,7 @@ class Trainer:
         self.steps = 0
 
     def fit(self, train: Rows, dev_score: Callable[[], float]) -> float:
-        """Train; leave the weights of the epoch with the best dev score (the first of equals).
+        """Train, and leave the weights of the epoch with the best dev score (the first of equals).
 
         Returns that score. Raises NotScored when the loss is not finite.
         """
@@ -151,7 +151,8 @@ class Trainer:
                 )
             scores.append(dev_score())
             if scores[-1] > max(scores[:-1], default=-1.0):
-                best = {name: value.clone() for name, value in self.model.state_dict().items()}
+                weights = self.model.state_dict()
+                best = {name: value.clone() for name, value in weights.items()}
             elif epoch - scores.index(max(scores)) >= self.settings.patience:
                 break
         self.model.load_state_dict(best)
@@ -162,7 +163,8 @@ class Trainer:
             raise Stopped
         # neither the first nor the last step has a rate of 0
         share = (self.steps + 1) / (total + 1)
-        rate = find_schedule(self.task.schedule, self.task.warmup).at(share)
+        schedule = find_schedule(self.task.schedule, self.task.warmup)
+        rate = schedule.at(share)
         for group in self.optimizer.param_groups:
             group["lr"] = self.task.learning_rate * rate
         self.optimizer.zero_grad()
@@ -185,7 +187,8 @@ class Trainer:
         predictions = np.empty(len(rows.tokens), dtype=np.int64)
         by_length = np.argsort([len(row) for row in rows.tokens], kind="stable")
         for part in self._split_batch(rows, by_length):
-            predictions[part] = self._compute_logits(rows, part).argmax(1).cpu().numpy()
+            logits = self._compute_logits(rows, part)
+            predictions[part] = logits.argmax(1).cpu().numpy()
         return predictions.tolist()
 
     def _split_batch(self, rows: Rows, batch: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
@@ -266,7 +269,8 @@ def _fine_tune(
         trainer = Trainer(network, task, settings, seed, checkpoint.asked_to_stop)
 
         def score_dev() -> float:
-            return compute_metric(task.metric, rows["dev"].targets, trainer.predict(rows["dev"]))
+            dev = rows["dev"]
+            return compute_metric(task.metric, dev.targets, trainer.predict(dev))
 
         best = trainer.fit(rows["train"], score_dev)
         return trainer, best, trainer.predict(rows["test"])
@@ -305,7 +309,7 @@ def record_missing(
     find_computations: Callable[[], Sequence[tuple[Sequence[UnscoredLine], Computation]]],
     progress: Progress = lambda lines, remaining: None,
 ) -> bool:
-    """Append to `path` the scores that it lacks; return whether it lacked any.
+    """Append to `path` the scores that it lacks, and return whether it lacked any.
 
     `find_computations` returns what computes them, each with the lines that are recorded where it
     fails. Whoever wants the same scores at the same time waits and finds them, and a killed process
@@ -363,7 +367,10 @@ def score_all(
 
     def find_computations() -> list[tuple[Sequence[UnscoredLine], Computation]]:
         missing = find_missing(stage_key, checkpoint, tasks, settings, path)
-        fine_tuned = {line.task: data for line, data, _ in missing if line.how == "finetune"}
+        fine_tuned = {}
+        for line, data, _ in missing:
+            if line.how == "finetune":
+                fine_tuned[line.task] = data
         baselines_file = path.with_name("baselines.jsonl")
         record_baselines(list(fine_tuned.values()), baselines_file, checkpoint.cut_to_window)
         return [([line], partial(compute, line, data, prompt)) for line, data, prompt in missing]
@@ -422,6 +429,7 @@ def score_stage(
 
     checkpoint.pick = lambda texts: fit()(texts)  # only where a prompt is to be picked
     tasks = mark_in_prepared_stream(tasks, config, store)
-    if not score_all(key, checkpoint, tasks, suite.finetuning, store.scores_file(key), report):
+    path = store.scores_file(key)
+    if not score_all(key, checkpoint, tasks, suite.finetuning, path, report):
         return f"nothing to score after {domain}"
     return f"scored after {domain}"

@@ -85,7 +85,8 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
         pairs = [(context, continuation) for _, context, continuation in requests]
         sizes = [len(context) + len(continuation) for context, continuation in pairs]
         longest = max((len(continuation) for _, continuation in pairs), default=1)
-        rows = max(1, min(ROWS, LOGITS_AT_ONCE // (longest * self.model.vocabulary.text)))
+        row_logits = longest * self.model.vocabulary.text
+        rows = max(1, min(ROWS, LOGITS_AT_ONCE // row_logits))
         order = sorted(range(len(pairs)), key=lambda index: sizes[index])
         answers: dict[int, tuple[float, bool]] = {}
         for start in range(0, len(order), rows):
@@ -104,7 +105,8 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
         for context, continuation in pairs:
             if context[:1] == [special.bos]:
                 context = context[1:]
-            texts.append([*context, *continuation][-self.room :])
+            text = [*context, *continuation]
+            texts.append(text[-self.room :])
         counts = [min(len(continuation), self.room) for _, continuation in pairs]
         width = max(len(text) for text in texts)
         max_count = max(counts)
@@ -113,20 +115,22 @@ class Likelihoods(TemplateLM):  # type: ignore[misc]
         for text, count in zip(texts, counts, strict=True):
             padding = [special.eos] * (width - len(text))
             tokens.append([special.bos, *text, *padding])
-            columns = range(len(text) - count, len(text))
-            places.append([*columns, *[0] * (max_count - count)])
+            start = len(text) - count
+            columns = range(start, len(text))
+            filling = [0] * (max_count - count)
+            places.append([*columns, *filling])
         newest = max(0, len(self.model.vocabulary.domains) - 1)
         logits = self.model(
             torch.tensor(tokens, device=device),
             torch.full((len(texts),), newest, device=device),
             torch.tensor(places, device=device),
         )
-        log_shares = logits.float().log_softmax(-1).cpu()
+        log_probs = logits.float().log_softmax(-1).cpu()
         for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
             targets = torch.tensor(text[len(text) - count :])
-            row_shares = log_shares[row, :count]
-            likelihoods = row_shares.gather(1, targets.unsqueeze(1))
-            is_greedy = bool((row_shares.argmax(-1) == targets).all())
+            row_log_probs = log_probs[row, :count]
+            likelihoods = row_log_probs.gather(1, targets.unsqueeze(1))
+            is_greedy = bool((row_log_probs.argmax(-1) == targets).all())
             yield likelihoods.sum().item(), is_greedy
 
     def loglikelihood_rolling(
@@ -196,7 +200,8 @@ def ask(
                 values[name.removesuffix(",none")] = float(value)
         if not values:
             empty.append(task)
-        scores[task] = (values, str(answers["versions"].get(task, "")))
+        version = str(answers["versions"].get(task, ""))
+        scores[task] = (values, version)
     if empty:
         raise NotScored(
             f"lm_eval has no score of {', '.join(empty)} as a whole: name the tasks in it"

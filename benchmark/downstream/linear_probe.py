@@ -29,10 +29,11 @@ Features = dict[Split, NDArray[np.float32]]
 
 
 def score_probe(checkpoint: SavedModel, data: TaskData, prompt: Prompt, columns: int) -> ScoreLine:
-    """The score of a probe; nothing in it is random.
+    """The score of a probe.
 
-    Features are scaled to unit variance for it, as for all models. `columns`: of a forward pass at
-    most. Raises DataError, ConfigError, and Stopped when asked to.
+    Nothing in it is random. Features are scaled to unit variance for it, as for all models.
+    `columns` are those of a forward pass, at most. Raises DataError, ConfigError, and Stopped when
+    asked to.
     """
     from sklearn.preprocessing import StandardScaler
 
@@ -105,7 +106,8 @@ def average_states(
             numbers = [number for number, _ in batch]
             tokens = torch.tensor([[bos, *ids] for _, ids in batch], device=device)
             batch_domains = torch.tensor([domains[number] for number in numbers], device=device)
-            states = model.hidden(tokens, batch_domains)[:, -size:].double().sum(1)
-            np.add.at(sums, numbers, states.cpu().numpy())
+            states = model.hidden(tokens, batch_domains)[:, -size:]
+            state_sums = states.double().sum(1)
+            np.add.at(sums, numbers, state_sums.cpu().numpy())
     lengths = np.array([[len(ids)] for ids in texts])
     return (sums / lengths).astype(np.float32)

@@ -1,6 +1,6 @@
 """Classification tasks out of documents that no model was trained on: where is a passage from?
 
-Either from a part of a package, in documentation that a domain holds out (`Domain.hold_out`); or
+Either from a part of a package, in documentation that a domain holds out (`Domain.hold_out`), or
 from a domain of the stream, in validation text. The names of all classes are masked in all texts,
 so that nobody can read off the label. Classes are balanced, and no document gives passages to two
 splits.
@@ -46,7 +46,7 @@ Splits = dict[Split, Sequence[Example]]
 
 
 def load_docstrings(task: str, options: Docstrings, domain: Domain) -> Splits:
-    """Balanced splits of passages; the label is the dotted name of the part.
+    """Balanced splits of passages, whose label is the dotted name of the part.
 
     Raises ConfigError when the domain is not made of packages or holds nothing out, DataError when
     it holds out too little for the classes asked for.
@@ -89,7 +89,7 @@ def draw_balanced_splits(
 
 
 def load_domains(task: str, domains: Sequence[Domain], valid_share: float) -> Splits:
-    """Balanced splits of passages of validation text; the label is the name of the domain.
+    """Balanced splits of passages of validation text, whose label is the name of the domain.
 
     Raises DataError.
     """

@@ -120,7 +120,8 @@ def check_examples(task: Task, raw: Mapping[Split, Sequence[Example]]) -> TaskDa
         for row in rows:
             label = _read_label(row)
             if label not in numbers:
-                listing = ", ".join(f"{name!r:.80}" for name in [*numbers][:SHOWN])
+                names = list(numbers)[:SHOWN]
+                listing = ", ".join(f"{name!r:.80}" for name in names)
                 ellipsis = ", ..." if len(numbers) > SHOWN else ""
                 raise DataError(
                     f"task {task.name!r}, {row.place}: unknown label {label!r:.80}; "
@@ -422,7 +423,7 @@ def record_baselines(
 ) -> None:
     """Append the records that `path` lacks of what needs no pre-training.
 
-    That is the majority class, and logistic regression on word counts of whole texts; or on those
+    That is the majority class, and logistic regression on word counts of whole texts, or on those
     of what a model reads of them, as `read` says.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -555,7 +556,7 @@ def select_scores(
 ) -> list[ScoreLine]:
     """The scores of a model that are of the suite's tasks, with its settings and examples of now.
 
-    The settings are those of fine-tuning. `examples`: see `find_example_keys`; where they are not,
+    The settings are those of fine-tuning. `examples`: see `find_example_keys`. Where they are not,
     those that were scored last are believed to be the task's.
     """
     tasks = {task.name: task for task in suite.tasks}

@@ -52,7 +52,10 @@ def hash_task_files(settings: Evaluate) -> str:
         return ""
     folder = Path(settings.folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    hashes = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
+    hashes = {}
+    for path in files:
+        name = path.relative_to(folder).as_posix()
+        hashes[name] = hash_file(path)
     return digest(hashes) if hashes else ""
 
 
