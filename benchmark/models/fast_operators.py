@@ -54,7 +54,8 @@ def drop(x: Tensor, p: float) -> Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, p)
     mask = torch.empty_like(x, requires_grad=False)
-    torch.lt(_draw_levels(x.numel()).view(x.shape), kept_levels - LEVELS // 2, out=mask)
+    levels = _draw_levels(x.numel()).view(x.shape)
+    torch.lt(levels, kept_levels - LEVELS // 2, out=mask)
     return x * mask.mul_(LEVELS / kept_levels)
 
 

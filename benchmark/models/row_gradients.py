@@ -56,7 +56,8 @@ def compute_row_gradients(
         if not output.requires_grad:  # an embedding: the graph begins here
             output.requires_grad_()
         # in a list: hooks live as long as the graph
-        saved = [inputs[0].expand(rows, *inputs[0].shape[1:])]
+        layer_input = inputs[0]
+        saved = [layer_input.expand(rows, *layer_input.shape[1:])]
         output.register_hook(partial(backward, layer, saved))
         uses.update(layer.parameters(recurse=False))
         return output
@@ -184,12 +185,15 @@ def _embedding(layer: Any, ids: Tensor, gradient: Tensor) -> Iterator[tuple[nn.P
         is_in_part = is_read & (ids >= part.start) & (ids < part.stop)
         row, column = is_in_part.nonzero(as_tuple=True)
         if total is None:
-            total = gradient.new_zeros(len(ids), part.stop - part.start, layer.weight.shape[1])
+            size = part.stop - part.start
+            total = gradient.new_zeros(len(ids), size, layer.weight.shape[1])
         places = ids[row, column] - part.start
         values = gradient[row, column].to(total.dtype)
         if total.device.type != "cpu":  # each adds up in a fixed order on one kind of device only
             return total.index_put_((row, places), values, accumulate=True)
-        total.view(-1, total.shape[-1]).index_add_(0, row * total.shape[1] + places, values)
+        flat_total = total.view(-1, total.shape[-1])
+        flat_places = row * total.shape[1] + places
+        flat_total.index_add_(0, flat_places, values)
         return total
 
     yield layer.weight, compute_weight

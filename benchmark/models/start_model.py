@@ -161,5 +161,8 @@ def _hash_content(folder: Path) -> str:
     """
     if folder.parent.name == "snapshots":
         return folder.name
-    files = {path for pattern in FILES for path in folder.glob(pattern)} - {folder / CHECKSUMS}
+    files: set[Path] = set()
+    for pattern in FILES:
+        files.update(folder.glob(pattern))
+    files.discard(folder / CHECKSUMS)
     return hash_files(sorted(files))[:12]

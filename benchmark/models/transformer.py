@@ -212,7 +212,10 @@ class LanguageModel(nn.Module):
             for place, part in places.items()
             for name, p in part.named_parameters()
         }
-        return {name: names.get(id(parameter), name) for name, parameter in self.named_parameters()}
+        part_names = {}
+        for name, parameter in self.named_parameters():
+            part_names[name] = names.get(id(parameter), name)
+        return part_names
 
     def save(self, folder: Path | str, tokenizer: Tokenizer) -> None:
         """Write a Hugging Face folder (config, safetensors, tokenizer).
@@ -275,7 +278,10 @@ def wrap_tokenizer(
         columns: the longest row that the model has positions for.
         prompt: the id of a domain prompt that begins each text.
     """
-    names = {name: tokenizer.id_to_token(i) for name, i in vars(special).items() if i >= 0}
+    names = {}
+    for name, number in vars(special).items():
+        if number >= 0:
+            names[name] = tokenizer.id_to_token(number)
     ids = {"begin": special.bos, "end": special.eos}
     if prompt is not None:
         ids["prompt"] = prompt
@@ -323,7 +329,8 @@ def _compute_text_logits(decoder: Any, text: int, hidden: Tensor) -> Tensor:
 
 def _select_text_rows(decoder: Any, text: int) -> tuple[Tensor, Tensor | None]:
     """The rows (V_text, D) of a decoder that are the text's, and their bias (V_text,)."""
-    return decoder.weight[:text], None if decoder.bias is None else decoder.bias[:text]
+    bias = None if decoder.bias is None else decoder.bias[:text]
+    return decoder.weight[:text], bias
 
 
 def build(
@@ -435,7 +442,8 @@ def read_configuration(folder: Path) -> dict[str, Any]:
             f"{folder} is no Hugging Face model folder: it has no config.json; name {named}"
         )
     with name_damage_in_errors(folder):
-        content: dict[str, Any] = dict(json.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        content: dict[str, Any] = dict(json.loads(text))
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
             f"{folder} has no weights in *.safetensors: files that can hold code "
@@ -467,7 +475,10 @@ def find_kind(folder: Path) -> str | None:
 
     None for a network alone.
     """
-    return next((name for name, file in KIND_FILES.items() if (folder / file).is_file()), None)
+    for name, file in KIND_FILES.items():
+        if (folder / file).is_file():
+            return name
+    return None
 
 
 def check_files(folder: Path) -> None:
@@ -493,6 +504,8 @@ def hash_weights(model: nn.Module) -> str:
     if type(model) is LanguageModel:
         tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("network.")}
     for name, tensor in sorted(tensors.items()):
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        heading = f"{name} {tensor.dtype} {tuple(tensor.shape)}\n"
+        total.update(heading.encode())
+        values = tensor.detach().cpu().contiguous()
+        total.update(values.flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()

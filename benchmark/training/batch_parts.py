@@ -64,7 +64,9 @@ def plan_draws(
 
     replay = replay if phase.trains else 0.0
     second_rows = count("memory", phase.memory_batch, batch_size) if has_memory else 0
-    draws = [] if phase.sources else [make(phase.domain, batch_size, phase.memory, replay)]
+    draws = []
+    if not phase.sources:
+        draws.append(make(phase.domain, batch_size, phase.memory, replay))
     for number, source in enumerate(phase.sources):
         rows = 0
         if has_memory or not source.from_memory:

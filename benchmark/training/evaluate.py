@@ -49,7 +49,8 @@ class TextLoss:
 
     def leave_out(self, documents: Collection[int]) -> TextLoss | None:
         """The loss on the other documents; None where there is no other."""
-        is_other = ~np.isin(np.arange(len(self.tokens)), [*documents])
+        numbers = np.arange(len(self.tokens))
+        is_other = ~np.isin(numbers, [*documents])
         tokens = self.tokens[is_other]
         return TextLoss(tokens, self.nats[is_other]) if tokens.any() else None
 
@@ -130,8 +131,8 @@ def measure_loss(
             )
             tokens += np.bincount(numbers, minlength=count)
             nats += np.bincount(numbers, losses.cpu().numpy(), minlength=count)
-    totals = np.array(world.total(*tokens, *nats)).reshape(2, count)
-    return TextLoss(totals[0].astype(np.int64), totals[1])
+    totals = np.array(world.total(*tokens, *nats))
+    return TextLoss(tokens=totals[:count].astype(np.int64), nats=totals[count:])
 
 
 def evaluate_missing(

@@ -91,7 +91,8 @@ class Identities:
         if isinstance(corpus, Corpus):
             tokens = corpus.keys
             sizes = tuple(domain.info["tokens"] for domain in corpus.domains)
-            valid_tokens = sum(len(text.valid) for text in (*corpus.domains, *corpus.probes))
+            texts = (*corpus.domains, *corpus.probes)
+            valid_tokens = sum(len(text.valid) for text in texts)
         elif recorded and (self.store.is_archive or self._agrees(config, recorded.tokens)):
             keys = recorded.stages
             tokens = recorded.tokens
@@ -101,11 +102,12 @@ class Identities:
             tokens = self._find_first_keys(config)
         if tokens:
             count = sum(domain.name in tokens for domain in config.domains)
-            texts = [tokens.get(text.name, "") for text in config.learned]
-            keys = make_stage_keys(config, method, texts)[:count]
+            text_keys = [tokens.get(text.name, "") for text in config.learned]
+            keys = make_stage_keys(config, method, text_keys)[:count]
         why = ""
-        earlier = recorded is not None and keys != recorded.stages and self._keeps(recorded, method)
-        if recorded and earlier:
+        earlier = False
+        if recorded and keys != recorded.stages and self._keeps(recorded, method):
+            earlier = True
             keys = recorded.stages
         if recorded and not keys:
             why = (
@@ -170,7 +172,8 @@ class Identities:
         key = hash_data_settings(config)
         if key not in self._here:
             self._here[key] = find_prepared_keys(config, self.store)
-        return all(recorded.get(name) in keys for name, keys in self._here[key].items())
+        texts = self._here[key]
+        return all(recorded.get(name) in keys for name, keys in texts.items())
 
     def _find_first_keys(self, config: RunConfig) -> dict[str, str]:
         key = hash_data_settings(config)

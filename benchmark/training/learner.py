@@ -179,7 +179,13 @@ class Learner:
 
     def gradients(self) -> list[Tensor]:
         """Copies of the gradients, in the order of `parameters`."""
-        return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self.parameters]
+        copies = []
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                copies.append(torch.zeros_like(parameter))
+            else:
+                copies.append(parameter.grad.clone())
+        return copies
 
     def record(self, **values: float) -> None:
         """Record numbers of this method, e.g. how often A-GEM projected.

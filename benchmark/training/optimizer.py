@@ -103,7 +103,8 @@ def fit_moments(
                 return {}
             if not len(value) < len(parameter) == vocabulary:
                 return {}
-            new_rows = value.new_zeros(len(parameter) - len(value), *value.shape[1:])
+            count = len(parameter) - len(value)
+            new_rows = value.new_zeros(count, *value.shape[1:])
             value = torch.cat([value, new_rows])
         fitted[key] = value
     return fitted

@@ -182,8 +182,11 @@ def read_launch() -> tuple[int, int]:
 
     They are 0 and 1 where what a launcher sets is empty or left over.
     """
-    rank, size, place = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
-    return (int(rank), int(size)) if rank and size and place else (0, 1)
+    rank = os.environ.get("RANK")
+    size = os.environ.get("WORLD_SIZE")
+    if rank and size and os.environ.get("MASTER_ADDR"):
+        return int(rank), int(size)
+    return 0, 1
 
 
 @contextmanager

@@ -140,7 +140,8 @@ class Run:
         except Exception as error:
             self._record_failure(index, error)
             raise
-        if count == len(self.keys) and not (is_known and isinstance(lines[-1], EndedLine)):
+        has_ended = is_known and isinstance(lines[-1], EndedLine)
+        if count == len(self.keys) and not has_ended:
             self._record(EndedLine())
 
     def _evaluate_start(self, start: Start) -> None:
@@ -168,7 +169,9 @@ class Run:
         under its lease: another run, on another machine, may have begun the first one.
         """
         auto = self.config.training.precision == "auto"
-        start = records.find_last(self.store.read_stage(self.keys[0]), StageLine) if auto else None
+        start = None
+        if auto:
+            start = records.find_last(self.store.read_stage(self.keys[0]), StageLine)
         precision = choose_precision(self.config.training.precision, self.world.device)
         if self.config.training.shard and precision == "fp16":
             # of "auto": losses are scaled for whole gradients alone
@@ -188,8 +191,9 @@ class Run:
         try:
             with self._hold(folder / "lock", briefly=self.store.is_stage_done(key)) as lease:
                 # The first process decides: on a network file system the others may see files late.
-                [todo] = world.find_maximum(world.leads and not self.store.is_stage_done(key))
-                if todo:
+                is_missing = world.leads and not self.store.is_stage_done(key)
+                [is_missing_for_first] = world.find_maximum(is_missing)
+                if is_missing_for_first:
                     self._compute(index, folder, lease)
                 elif world.leads:
                     # whoever was killed once the stage was done has not removed this

@@ -123,7 +123,8 @@ class StageRun:
         flops = count_flops(self.inputs.begin)
         phases = list(method.phases(self.stage))
         clock.pause()
-        clock.count(Work(flops=flops, machine_seconds=self.times.set_up + self.pace * flops))
+        seconds = self.times.set_up + self.pace * flops
+        clock.count(Work(flops=flops, machine_seconds=seconds))
         clock.share = sum(phase.share for phase in phases) or 1.0
         self.carries = any(phase.optimizer == "carry" for phase in phases)
         self.carried = self.inputs.moments
@@ -157,8 +158,10 @@ class StageRun:
         stepper.close()
         if phase.trains:
             self.carried = stepper.gather_moments() if self.carries else {}
-        spent = {unit: value - position.before[unit] for unit, value in self.clock.charged.items()}
-        position.phases.append({"name": phase.name, **spent})
+        record: dict[str, Any] = {"name": phase.name}
+        for unit, value in self.clock.charged.items():
+            record[unit] = value - position.before[unit]
+        position.phases.append(record)
         self._record_metrics(phase.name, stepper.learner)
         if training.compile:
             # the next phase compiles anew; kept, this one's graphs fill memory, and abort Python
@@ -175,12 +178,14 @@ class StageRun:
         progress = self.run.progress
         phase = (position.before[clock.unit.name], end)
         stage = (0.0, clock.limit * clock.share)
-        stream = (-self.stage.spent, self.stage.outlook.budget - self.stage.spent)
+        earlier = self.stage.spent
+        stream = (-earlier, self.stage.outlook.budget - earlier)
         loss = torch.zeros(())
         learning_rate = 0.0
         if position.step == 0:  # what wall time the first step will take is not known
             position.step_cost = clock.unit.cost(work) if clock.unit.cost else 0.0
-            if clock.unit.cost and not position.step_cost and clock.spent < end * (1 - 1e-9):
+            is_free = clock.unit.cost and not position.step_cost
+            if is_free and clock.spent < end * (1 - 1e-9):
                 raise ConfigError(
                     f"a step of phase {stepper.phase.name!r} costs no {clock.unit.name}, so the "
                     "phase would never end under this budget: let it multiply matrices, or take "

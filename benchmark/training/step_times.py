@@ -78,7 +78,9 @@ def list_settings(config: RunConfig) -> dict[str, Any]:
         "data": Data,
         "training": Training,
     }
-    relevant = {room: set(kinds[room].model_fields) - names for room, names in NO_TIME.items()}
+    relevant = {}
+    for room, names in NO_TIME.items():
+        relevant[room] = set(kinds[room].model_fields) - names
     content = config.model_dump(mode="json", include=relevant)
     return {
         f"{room}.{key}": content[room].get(key)

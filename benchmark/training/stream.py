@@ -111,7 +111,8 @@ class Stream:
 
     def number_documents(self, domain: int) -> NDArray[np.int64]:
         """The number of the document that each token of a validation text is of, (blocks, N)."""
-        ends = np.asarray(self.evaluated[domain].valid) == self.corpus.special.eos
+        ids = np.asarray(self.evaluated[domain].valid)
+        ends = ids == self.corpus.special.eos
         return self._cut_in_blocks(np.cumsum(ends) - ends)
 
     def plan_draws(
@@ -246,11 +247,14 @@ class Stream:
         if source == "new":
             return stage, self._domains[stage].draw(numbers, key, elapsed)
         if source == "previous":
-            return stage - 1, self._domains[stage - 1].draw(numbers, key, None)
+            previous = self._domains[stage - 1]
+            return stage - 1, previous.draw(numbers, key, None)
         ends = np.cumsum(self.blocks[: stage + 1])
-        places = (draw_uniform(*key, 1, numbers) * ends[-1]).astype(np.int64)
+        numbers_in_text = draw_uniform(*key, 1, numbers) * ends[-1]
+        places = numbers_in_text.astype(np.int64)
         domains = np.searchsorted(ends, places, side="right")
-        return domains, places - np.concatenate([[0], ends])[domains]
+        starts = np.concatenate([[0], ends])
+        return domains, places - starts[domains]
 
     def _draw_memory(
         self,
@@ -309,7 +313,8 @@ class Stream:
             targets = np.take_along_axis(text, places, axis=1)
             fate = draw_uniform(row_bits, 5, places)
             choices = self.corpus.text_vocabulary - 4
-            random_tokens = 4 + (draw_uniform(row_bits, 6, places) * choices).astype(np.int64)
+            random_numbers = draw_uniform(row_bits, 6, places) * choices
+            random_tokens = 4 + random_numbers.astype(np.int64)
             corrupted = np.where(fate < 0.9, random_tokens, targets)
             corrupted = np.where(fate < 0.8, self.corpus.special.mask, corrupted)
             positions = places + 1

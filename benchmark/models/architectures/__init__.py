@@ -134,8 +134,10 @@ class Place:
     @property
     def shape(self) -> tuple[int, ...]:
         """The weight's: (out, in), (D) or (rows, D)."""
-        shape = tuple(self._tensors()[0].shape)
-        return shape if self.rows is None else (len(self.rows), *shape[1:])
+        weight, _ = self._tensors()
+        if self.rows is None:
+            return tuple(weight.shape)
+        return (len(self.rows), *weight.shape[1:])
 
     def read(self) -> Affine:
         """A copy in float64, so that sums over many copies cost no precision."""
@@ -156,9 +158,10 @@ class Place:
         weight, bias = self._tensors()
         if bias is None and affine.bias.any():
             raise ValueError(f"a bias for a {type(self.module).__name__} that has none")
+        rows: slice | Tensor = slice(None) if self.rows is None else self.rows
         for tensor, values in ((weight, affine.weight), (bias, affine.bias)):
             if tensor is not None:
-                tensor[slice(None) if self.rows is None else self.rows] = values.to(tensor)
+                tensor[rows] = values.to(tensor)
 
     def _tensors(self) -> tuple[Tensor, Tensor | None]:
         weight = get_matrix(self.module).detach()
@@ -271,7 +274,8 @@ class Architecture:
         columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         if mask is None or not self.masked:
             return columns, None
-        return columns, mask[:, None, None, :].expand(-1, -1, tokens.shape[1], -1)
+        row_mask = mask[:, None, None, :]
+        return columns, row_mask.expand(-1, -1, tokens.shape[1], -1)
 
     def find_modules(self, network: Any) -> Network[Any]:
         """The modules of a network; a Place for a map that shares its module with others."""
@@ -348,11 +352,12 @@ def separate_documents(tokens: Tensor, end: int, text: int, causal: bool) -> tup
     first = (columns == 0) | (tokens >= text)
     ends = (tokens == end) & ~first
     number = ends.cumsum(1) - (0 if causal else ends.long())
-    begins = F.pad(number[:, 1:] != number[:, :-1], (1, 0))
+    differs = number[:, 1:] != number[:, :-1]
+    begins = F.pad(differs, (1, 0))
     start = torch.where(begins, columns, 0).cummax(1).values
     positions = columns - start + (number > 0) * first.sum(1, keepdim=True)
-    is_same = (number.unsqueeze(2) == number.unsqueeze(1)) & ~first.unsqueeze(2)
-    visible = is_same | first.unsqueeze(1)
+    is_same = number.unsqueeze(2) == number.unsqueeze(1)
+    visible = (is_same & ~first.unsqueeze(2)) | first.unsqueeze(1)
     return positions, (visible.tril() if causal else visible).unsqueeze(1)
 
 

@@ -56,7 +56,8 @@ class GptNeoX(Architecture):
             # query, key and value of a head, then those of the next
             fused = layer.attention.query_key_value
             rows = torch.arange(len(fused.weight)).view(heads, 3, -1)
-            query, key, value = (Place(fused, rows[:, part].flatten()) for part in range(3))
+            places = [Place(fused, rows[:, part].flatten()) for part in range(3)]
+            query, key, value = places
             layers.append(
                 Layer(
                     attention=Attention(

@@ -59,7 +59,8 @@ class Exact(Width):
         self.variance = self.eta**2
         # +1, -1, +1, ...: what extra units add to the mean cancels (with a 0 where their number is
         # odd)
-        signs = [1.0, -1.0] * (self.extra // 2) + [0.0] * (self.extra % 2)
+        signs = [1.0, -1.0] * (self.extra // 2)
+        signs += [0.0] * (self.extra % 2)
         self.signs = torch.tensor(signs, dtype=torch.float64)
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
@@ -93,8 +94,11 @@ class Exact(Width):
         input of new units is the mean, so any gain leaves the function as it was; a gain of zero
         would give them no gradient.
         """
-        mean = norm.bias.mean() if self.post_norm else torch.zeros_like(norm.bias[0])
-        gain = torch.cat([norm.weight[self.hidden], norm.weight.mean().expand(self.extra)])
+        mean = norm.bias.mean()
+        if not self.post_norm:
+            mean = torch.zeros_like(mean)
+        mean_gain = norm.weight.mean().expand(self.extra)
+        gain = torch.cat([norm.weight[self.hidden], mean_gain])
         bias = torch.cat([norm.bias[self.hidden], mean.expand(self.extra)])
         return Affine(self.eta * gain, bias)
 
@@ -133,7 +137,8 @@ class Exact(Width):
             weight=torch.cat([head.weight, extra.weight]),
             bias=torch.cat([head.bias, extra.bias]),
         )
-        outputs = torch.cat([self.hidden, self.old + torch.arange(self.extra)])
+        extra_outputs = self.old + torch.arange(self.extra)
+        outputs = torch.cat([self.hidden, extra_outputs])
         last = self.widen_last_norm(norm)
         last.weight *= scale
         last.weight[len(self.hidden) :] = 0  # here the extra units are not the mean
@@ -192,7 +197,8 @@ def fit_head(
         optimizer.zero_grad()
         extra_units = activation(F.linear(states, weight, bias))
         new_mean = eta**2 * mean + extra_units.sum(1) / new
-        new_variance = eta**2 * square + extra_units.square().sum(1) / new - new_mean.square()
+        new_square = eta**2 * square + extra_units.square().sum(1) / new
+        new_variance = new_square - new_mean.square()
         gain = scale * (new_variance + eta**2 * eps).rsqrt()
         gain_error = (gain - target).square() * variance
         mean_error = (gain * (new_mean - mean)).square()
@@ -243,7 +249,9 @@ def _make_identity(norm: Affine) -> Affine:
 
 
 def _absorb(norm: Affine, linear: Affine) -> Affine:
-    return Affine(linear.weight * norm.weight, linear.bias + linear.weight @ norm.bias)
+    weight = linear.weight * norm.weight
+    bias = linear.bias + linear.weight @ norm.bias
+    return Affine(weight, bias)
 
 
 @dataclass(eq=False)
@@ -273,7 +281,8 @@ class Padding(Width):
         return wide, heads
 
     def widen_table(self, table: Affine, norm: Affine | None) -> Affine:
-        return Affine(_pad(table.weight, table.weight.shape[0], self.new), table.bias)
+        weight = _pad(table.weight, len(table.weight), self.new)
+        return Affine(weight, table.bias)
 
     def widen_decoder(self, decoder: Affine, norm: Affine | None) -> Affine:
         if self.tied:
@@ -285,7 +294,8 @@ class Padding(Width):
 
         But a gain of zero would stop their gradient.
         """
-        gain = torch.cat([norm.weight, norm.weight.mean().expand(self.extra)])
+        mean_gain = norm.weight.mean().expand(self.extra)
+        gain = torch.cat([norm.weight, mean_gain])
         return Affine(self.eta * gain, _pad(norm.bias, self.new))
 
     widen_last_norm = widen_norm
@@ -295,7 +305,8 @@ class Padding(Width):
         return Affine(self._extend(weight), linear.bias[outputs])
 
     def widen_writing(self, linear: Affine, inputs: Tensor) -> Affine:
-        return Affine(_pad(linear.weight, self.new, len(inputs)), _pad(linear.bias, self.new))
+        weight = _pad(linear.weight, self.new, len(inputs))
+        return Affine(weight, _pad(linear.bias, self.new))
 
     def _extend(self, weight: Tensor) -> Tensor:
         """Weights (out, T) for weights (out, S), of the same size on the new units."""

@@ -268,7 +268,8 @@ class Fpi(Width):
         weight = take_columns(linear.weight.index_select(0, outputs), inputs) / copies
         if self.noise:
             noise = torch.randn(weight.shape, generator=self.noise_generator, dtype=weight.dtype)
-            std = self.noise * find_initial_std(self.config, linear.weight.shape[1], writes)
+            initial_std = find_initial_std(self.config, linear.weight.shape[1], writes)
+            std = self.noise * initial_std
             weight += std * noise * (copies > 1)
         return Affine(weight, linear.bias[outputs])
 
@@ -280,7 +281,9 @@ class Fpi(Width):
 
     def widen_last_norm(self, norm: Affine) -> Affine:
         copies = count_copies(self.hidden)
-        return Affine(norm.weight[self.hidden] / copies, norm.bias[self.hidden] / copies)
+        weight = norm.weight[self.hidden] / copies
+        bias = norm.bias[self.hidden] / copies
+        return Affine(weight, bias)
 
     def widen_reading(self, linear: Affine, outputs: Tensor) -> Affine:
         return self.widen_linear(linear, self.hidden, outputs)

@@ -69,7 +69,8 @@ class ExpertModel(ExtendedModel):
     def __init__(self, model: LanguageModel, experts: int = 1) -> None:
         super().__init__(model, experts=1)
         layers = model.architecture.find_places(model.network).layers
-        self._maps = [_list_maps(layer.ffn) for layer in reversed(layers[::-1][::EVERY])]
+        layers_with_experts = layers[::-1][::EVERY][::-1]
+        self._maps = [_list_maps(layer.ffn) for layer in layers_with_experts]
         # but the first: of each layer with experts its maps, the one down last
         self.experts = nn.ModuleList()
         width = model.hidden_size
@@ -128,7 +129,9 @@ class ExpertModel(ExtendedModel):
         computed and dropped: a step costs the same whatever the router chooses.
         """
         later: Any = self.experts
-        maps = [self._maps[number][place], *(expert[number][place] for expert in later)]
+        maps = [self._maps[number][place]]
+        for expert in later:
+            maps.append(expert[number][place])
         outputs = []
         for module, part in zip(maps, parts, strict=True):
             outputs.append(_apply_linear(module, part, self.training))

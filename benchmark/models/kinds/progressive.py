@@ -177,7 +177,8 @@ class ProgressiveModel(LanguageModel):
         hidden, layers, finish = model.architecture.unroll(model.network, tokens, mask)
         levels = [hidden]
         for level, layer in enumerate(layers):
-            levels.append(layer(self._receive(column, level, levels[-1], heard)))
+            layer_input = self._receive(column, level, levels[-1], heard)
+            levels.append(layer(layer_input))
         return levels, finish
 
     def _receive(
