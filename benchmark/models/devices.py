@@ -42,7 +42,10 @@ def take_share(device: torch.device, share: float) -> None:
 
 
 def name_device(device: torch.device) -> str:
-    """The device's name as its driver says it; its kind alone where the driver says none."""
+    """The device's name as its driver says it.
+
+    Its kind alone where the driver says none.
+    """
     if device.type == "cpu":
         return "CPU"
     name = getattr(torch.get_device_module(device), "get_device_name", None)

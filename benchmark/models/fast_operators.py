@@ -82,10 +82,10 @@ def attention(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H), as transformers
-    calls it.
+    """Attention (B, T, H, D / H) of queries, keys and values (B, H, T, D / H).
 
-    Wherever torch has a fused kernel it is torch's; on a CPU it has none with dropout.
+    transformers calls it so. Wherever torch has a fused kernel it is torch's. On a CPU it has none
+    with dropout.
     """
     if not dropout or query.device.type != "cpu" or torch.compiler.is_compiling():
         return sdpa_attention_forward(
@@ -115,7 +115,10 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all targets, in nats; logits (..., V), targets (...)."""
+    """Mean over all targets, in nats.
+
+    Logits (..., V), targets (...).
+    """
     return F.cross_entropy(at_least_fp32(logits.flatten(0, -2)), targets.flatten())
 
 
@@ -134,9 +137,9 @@ def linear_cross_entropy(
     So it cannot be differentiated twice.
     """
     device = states.device.type
-    precision = (
-        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    )
+    precision = states.dtype
+    if torch.is_autocast_enabled(device):
+        precision = torch.get_autocast_dtype(device)
     apply: Any = _LinearCrossEntropy.apply  # torch says nothing of its type
     return apply(states, weight, bias, targets, precision)
 

@@ -92,7 +92,10 @@ def load_start(start: Start, vocabulary: Vocabulary) -> LanguageModel:
 
 
 def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Size, ...]:
-    """A size for each domain; hidden sizes are multiples of `step`, as growth needs them."""
+    """A size for each domain.
+
+    Hidden sizes are multiples of `step`, as growth needs them.
+    """
     ladder = (first, *(model.ladder or [first] * (domains - 1)))
     for rung, size in pairwise(ladder):
         is_smaller = size.layers < rung.layers or size.hidden_size < rung.hidden_size
@@ -106,7 +109,10 @@ def _make_ladder(first: Size, step: int, model: Model, domains: int) -> tuple[Si
 
 
 def _find_folder(start: str, revision: str | None) -> Path:
-    """Where the model lies on this machine; the Hub is asked once."""
+    """Where the model lies on this machine.
+
+    The Hub is asked once.
+    """
     folder = Path(os.path.expanduser(start))
     if folder.is_dir():
         return folder.absolute()

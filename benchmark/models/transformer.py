@@ -1,4 +1,6 @@
-"""Language models on transformers modules; a checkpoint is a plain Hugging Face folder.
+"""Language models on transformers modules.
+
+A checkpoint is a plain Hugging Face folder.
 
 Shapes: B rows, T columns of a row as the network sees it (the prompt included), N text tokens of a
 row, K predicted positions of a row, D hidden size, V vocabulary, V_text its part without prompts.

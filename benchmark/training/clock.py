@@ -169,10 +169,11 @@ def measure_core_share(core_time: CoreTime, world: World) -> CoreShare:
     cores = tuple(list_own_cores())
     use = CoreUse(find_machine_name(), cores, torch.get_num_threads(), core_time)
     uses = world.gather(use)
-    uses_by_place: dict[tuple[str, tuple[int, ...]], list[CoreUse]] = {}
+    groups: dict[Any, list[CoreUse]] = {}
     for use in uses:
-        uses_by_place.setdefault((use.machine, use.cores), []).append(use)
-    shares = [measure_share(neighbours) for neighbours in uses_by_place.values()]
+        place = (use.machine, use.cores)
+        groups.setdefault(place, []).append(use)
+    shares = [measure_share(group) for group in groups.values()]
     can_tell = max(use.time.wall for use in uses) >= MEASURABLE
     pause = max(use.time.stood_still for use in uses)
     return CoreShare(share=min(shares) if can_tell else None, stood_still=pause)
@@ -190,7 +191,10 @@ def measure_share(uses: Sequence[CoreUse]) -> float:
 
 
 def read_core_time() -> CoreTime:
-    """The readings of the clocks now; only differences mean anything."""
+    """The readings of the clocks now.
+
+    Only differences mean anything.
+    """
     wall = time.perf_counter()
     cpu = time.process_time()
     return CoreTime(wall, cpu, _read_busy_seconds(list_own_cores()))
@@ -203,7 +207,8 @@ def _read_busy_seconds(numbers: Sequence[int]) -> float:
     for line in STAT.read_text().splitlines():
         name, *fields = line.split()
         if name in cores:
-            user, nice, system, _idle, _waits, hard, soft, stolen = map(int, fields[:8])
+            counts = [int(field) for field in fields[:8]]
+            user, nice, system, _idle, _waits, hard, soft, stolen = counts
             ticks += user + nice + system + hard + soft + stolen
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -232,7 +237,10 @@ def count_flops(run: Callable[[], Any]) -> float:
 def _count_attention(
     query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
 ) -> int:
-    """Scores and their product with the values; shapes (B, H, T, D / H)."""
+    """Scores and their product with the values.
+
+    Shapes (B, H, T, D / H).
+    """
     rows, heads, length, size = query
     return 2 * rows * heads * length * key[2] * (size + value[3])
 

@@ -48,7 +48,10 @@ class TextLoss:
         return [(tokens, nats) for tokens, nats in pairs if tokens]
 
     def leave_out(self, documents: Collection[int]) -> TextLoss | None:
-        """The loss on the other documents; None where there is no other."""
+        """The loss on the other documents.
+
+        None where there is no other.
+        """
         numbers = np.arange(len(self.tokens))
         is_other = ~np.isin(numbers, [*documents])
         tokens = self.tokens[is_other]
@@ -68,23 +71,21 @@ def evaluate(
         text.name: measure_loss(model, stream, index, world, precision)
         for index, text in enumerate(texts)
     }
-    bits = {text.name: to_bits_per_byte(losses[text.name].perplexity, text) for text in texts}
-    measured: dict[str, dict[str, Any]] = {
-        "perplexity": {name: loss.perplexity for name, loss in losses.items()},
-        "bits_per_byte": bits,
-    }
+    perplexities = {name: loss.perplexity for name, loss in losses.items()}
+    bits = {text.name: to_bits_per_byte(perplexities[text.name], text) for text in texts}
+    measurements: dict[str, dict[str, Any]] = {"perplexity": perplexities, "bits_per_byte": bits}
     if at_end:
-        perplexities = {}
+        without_copies = {}
         for name, loss in losses.items():
             copies: set[int] = set()
             for leaks in stream.leaks.values():
                 copies.update(leaks[name])
             rest = loss.leave_out(copies) if copies else None
             if rest:
-                perplexities[name] = rest.perplexity
-        measured["without_copies"] = perplexities
-        measured["documents"] = {name: loss.list_documents() for name, loss in losses.items()}
-    return measured
+                without_copies[name] = rest.perplexity
+        measurements["without_copies"] = without_copies
+        measurements["documents"] = {name: loss.list_documents() for name, loss in losses.items()}
+    return measurements
 
 
 def measure_perplexities(model: LanguageModel, stream: Stream, world: World) -> dict[str, float]:

@@ -66,8 +66,8 @@ class Identities:
         self.store = store
         self.build = build
         self._corpora: dict[str, Corpus | NotHere | None] = {}
-        self._here: dict[str, dict[str, set[str]]] = {}
-        self._first: dict[str, dict[str, str]] = {}
+        self._prepared_keys: dict[str, dict[str, set[str]]] = {}
+        self._first_keys: dict[str, dict[str, str]] = {}
 
     def identify(self, config: RunConfig, lines: list[LineOfRun] | None = None) -> Identity:
         """The identity of a run, and whether its records are of its text and method's version.
@@ -82,8 +82,8 @@ class Identities:
         corpus = self._find_corpus(config)
         if lines is None:
             lines = self.store.read_run(config)
-        recorded = find_last(lines, RunLine)
-        is_new = not (recorded or self.store.is_archive)
+        run_line = find_last(lines, RunLine)
+        is_new = not (run_line or self.store.is_archive)
         keys: list[str] = []
         tokens: dict[str, str] = {}
         sizes: tuple[int, ...] = ()
@@ -93,9 +93,9 @@ class Identities:
             sizes = tuple(domain.info["tokens"] for domain in corpus.domains)
             texts = (*corpus.domains, *corpus.probes)
             valid_tokens = sum(len(text.valid) for text in texts)
-        elif recorded and (self.store.is_archive or self._agrees(config, recorded.tokens)):
-            keys = recorded.stages
-            tokens = recorded.tokens
+        elif run_line and (self.store.is_archive or self._agrees(config, run_line.tokens)):
+            keys = run_line.stages
+            tokens = run_line.tokens
         elif corpus and is_new:
             raise corpus
         elif is_new:  # a domain that was added leaves the stages before it as they are
@@ -106,15 +106,15 @@ class Identities:
             keys = make_stage_keys(config, method, text_keys)[:count]
         why = ""
         earlier = False
-        if recorded and keys != recorded.stages and self._keeps(recorded, method):
+        if run_line and keys != run_line.stages and self._keeps(run_line, method):
             earlier = True
-            keys = recorded.stages
-        if recorded and not keys:
+            keys = run_line.stages
+        if run_line and not keys:
             why = (
                 "its text or tokenizer has changed, or is not prepared here: `run` sees which "
                 "records are of it"
             )
-        elif recorded and (keys != recorded.stages or recorded.tokens not in ({}, tokens)):
+        elif run_line and (keys != run_line.stages or run_line.tokens not in ({}, tokens)):
             why = (
                 "its records are of another text, tokenizer, or version or signature of its "
                 "method: `run` trains anew"
@@ -157,29 +157,30 @@ class Identities:
             reads_domain=reads_domain,
         )
 
-    def _keeps(self, recorded: RunLine, method: LifelongMethod) -> bool:
+    def _keeps(self, run_line: RunLine, method: LifelongMethod) -> bool:
         """Whether this is an archive of a run that its method trained with other code than now.
 
         The last stage of the run decides.
         """
-        if not self.store.is_archive or not recorded.stages:
+        if not self.store.is_archive or not run_line.stages:
             return False
-        start = find_last(self.store.read_stage(recorded.stages[-1]), StageLine)
+        lines = self.store.read_stage(run_line.stages[-1])
+        start = find_last(lines, StageLine)
         return start is not None and start.method_code != hash_code(type(method).__module__)
 
     def _agrees(self, config: RunConfig, recorded: Mapping[str, str]) -> bool:
         """Whether each text that is here is the recorded one."""
         key = hash_data_settings(config)
-        if key not in self._here:
-            self._here[key] = find_prepared_keys(config, self.store)
-        texts = self._here[key]
+        if key not in self._prepared_keys:
+            self._prepared_keys[key] = find_prepared_keys(config, self.store)
+        texts = self._prepared_keys[key]
         return all(recorded.get(name) in keys for name, keys in texts.items())
 
     def _find_first_keys(self, config: RunConfig) -> dict[str, str]:
         key = hash_data_settings(config)
-        if key not in self._first:
-            self._first[key] = find_first_keys(config, self.store)
-        return self._first[key]
+        if key not in self._first_keys:
+            self._first_keys[key] = find_first_keys(config, self.store)
+        return self._first_keys[key]
 
     def _find_corpus(self, config: RunConfig) -> Corpus | NotHere | None:
         key = hash_data_settings(config)
@@ -207,7 +208,10 @@ def name_further_seeds(configs: Sequence[RunConfig], identities: Identities) -> 
     for seed in sorted(seeds):
         for config in configs:
             run = config.model_copy(update={"seed": seed})
-            if run.id in names and select_kind(identities.identify(run).lines, EndedLine):
+            if run.id not in names:
+                continue
+            lines = identities.identify(run).lines
+            if select_kind(lines, EndedLine):
                 trained_seeds.add(seed)
     if not trained_seeds:
         return []

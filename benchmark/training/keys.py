@@ -34,6 +34,7 @@ FORMAT = 3  # raised when the same settings come to mean another computation
 NO_RESULT = {"checkpoint_seconds", "evaluations"}  # settings of the training that change no weight
 MADE_OF = {"architecture", "head_size", "dropout"}  # settings of the model, on every rung
 EACH_STAGE = {"learning_rate", "warmup"}  # those that may have a value for each stage
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)  # syntax that may have a docstring
 
 
 def plan_stage(config: RunConfig, index: int) -> Stage:
@@ -41,20 +42,23 @@ def plan_stage(config: RunConfig, index: int) -> Stage:
 
     A method can say its signature and phases of it, but train nothing.
     """
-    names = tuple(domain.name for domain in config.domains[: index + 1])
-    amounts = [pick_for_stage(config.budget.amount, i) for i in range(len(config.domains))]
+    domains = config.domains[: index + 1]
+    names = tuple(domain.name for domain in domains)
+    budget = config.budget
+    amounts = [pick_for_stage(budget.amount, number) for number in range(len(config.domains))]
+    outlook = Outlook(stages=len(amounts), size=config.model.ladder[-1], budget=sum(amounts))
     return Stage(
         domains=names,
         ladder=config.model.ladder[: index + 1],
         spent=sum(amounts[:index]),
         budget=amounts[index],
-        unit=config.budget.unit,
+        unit=budget.unit,
         learning_rate=pick_for_stage(config.training.learning_rate, index),
         seed=int(draw_bits(config.seed, index, 5000)) >> 1,
         build=_refuse,
         memory_rows=_refuse,
         previous=_refuse,
-        outlook=Outlook(stages=len(amounts), size=config.model.ladder[-1], budget=sum(amounts)),
+        outlook=outlook,
     )
 
 
@@ -63,10 +67,10 @@ def _refuse(*_: object) -> NoReturn:
 
 
 def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[str]) -> list[str]:
-    """One key a stage; each holds the key of the stage before.
+    """One key a stage.
 
-    `texts` has for each of `RunConfig.learned` a hash of its tokens and of the tokenizer that made
-    them.
+    Each holds the key of the stage before. `texts` has for each of `RunConfig.learned` a hash of
+    its tokens and of the tokenizer that made them.
     """
     keys: list[str] = []
     times = find_stage_times(config, method)
@@ -123,7 +127,7 @@ def _describe_method(config: RunConfig, method: LifelongMethod, stage: Stage) ->
 
 
 def _describe_settings(config: RunConfig, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """The parts of keys that the method does not decide; one a stage."""
+    """The parts of keys that the method does not decide, for each stage."""
     budget = config.budget
     training = config.training
     model = config.model
@@ -180,10 +184,7 @@ def hash_code(module: str) -> str:
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}."):
                 names = [f"{package}.{alias.name}" for alias in node.names]
                 queue += names if node.module == package else [str(node.module)]
-            elif (
-                isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-                and ast.get_docstring(node) is not None
-            ):
+            elif isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
         sources[name] = ast.unparse(tree)
     return digest(sorted(sources.items()))

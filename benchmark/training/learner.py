@@ -7,7 +7,7 @@ gradient accumulation live here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -122,9 +122,9 @@ class Learner:
             self.objective = lambda batch: shards(partial(objective, batch))
         elif training.compile:
             self.objective = torch.compile(objective, backend=backend)
-        self._no_sync = (
-            objective.no_sync if isinstance(objective, DistributedDataParallel) else None
-        )
+        self._no_sync: Callable[[], AbstractContextManager[None]] | None = None
+        if isinstance(objective, DistributedDataParallel):
+            self._no_sync = objective.no_sync
         self.begin()
 
     def begin(self) -> None:
@@ -150,7 +150,8 @@ class Learner:
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             # DDP averages over processes, so each counts for its rows
-            factor = len(batch.tokens) * self.world.size / batch.rows * batch.weight
+            share = len(batch.tokens) * self.world.size / batch.rows
+            factor = share * batch.weight
             with nullcontext() if last or self._no_sync is None else self._no_sync():
                 loss = self.objective(batch) * factor
                 self.scaler.scale(loss).backward()

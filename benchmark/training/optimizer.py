@@ -25,9 +25,10 @@ Named = Sequence[tuple[str, nn.Parameter]]
 
 
 class PhaseOptimizer:
-    """torch's optimizers of one phase as one; each has parameters of its own.
+    """torch's optimizers of one phase as one.
 
-    `named` is what the phase trains, by `part_names`. `factors` are those of their learning rates.
+    Each has parameters of its own. `named` is what the phase trains, by `part_names`. `factors` are
+    those of their learning rates.
     """
 
     def __init__(

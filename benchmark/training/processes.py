@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The run was asked to stop; its state is in a checkpoint."""
+    """The run was asked to stop.
+
+    Its state is in a checkpoint.
+    """
 
 
 class Taken(Stopped):
@@ -89,7 +92,8 @@ class World:
 
     def total(self, *values: float) -> list[float]:
         """The sum of each value over all processes."""
-        return list(map(sum, zip(*self.gather(values), strict=True)))
+        columns = zip(*self.gather(values), strict=True)
+        return [sum(column) for column in columns]
 
     def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""
@@ -238,7 +242,10 @@ def describe_provenance(world: World, precision: str) -> Provenance:
 
 @cache
 def find_code_version() -> str:
-    """`<commit>+<hash of the sources of benchmark/ and methods/>`; without git only the hash."""
+    """`<commit>+<hash of the sources of benchmark/ and methods/>`.
+
+    Without git only the hash.
+    """
     sources = hash_sources(ROOT, "benchmark", "methods")
     commit = find_commit()
     return f"{commit}+{sources}" if commit else sources

@@ -123,8 +123,8 @@ class Run:
             start=self._start_key,
         )
         # what the run consisted of: a changed text changes its stages
-        recorded = records.find_last(lines, RunLine)
-        is_known = recorded is not None and structs.replace(recorded, time=0.0) == description
+        run_line = records.find_last(lines, RunLine)
+        is_known = run_line is not None and structs.replace(run_line, time=0.0) == description
         # a failure may not be the last word on a run that goes on
         if not is_known or isinstance(lines[-1], FailedLine):
             self._record(description)
@@ -219,10 +219,12 @@ class Run:
 
         def say() -> None:
             if not briefly:
-                print(f"waits for {path.parent}: {lease.name_owner()} has it", file=sys.stderr)
+                owner = lease.name_owner()
+                print(f"waits for {path.parent}: {owner} has it", file=sys.stderr)
 
         poll = make_poll(self.asked_to_stop, self.waits or briefly)
-        self.world.let_first(partial(lease.acquire, say, partial(poll, True)))
+        acquire = partial(lease.acquire, say, partial(poll, True))
+        self.world.let_first(acquire)
         try:
             yield lease
         finally:

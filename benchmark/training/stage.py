@@ -53,7 +53,10 @@ class NonFiniteLoss(ArithmeticError):
 
 
 class StageRun:
-    """Trains one stage of a run; `train()` does it. `lease` is that of the stage's folder."""
+    """Trains one stage of a run.
+
+    `train()` does it. `lease` is that of the stage's folder.
+    """
 
     def __init__(self, run: Run, inputs: StageInputs, folder: Path, lease: Lease) -> None:
         self.run = run
@@ -70,7 +73,8 @@ class StageRun:
         self.pace = 0.0
         self.clock = Clock(inputs.config.budget, self.stage.index, self.world)
         self.position = Position(before=dict(self.clock.charged))
-        tokens = sum(len(text.valid) for text in inputs.stream.evaluated)
+        texts = inputs.stream.evaluated
+        tokens = sum(len(text.valid) for text in texts)
         self.evaluations = EvaluationTimes(self.training.evaluations, tokens)
         self.carries = False  # whether any phase goes on with what an earlier one has left
         self.carried: Moments = {}  # what the last phase to train has left
@@ -118,7 +122,8 @@ class StageRun:
         clock = self.clock
         method = self.method
         if self.times.estimated:  # free, as all that only measures
-            self.pace = self.times.phases["adapt"] / count_naive_flops(self.inputs)
+            naive_seconds = self.times.phases["adapt"]
+            self.pace = naive_seconds / count_naive_flops(self.inputs)
         clock.start()
         flops = count_flops(self.inputs.begin)
         phases = list(method.phases(self.stage))
@@ -264,19 +269,19 @@ class StageRun:
     def _evaluate(self, phase: str, **values: Any) -> None:
         clock = self.clock
         with self.evaluations.measure():
-            measured = evaluate(
+            measurements = evaluate(
                 self.inputs.evaluated,
                 self.inputs.stream,
                 self.world,
                 self.training.precision,
                 at_end=clock.fraction >= 1,
             )
-        for name, perplexity in measured["perplexity"].items():
+        for name, perplexity in measurements["perplexity"].items():
             if not math.isfinite(perplexity):
                 raise self._make_error(f"the perplexity of {name} is more than a number holds")
         values["charged"] = clock.charged
         values["tokens_per_second"] = clock.tokens_per_second
-        values |= measured
+        values |= measurements
         fraction = min(1.0, clock.fraction)
         line = EvaluationLine(phase=phase, step=self.position.step, fraction=fraction, **values)
         self._record(line)
@@ -384,4 +389,5 @@ class StageRun:
         if self.position.phase:  # else the stage before has left it, in a file
             self.carried = saved["carried"]
         phase = phases[self.position.phase].name
-        self._record(ResumedLine(phase=phase, step=self.position.step, charged=self.clock.charged))
+        step = self.position.step
+        self._record(ResumedLine(phase=phase, step=step, charged=self.clock.charged))

@@ -145,7 +145,8 @@ class Loader:
         )
         draws = (*self._draws, self._memory)
         check_split(draws, training, self._world.size)
-        self.tokens = sum(draw.rows for draw in draws) * self._stream.length
+        rows = sum(draw.rows for draw in draws)
+        self.tokens = rows * self._stream.length
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._next: tuple[int, Future[Step]] | None = None
 
@@ -154,7 +155,9 @@ class Loader:
 
         It is different in each process.
         """
-        bits = draw_bits(self._stream.seed, self._stage.index, self._index, step, self._world.rank)
+        seed = self._stream.seed
+        rank = self._world.rank
+        bits = draw_bits(seed, self._stage.index, self._index, step, rank)
         return int(bits >> 1)
 
     def get(self, step: int, elapsed: float = 0.0) -> Step:
@@ -164,12 +167,13 @@ class Loader:
         has_own_rows = any(draw.domain == OWN for draw in self._draws)
         is_steady = self._stream.is_steady(self._stage.index)
         if self._method.replay_weights is None and is_steady and not has_own_rows:
-            self._next = (step + 1, self._thread.submit(self.compute, step + 1))
+            next_step = step + 1
+            self._next = (next_step, self._thread.submit(self.compute, next_step))
         return current
 
     def compute(self, step: int, elapsed: float = 0.0) -> Step:
         weights = self._method.replay_weights
-        batch = []
+        batch: list[Batch] = []
         for draw in self._draws:
             batch += self._make(draw, step, weights, elapsed)
         return batch, self._make(self._memory, step)
@@ -229,14 +233,18 @@ class Stepper:
         if self.training.precision == "fp16" and not phase.trains:
             # overflow would leave text unmeasured
             self.training = self.training.model_copy(update={"precision": "fp32"})
-        self.shards = Shards(inputs.model, inputs.world) if self.training.shard else None
-        self.model = self.shards.model if self.shards else inputs.model
+        self.shards: Shards | None = None
+        self.model = inputs.model
+        if self.training.shard:
+            self.shards = Shards(inputs.model, inputs.world)
+            self.model = self.shards.model
         names = self.model.part_names()
         trainable = []
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 trainable.append((names[name], parameter))
-        factors = find_rate_factors([name for name, _ in trainable], phase.rates, phase.name)
+        trainable_names = [name for name, _ in trainable]
+        factors = find_rate_factors(trainable_names, phase.rates, phase.name)
         self._frozen: list[torch.nn.Parameter] = []
         self._factors: list[float] = []
         self._named: list[tuple[str, torch.nn.Parameter]] = []
@@ -329,12 +337,13 @@ class Stepper:
         Nothing is compiled: the counter sees operators, not kernels.
         """
         learner = self.learner
+        world = self.inputs.world
         if self.training.compile:
             eager = self.training.model_copy(update={"compile": False})
-            self.learner = Learner(self.model, self.method.loss, eager, self.inputs.world)
-        flops = count_flops(lambda: self.step(0, learning_rate)) * self.inputs.world.size
+            self.learner = Learner(self.model, self.method.loss, eager, world)
+        flops = count_flops(lambda: self.step(0, learning_rate))
         self.learner = learner
-        return flops
+        return flops * world.size
 
     def gather_moments(self) -> Moments:
         """The optimizer's moments.
@@ -369,7 +378,8 @@ def count_naive_flops(inputs: StageInputs) -> float:
     stage = inputs.stage
     device = inputs.world.device
     with keep_random_numbers(device):
-        model = stage.build(stage.ladder[0]).to(device).train()
+        model = stage.build(stage.ladder[0])
+        model.to(device).train()
         naive = replace(inputs, method=LifelongMethod(), model=model, moments={})
         stepper = Stepper(naive, Phase("adapt"), 0)
         flops = stepper.count_step_flops()

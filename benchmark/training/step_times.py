@@ -90,13 +90,15 @@ def list_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
-    write_json(path, msgspec.to_builtins(Table(machine, tuple(rows))), indent=1)
+    table = Table(machine=machine, rows=tuple(rows))
+    write_json(path, msgspec.to_builtins(table), indent=1)
 
 
 def merge(path: Path, rows: Sequence[RowTimes], machine: Hardware) -> None:
-    """Add rows to the table in a file; they replace those of the same method, options and settings.
+    """Add rows to the table in a file.
 
-    Raises ConfigError as `check_machine` does.
+    They replace those of the same method, options and settings. Raises ConfigError as
+    `check_machine` does.
     """
 
     def is_replaced(row: RowTimes) -> bool:
@@ -131,7 +133,10 @@ def check_machine(path: Path, machine: Hardware) -> Sequence[RowTimes]:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, changed: int) -> Table:
-    """The table in a file, read once for many runs; `changed`: when the file was last written."""
+    """The table in a file, read once for many runs.
+
+    `changed`: when the file was last written.
+    """
     try:
         content = path.read_text(encoding="utf-8")
         return msgspec.json.decode(content, type=Table)
@@ -193,7 +198,10 @@ def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTim
 
 
 def is_alike(measured: dict[str, Any], settings: dict[str, Any]) -> bool:
-    """Whether settings are those that were measured; what has its default is left out of either."""
+    """Whether settings are those that were measured.
+
+    What has its default is left out of either.
+    """
     return all(measured.get(key) == value for key, value in settings.items())
 
 

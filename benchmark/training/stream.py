@@ -66,10 +66,11 @@ class Stream:
         self.masked = masked
         self.seed = seed
         self._places = places or range(len(corpus.domains))
-        self.length = data.text_length
-        self.blocks = [len(domain.train) // self.length for domain in corpus.domains]
+        length = data.text_length
+        self.length = length
+        self.blocks = [len(domain.train) // length for domain in corpus.domains]
         self.evaluated: tuple[DomainTokens, ...] = (*corpus.domains, *corpus.probes)
-        self.valid_blocks = [len(text.valid) // self.length for text in self.evaluated]
+        self.valid_blocks = [len(text.valid) // length for text in self.evaluated]
         for domain in self.evaluated:
             if min(len(domain.train), len(domain.valid)) < self.length:
                 raise ConfigError(
@@ -126,7 +127,8 @@ class Stream:
         return plan_draws(phase, index, batch_size, replay, self._has_memory(stage))
 
     def _has_memory(self, stage: int) -> bool:
-        return stage > 0 and max(self.memory_blocks[:stage], default=0) > 0
+        earlier = self.memory_blocks[:stage]
+        return stage > 0 and max(earlier, default=0) > 0
 
     def is_steady(self, stage: int) -> bool:
         """Whether rows are the same whatever share of the stage is over."""
@@ -187,10 +189,9 @@ class Stream:
         return batch
 
     def draw_memory_text(self, stage: int, rows: int) -> Tensor:
-        """Token ids (rows, 1+N), masked as in training, from the memory of the domains before
-        `stage`.
+        """Token ids (rows, 1+N) from the memory of the domains before `stage`.
 
-        No rows where there is no memory.
+        They are masked as in training. There are no rows where there is no memory.
         """
         numbers = range(rows if self._has_memory(stage) else 0)
         draw = Draw(domain="memory", memory=rows, number=2000)
@@ -296,18 +297,22 @@ class Stream:
         return text
 
     def _to_batch(self, text: Integers, domains: Integers, *counters: ArrayLike) -> Batch:
-        """Rows of text as a batch; `counters` are those of the random numbers that mask it."""
+        """Rows of text as a batch.
+
+        `counters` are those of the random numbers that mask it.
+        """
         columns = np.arange(self.length)
-        begins = np.full((len(text), 1), self.corpus.special.bos)
+        special = self.corpus.special
+        begins = np.full((len(text), 1), special.bos)
         tokens = np.concatenate([begins, text], axis=1)
         if self.masked:
             count = count_predictions(self.length, self.masked)
             row_bits = draw_bits(*counters)[:, None]
             order = draw_bits(row_bits, columns)
-            if (
-                self._separates_documents
-            ):  # what ends a document stays, so that the model can tell them apart
-                order[text == self.corpus.special.eos] = np.iinfo(order.dtype).max
+            if self._separates_documents:
+                # what ends a document stays, so that the model can tell them apart
+                is_end = text == special.eos
+                order[is_end] = np.iinfo(order.dtype).max
             smallest = np.argpartition(order, count - 1, axis=1)[:, :count]
             places = np.sort(smallest, axis=1)
             targets = np.take_along_axis(text, places, axis=1)
@@ -316,7 +321,7 @@ class Stream:
             random_numbers = draw_uniform(row_bits, 6, places) * choices
             random_tokens = 4 + random_numbers.astype(np.int64)
             corrupted = np.where(fate < 0.9, random_tokens, targets)
-            corrupted = np.where(fate < 0.8, self.corpus.special.mask, corrupted)
+            corrupted = np.where(fate < 0.8, special.mask, corrupted)
             positions = places + 1
             np.put_along_axis(tokens, positions, corrupted, axis=1)
         else:

@@ -170,7 +170,10 @@ class Place:
 
 
 def get_matrix(module: Any) -> Tensor:
-    """The weight (out, in) of a linear map; transformers' Conv1D keeps it the other way round."""
+    """The weight (out, in) of a linear map.
+
+    Transformers' Conv1D keeps it the other way round.
+    """
     return module.weight.T if isinstance(module, Conv1D) else module.weight
 
 
@@ -278,7 +281,10 @@ class Architecture:
         return columns, row_mask.expand(-1, -1, tokens.shape[1], -1)
 
     def find_modules(self, network: Any) -> Network[Any]:
-        """The modules of a network; a Place for a map that shares its module with others."""
+        """The modules of a network.
+
+        A Place for a map that shares its module with others.
+        """
         raise NotImplementedError
 
     def find_places(self, network: Any) -> Network[Place]:
@@ -317,12 +323,12 @@ class Architecture:
         return tuple(family.config_class.model_type for family in families)
 
     def build(self, shape: Shape) -> PreTrainedModel:
-        """A freshly initialised network; its weights are a function of torch's seed.
+        """A freshly initialised network.
 
-        transformers draws weights with a standard deviation of 0.02, made for 768 units. A scaled
-        network's have 1/sqrt(inputs), which lets states be of the same size at any width (LeCun et
-        al. 1998); those that write to the residual stream 1/sqrt(2 layers) of that (GPT-2, Radford
-        et al. 2019, section 2.3).
+        Its weights are a function of torch's seed. transformers draws weights with a standard
+        deviation of 0.02, made for 768 units. A scaled network's have 1/sqrt(inputs), which lets
+        states be of the same size at any width (LeCun et al. 1998); those that write to the
+        residual stream 1/sqrt(2 layers) of that (GPT-2, Radford et al. 2019, section 2.3).
         """
         family: Any = self.families[0]
         config: Any = self.make_configuration(shape)

@@ -64,7 +64,10 @@ class Bert(Architecture):
     def find_network_modules(
         self, network: Any, head: Any, head_norm: Any, decoder: Any
     ) -> Network[Any]:
-        """The modules of a network; those of the LM head differ between kinds of BERT."""
+        """The modules of a network.
+
+        Those of the LM head differ between kinds of BERT.
+        """
         body = network.base_model
         tables = [
             getattr(body.embeddings, f"{kind}_embeddings")

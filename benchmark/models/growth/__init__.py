@@ -41,11 +41,11 @@ def grow(
     seed: int = 0,
     calibration: Tensor | None = None,
 ) -> tuple[PreTrainedModel, GrowthRecord]:
-    """A larger copy of a language model of a known architecture; the given one stays as it is.
+    """A larger copy of a language model of a known architecture.
 
-    Heads keep their size, the FFN its multiple of the hidden size, dropout, dtype, device and the
-    rest of the configuration stay as they are. torch's global random state is neither used nor
-    changed.
+    The given one stays as it is. Heads keep their size, the FFN its multiple of the hidden size,
+    dropout, dtype, device and the rest of the configuration stay as they are. torch's global random
+    state is neither used nor changed.
 
     Args:
         layers, hidden_size: the new size.
@@ -70,16 +70,16 @@ def grow(
     )
     width = _make_width(network, hidden_size, generator, mode, noise, calibration)
     epsilon = read_epsilon(network) * width.variance
-    grown = build_larger(network, sources, hidden_size, epsilon)
+    larger = build_larger(network, sources, hidden_size, epsilon)
     old = find_places(network)
-    new = find_places(grown)
+    new = find_places(larger)
     wide = width.widen_layers(old.layers, sources)
     if mode == "exact":
         wide = silence_copies(wide, is_copy, find_architecture(network).post_norm)
     for place, weights in chain(place_layers(wide, new.layers), width.widen_ends(old, new)):
         place.write(weights)
 
-    return grown, GrowthRecord(
+    return larger, GrowthRecord(
         layer_sources=sources,
         layer_is_copy=is_copy,
         head_sources=width.head_sources,

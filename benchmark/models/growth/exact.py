@@ -87,11 +87,10 @@ class Exact(Width):
         return wide
 
     def widen_norm(self, norm: Affine) -> Affine:
-        """The bias makes the output of new units zero, or in post-LN the mean of the old units'
-        biases.
+        """The bias makes the output of new units zero, or in post-LN the mean of the old biases.
 
         In post-LN outputs stay in the residual stream, whose mean new units must not move. The
-        input of new units is the mean, so any gain leaves the function as it was; a gain of zero
+        input of new units is the mean, so any gain leaves the function as it was. A gain of zero
         would give them no gradient.
         """
         mean = norm.bias.mean()

@@ -74,9 +74,9 @@ class ExpertModel(ExtendedModel):
         # but the first: of each layer with experts its maps, the one down last
         self.experts = nn.ModuleList()
         width = model.hidden_size
-        like = next(model.parameters())
+        example = next(model.parameters())
         # a row (D,) for each expert
-        rows = [nn.Parameter(like.new_zeros(width)) for _ in self._maps]
+        rows = [nn.Parameter(example.new_zeros(width)) for _ in self._maps]
         self.routers = nn.ModuleList(nn.ParameterList([row]) for row in rows)
         self._routes: dict[int, Routes] = {}
         for number, maps in enumerate(self._maps):
@@ -159,7 +159,10 @@ class ExpertModel(ExtendedModel):
 
 
 def _list_maps(ffn: Any) -> list[Any]:
-    """The modules of a feed-forward network, the map down last; up and gate may be one."""
+    """The modules of a feed-forward network, the map down last.
+
+    Up and gate may be one.
+    """
     up = [place.module for place in (ffn.up, ffn.gate) if place is not None]
     return [*dict.fromkeys(up), ffn.down.module]
 

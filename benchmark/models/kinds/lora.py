@@ -28,7 +28,10 @@ from benchmark.models.transformer import LanguageModel
 
 
 class Adapter(nn.Module):
-    """A (r, inputs) and B (outputs, r) of one linear map; B A is zero at first."""
+    """A (r, inputs) and B (outputs, r) of one linear map.
+
+    B A is zero at first.
+    """
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
@@ -98,7 +101,10 @@ class LoraModel(ExtendedModel):
         self.train(model.training)
 
     def add(self, rank: int) -> None:
-        """Adapters for the next domain, drawn from torch's generator; all else is frozen."""
+        """Adapters for the next domain, drawn from torch's generator.
+
+        All else is frozen.
+        """
         self.requires_grad_(False)
         matrices = [get_matrix(module) for module in list_linear_maps(self)]
         new = nn.ModuleList(Adapter(matrix, rank) for matrix in matrices)

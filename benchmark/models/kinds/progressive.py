@@ -1,9 +1,10 @@
-"""Progressive networks: a column for each domain; learned ones are frozen and feed the newer ones.
+"""Progressive networks: a column for each domain.
 
-Rusu et al. 2016, "Progressive neural networks" (arXiv 1606.04671), as the code released with ELLE
-puts it on transformers: a column is a whole language model with its own embeddings and head, and
-x_i^k = h_i^k + sum_{j<k} U_i^{kj} h_i^j goes into layer i of column k, where h_i^j is what layer i
-- 1 of column j put out (level 0: its embeddings; level L: what its final norm and its head get).
+Learned ones are frozen and feed the newer ones. Rusu et al. 2016, "Progressive neural networks"
+(arXiv 1606.04671), as the code released with ELLE puts it on transformers: a column is a whole
+language model with its own embeddings and head, and x_i^k = h_i^k + sum_{j<k} U_i^{kj} h_i^j goes
+into layer i of column k, where h_i^j is what layer i - 1 of column j put out (level 0: its
+embeddings; level L: what its final norm and its head get).
 
 Shapes: B rows, T columns of a row (tokens, not networks), K predicted positions a row, D hidden
 size, L layers, V_text vocabulary.
@@ -102,12 +103,11 @@ class ProgressiveModel(LanguageModel):
     def add_column(
         cls, model: LanguageModel, fresh: LanguageModel, kind: Kind = "linear"
     ) -> ProgressiveModel:
-        """`fresh` as a new column over those of `model`, with new laterals drawn from torch's
-        generator.
+        """`fresh` as a new column over those of `model`, with new laterals.
 
-        Column and laterals start at random, as in the paper by Rusu et al. and in the released
-        code: a column is a new network, and what it knows of earlier domains is what it hears from
-        their columns.
+        The laterals are drawn from torch's generator. Column and laterals start at random, as in
+        the paper by Rusu et al. and in the released code: a column is a new network, and what it
+        knows of earlier domains is what it hears from their columns.
         """
         columns = model.columns if isinstance(model, ProgressiveModel) else [model]
         laterals = list(model.laterals) if isinstance(model, ProgressiveModel) else []
@@ -124,7 +124,10 @@ class ProgressiveModel(LanguageModel):
 
     @property
     def columns(self) -> list[LanguageModel]:
-        """Oldest first; the newest shares its network with this model."""
+        """Oldest first.
+
+        The newest shares its network with this model.
+        """
         return [*self.earlier, LanguageModel(self.network, self.vocabulary)]
 
     def train(self, mode: bool = True) -> ProgressiveModel:
@@ -156,38 +159,38 @@ class ProgressiveModel(LanguageModel):
     def encode(
         self, tokens: Tensor, mask: Tensor | None = None, column: int | None = None
     ) -> Tensor:
-        """See LanguageModel; of a column, by default the newest.
+        """See LanguageModel.
 
-        Earlier columns run once; where they are frozen autograd keeps nothing of them but what the
-        laterals read.
+        Of a column, by default the newest. Earlier columns run once; where they are frozen autograd
+        keeps nothing of them but what the laterals read.
         """
         column = len(self.earlier) if column is None else column
-        heard: list[list[Tensor]] = []
+        earlier_levels: list[list[Tensor]] = []
         for index in range(column):
-            levels, _ = self._run(index, tokens, heard, mask)
-            heard.append(levels)
-        levels, finish = self._run(column, tokens, heard, mask)
-        return finish(self._receive(column, self.layers, levels[-1], heard))
+            levels, _ = self._run(index, tokens, earlier_levels, mask)
+            earlier_levels.append(levels)
+        levels, finish = self._run(column, tokens, earlier_levels, mask)
+        return finish(self._receive(column, self.layers, levels[-1], earlier_levels))
 
     def _run(
-        self, column: int, tokens: Tensor, heard: list[list[Tensor]], mask: Tensor | None
+        self, column: int, tokens: Tensor, earlier_levels: list[list[Tensor]], mask: Tensor | None
     ) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
         """The states of a column at each level, L + 1 times (B, T, D), and its final norm."""
         model = self._get_column(column)
         hidden, layers, finish = model.architecture.unroll(model.network, tokens, mask)
         levels = [hidden]
         for level, layer in enumerate(layers):
-            layer_input = self._receive(column, level, levels[-1], heard)
+            layer_input = self._receive(column, level, levels[-1], earlier_levels)
             levels.append(layer(layer_input))
         return levels, finish
 
     def _receive(
-        self, column: int, level: int, hidden: Tensor, heard: list[list[Tensor]]
+        self, column: int, level: int, hidden: Tensor, earlier_levels: list[list[Tensor]]
     ) -> Tensor:
         if column == 0:
             return hidden
         laterals: Any = self.laterals[column - 1]
-        return hidden + laterals[level]([levels[level] for levels in heard])
+        return hidden + laterals[level]([levels[level] for levels in earlier_levels])
 
     def _get_column(self, index: int) -> Any:
         return self.earlier[index] if index < len(self.earlier) else self
