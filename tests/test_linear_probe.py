@@ -111,10 +111,7 @@ def test_a_pair_is_compared(folders):
 
 
 def test_adapters_read_with_those_of_the_tasks_domain(tmp_path):
-    """Oracle: what fine-tuning begins with, `make_encoder`, on texts of a window.
-
-    Domains matter.
-    """
+    """Oracle: what fine-tuning begins with, `make_encoder`, on texts of one window of a domain."""
     torch.manual_seed(0)
     bpe = tokenizer()
     vocabulary = Vocabulary(bpe.get_vocab_size(), DOMAINS)

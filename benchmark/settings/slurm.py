@@ -214,9 +214,8 @@ class Slurm(JobKind):
         if self.gpus_on_node:
             # all versions know it, gpus_per_node only those with cons_tres
             parameters["gres"] = f"gpu:{self.gpus_per_node}"
-        parameters["wckey"] = (
-            None  # submitit has one of its own, which sites that track them refuse
-        )
+        # submitit has one of its own, which sites that track them refuse
+        parameters["wckey"] = None
         # a job whose setup fails would train with whatever there is
         parameters["setup"] = ["set -e", *self.setup, "set +e"] if self.setup else []
         # a batch script ends as its last command does: Slurm would take a killed job for one that

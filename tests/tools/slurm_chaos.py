@@ -221,7 +221,7 @@ class Chaos:
         self.happened["two_submitters"] += 1
 
     def kill_others(self) -> None:
-        """Let one job of a kind that trains nothing fail; it is tried again at the end."""
+        """A job of each kind that trains nothing fails; at the end it is tried again, like runs."""
         for job in self.tiny.jobs() if self.others else ():
             if job.kind not in self.others or job.state != "running":
                 continue
