@@ -92,9 +92,9 @@ def test_losses_are_weighed() -> None:
         model.compute_mean_loss(part.tokens, part.domains, part.positions, part.targets).backward()
         expected.append(toy.gradients(model))
     parts[0].weight, parts[1].weight = 2.0, 0.5
-    learner = Learner(
-        model, method.loss.__func__.__get__(method), Training(precision="fp32"), ALONE
-    )  # type: ignore[arg-type, attr-defined]
+    loss = method.loss.__func__.__get__(method)  # type: ignore[attr-defined]
+    training = Training(precision="fp32")
+    learner = Learner(model, loss, training, ALONE)  # type: ignore[arg-type]
     learner.accumulate(parts)
     for name, gradient in toy.gradients(model).items():
         torch.testing.assert_close(

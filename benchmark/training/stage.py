@@ -288,7 +288,7 @@ class StageRun:
 
     def _record_metrics(self, phase: str, learner: Learner) -> None:
         if learner.metrics:
-            values = dict(learner.metrics)
+            values: dict[str, float | None] = {**learner.metrics}
             self._record(MetricsLine(phase=phase, step=self.position.step, values=values))
 
     def _record_start(self, phases: list[Phase]) -> None:

@@ -68,9 +68,8 @@ class Everything(LifelongMethod):
 
         self.steps += 1
         with torch.no_grad():
-            for mean, weight in zip(
-                self.evaluated.parameters(), learner.model.parameters(), strict=True
-            ):  # type: ignore[union-attr]
+            means = self.evaluated.parameters()  # type: ignore[union-attr]
+            for mean, weight in zip(means, learner.model.parameters(), strict=True):
                 mean.lerp_(weight, self.pace * learner.elapsed.stream)
 
 

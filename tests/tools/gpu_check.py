@@ -33,6 +33,7 @@ import torch
 
 import methods
 from benchmark import records
+from benchmark.data.tokens import Corpus
 from benchmark.errors import UserError
 from benchmark.instruments import speed
 from benchmark.instruments.comparisons import Weights, load_weights
@@ -297,6 +298,11 @@ def time_beside_the_trainer(place: Place, architecture: str) -> Figures:
     return figures | {"said": f"{words}; {figures['precision']}", "ok": True}
 
 
+def give_corpus(corpus: Corpus, config: RunConfig) -> Corpus:
+    """The corpus of the only run that is measured."""
+    return corpus
+
+
 def time_steps_of_methods(place: Place) -> Figures:
     """What a step of each method costs, by `speed`, and the most memory that it and a step of
     Naive's take. The matrix product that `speed` times is one for a GPU: without one the CPU stands
@@ -310,10 +316,8 @@ def time_steps_of_methods(place: Place) -> Figures:
         config = place.config(name)
         run = train(place, config, "steps", last_stage=None)
         forget_memory(place)
-        corpus = run.corpus
-        measured, _ = speed.measure(
-            [config], methods.build, lambda _, c=corpus: c, run.world, pairs=3
-        )
+        find_corpus = partial(give_corpus, run.corpus)
+        measured, _ = speed.measure([config], methods.build, find_corpus, run.world, pairs=3)
         more = {"peak_bytes": read_peak_memory(place)}
         costs += [
             asdict(cost) | {"tokens_per_second": cost.tokens / cost.seconds} | more
