@@ -104,7 +104,8 @@ def test_a_report_of_a_long_stream_has_room_for_its_labels(tmp_path, monkeypatch
     head = next(line for line in to_markdown(table).splitlines() if line.startswith("|"))
     assert head.count("|") == 2 + 6 * 2
     assert all(f"Domain {i} " in head for i in range(9, 60, 10)) and "Domain 10" not in head
-    assert head.count("Domain") == to_text(table).count("Domain") == 6 * 2
+    text = to_text(dataclasses.replace(table, warnings=()))
+    assert head.count("Domain") == text.count("Domain") == 6 * 2
     assert len(to_csv(table).splitlines()) > 8 * (60 * 2 - 1)
 
 

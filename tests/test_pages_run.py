@@ -100,6 +100,7 @@ class Place:
     then: str = "python run_all.py run {file} --dry-run"
 
 
+RUNG = "{ layers = 1, hidden_size = 16 }"
 EXTENDED = 'extends = "bert_base"\n{block}'
 OPTIMIZER = """
 import torch
@@ -144,7 +145,7 @@ PLACES = {
     ),
     ("data.md", "domains = ["): Place(
         "domains.toml",
-        'extends = "bert_base"\nmodel.ladder = [{ layers = 1, hidden_size = 16 }]\n{block}',
+        f'extends = "bert_base"\nmodel.ladder = [{", ".join([RUNG] * 3)}]\n{{block}}',
     ),
     ("downstream.md", "[[tasks]]"): Place("task.toml", EXTENDED),
     ("downstream.md", "[tasks.dataset]"): Place(
