@@ -31,14 +31,19 @@ def list_names() -> list[str]:
 def find(name: str) -> type[LifelongMethod]:
     """The class in `methods/NAME.py`.
 
-    Raises ConfigError if there is no such file or not exactly one class in it.
+    Raises ConfigError if there is no such file, it is no Python, or not exactly one class is in it.
     """
     names = list_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ConfigError(f"no method {name!r}{hint}; there are {', '.join(names)}")
-    module = importlib.import_module(f"{__name__}.{name}")
+    try:
+        module = importlib.import_module(f"{__name__}.{name}")
+    except SyntaxError as error:
+        raise ConfigError(
+            f"{error.filename}:{error.lineno}: {error.msg}: mend it, or move it out of methods/"
+        ) from None
     classes = [value for value in vars(module).values() if isinstance(value, type)]
     types = [
         kind

@@ -12,6 +12,7 @@ import pytest
 
 import methods
 import run_all
+from benchmark.settings import names
 from benchmark.settings.base import ConfigError
 from benchmark.settings.load import load_suite
 from benchmark.settings.names import ROOT, SUITES
@@ -97,3 +98,13 @@ def test_a_misspelt_method_is_told_what_is_near(scratch: Path, command: list[str
     """Oracle: the word that was given, and the name that differs from it in one character."""
     assert run_all.main(command) == 2
     assert "no method 'l2sp' (did you mean 'l2_sp'?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["status", "demo"], ["check", "half"]], ids=" ".join)
+def test_a_file_that_is_no_python_is_named(scratch: Path, command: list[str], capsys) -> None:
+    """Oracle: the file and the line by hand; suites that name their methods are as before."""
+    (scratch / "half.py").write_text("\ndef (\n")
+    assert run_all.main(command) == 2
+    assert "half.py:2: " in capsys.readouterr().err
+    assert len(methods.list_rows(load_suite("ewc_lambda"))) > 1
+    assert names.read_first_line(scratch / "half.py").endswith("in line 2")

@@ -68,11 +68,15 @@ def make_row_slug(row: str) -> str:
 def read_first_line(file: Path | None) -> str:
     """The first words of a file on itself: a module's docstring, a suite's title.
 
-    They are empty where there is no file.
+    They are empty where there is no file. Of a module that is no Python they say why.
     """
     text = file.read_text(encoding="utf-8") if file else ""
     if file and file.suffix == ".toml":
         title = re.search(r"""^title\s*=\s*["'](.*)["']""", text, re.MULTILINE)
         return title[1] if title else ""
-    docstring = ast.get_docstring(ast.parse(text)) or ""
+    try:
+        module = ast.parse(text)
+    except SyntaxError as error:
+        return f"{error.msg} in line {error.lineno}"
+    docstring = ast.get_docstring(module) or ""
     return docstring.partition("\n")[0]
