@@ -313,9 +313,8 @@ def export(options: argparse.Namespace) -> int:
     if not options.row:
         return export(options)
     options.suite = options.stage
-    with open_runs(options.runs) as runs:
-        options.stage = find_last_model(make_survey(options, runs), options.row)
-        return export(options)
+    options.stage = find_last_model(make_survey(options), options.row)
+    return export(options)
 
 
 OF_INSTRUMENTS = {"evaluate": "checkpoints", "grow": "checkpoints", "new-suite": "new_suite"}

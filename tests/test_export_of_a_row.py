@@ -63,3 +63,10 @@ def test_a_row_is_exported_where_a_domain_was_added(
 
 def read_start(stage: Path) -> str:
     return (stage / "records.jsonl").read_text().partition("\n")[0]
+
+
+def test_a_study_has_no_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Oracle: the study's folder in the message; it holds records alone."""
+    study = Path(run_all.__file__).parent / "results" / "demo"
+    assert call("export", "demo", tmp_path / "out", "--row", "elle", "--runs", study) == 2
+    assert f"{study} is a study's folder" in capsys.readouterr().err
