@@ -196,9 +196,7 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
         amount=1,
         reference=str(path),
     )
-    with pytest.raises(
-        ConfigError, match=r"times\.json .*run_all\.py speed conformance --reference"
-    ):
+    with pytest.raises(ConfigError, match=r"times\.json .*run_all\.py speed SUITE --reference"):
         find_times(config)
     rows = [RowTimes("agem", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
     step_times.write(path, rows, ALONE.describe_hardware())

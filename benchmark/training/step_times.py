@@ -163,7 +163,7 @@ def find_times(config: RunConfig) -> Sequence[StageTimes]:
     if not path.exists():
         raise ConfigError(
             f"budget.reference: {path} is no table of step times, it is not there; measure it: "
-            f"`run_all.py speed {config.suite} --reference {path}`"
+            f"`run_all.py speed SUITE --reference {path}`"
         )
     rows = _read(path, path.stat().st_mtime_ns).rows
     settings = list_settings(config)
@@ -180,7 +180,7 @@ def find_times(config: RunConfig) -> Sequence[StageTimes]:
     raise ConfigError(
         f"{path} has step times neither of {config.method} with options {config.options} nor of "
         f"naive, with the other settings of row {config.row!r}; measure them into another file: "
-        f"`run_all.py speed {config.suite} --reference FILE`, and give it with "
+        "`run_all.py speed SUITE --reference FILE`, and give it with "
         "--set budget.reference=FILE"
     )
 
