@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from benchmark.settings.base import ConfigError, validate
 from benchmark.settings.load import expand, load_study
-from benchmark.settings.names import find_equal_labels
+from benchmark.settings.names import find_equal_labels, list_suite_names
 from benchmark.settings.suite import Row, RunConfig, Suite
 from benchmark.training.method import Group, LifelongMethod
 
@@ -37,6 +37,8 @@ def find(name: str) -> type[LifelongMethod]:
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
+        if name in list_suite_names() or name.endswith(".toml"):
+            hint = " (a suite comes before --methods)"
         raise ConfigError(f"no method {name!r}{hint}; there are {', '.join(names)}")
     try:
         module = importlib.import_module(f"{__name__}.{name}")

@@ -108,3 +108,9 @@ def test_a_file_that_is_no_python_is_named(scratch: Path, command: list[str], ca
     assert "half.py:2: " in capsys.readouterr().err
     assert len(methods.list_rows(load_suite("ewc_lambda"))) > 1
     assert names.read_first_line(scratch / "half.py").endswith("in line 2")
+
+
+def test_a_suite_that_stands_behind_the_methods_is_told_its_place(capsys) -> None:
+    """Oracle: `--methods er demo` names two methods, and the second is a suite's name."""
+    assert run_all.main(["status", "--methods", "er", "demo"]) == 2
+    assert "no method 'demo' (a suite comes before --methods)" in capsys.readouterr().err
