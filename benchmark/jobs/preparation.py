@@ -178,7 +178,8 @@ def _warn_of_few_documents(domains: Sequence[DomainTokens]) -> Iterator[str]:
             cure = "a larger data.max_valid_bytes or data.max_train_tokens"
         else:
             cure = (
-                "more documents (a .txt file is one), `valid` files, or a larger data.valid_share"
+                "more documents (a .txt file is one, or set cut_at_blank_lines), `valid` files, "
+                "or a larger data.valid_share"
             )
         names_by_cure.setdefault(cure, []).append(f"{domain.name} ({count})")
     for cure, names in names_by_cure.items():
