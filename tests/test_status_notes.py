@@ -7,7 +7,10 @@ import shutil
 
 import pytest
 
+import run_all
 from benchmark.locks import LeaseLost
+from benchmark.training.identity import Identity
+from tests.support.programs import ROOT
 from tests.support.suite_folder import SuiteFolder
 
 
@@ -60,3 +63,13 @@ def test_who_has_lost_text_to_another_process_says_nothing_of_the_run(
     monkeypatch.setattr("benchmark.training.run.Run.__init__", loses)
     assert tiny.call("run") == 1
     assert tiny.states()["Naive"].state == "todo"
+
+
+def test_a_study_is_not_asked_to_follow_the_code(monkeypatch, capsys) -> None:
+    """Oracle: its records stay what they were, and code that computes the same may look otherwise;
+    here all of it does.
+    """
+    monkeypatch.setattr(Identity, "had_other_code", lambda *_: True)
+    assert run_all.main(["status", "demo", "--runs", str(ROOT / "results" / "demo")]) == 0
+    told = capsys.readouterr().out
+    assert "9 done" in told and "its code was changed" not in told

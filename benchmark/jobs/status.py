@@ -232,6 +232,8 @@ def write_notes(survey: Survey, states: Sequence[RunState]) -> list[str]:
     """
     notes = _note_failed_scores(states)
     counts = Counter(state.config.method for state in states if state.other_code)
+    if survey.store.is_archive:
+        counts.clear()  # a study stays what it was, whatever is refactored later
     for method, count in counts.items():
         notes.append(
             f"! {method}: its code was changed since it was trained ({count} of {len(states)} "
