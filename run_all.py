@@ -350,6 +350,7 @@ COMMANDS["list"] = list_names
 COMPUTE = {"run", "speed", "check", "verify", "evaluate", "grow"}
 ENDED = {  # what is true of a command that Ctrl-C or SIGTERM ends
     "run": "ended; jobs go on that were submitted, and `run` goes on from its last checkpoint",
+    "status": "ended, and nothing of what it shows is; `run` goes on with it",
     "check": "ended; `check` keeps nothing, and the same command tries all again",
 }
 ASKS = ("-h", "--help", "--version")  # asked without a command

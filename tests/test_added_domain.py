@@ -28,9 +28,9 @@ def test_after_a_domain_was_added_a_dry_run_says_what_stays(
     places = ["--runs", tmp_path / "runs", "--methods", "naive"]
     assert call("run", suite, *places, "--out", tmp_path / "report") == 0
     write(tmp_path / "c.jsonl", sentences(9))
-    text = suite.read_text().replace(
-        '/b.jsonl"] }]', f'/b.jsonl"] }}, {{ name = "c", train = ["{tmp_path}/c.jsonl"] }}]'
-    )
+    second = f'{{ name = "b", train = ["{tmp_path}/b.jsonl"] }},'
+    third = f'{{ name = "c", train = ["{tmp_path}/c.jsonl"] }},'
+    text = suite.read_text().replace(second, f"{second}\n  {third}")
     suite.write_text(
         text.replace("hidden_size = 32 }]", "hidden_size = 32 }, { layers = 2, hidden_size = 32 }]")
     )
