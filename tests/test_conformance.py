@@ -88,6 +88,7 @@ def test_all_that_a_method_can_say_goes_together(
 
 
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text(encoding="utf-8")
+WORDS = re.sub(r"^```.*$", "", PAGE, flags=re.M).split()
 DOCUMENTED = dict(re.findall(r"`methods/(\w+)\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 
 
@@ -96,7 +97,7 @@ def test_the_documented_method_is_short() -> None:
     and trains it.
     """
     [code] = DOCUMENTED.values()
-    assert len(code.splitlines()) <= 40 and len(PAGE.split()) <= 900
+    assert len(code.splitlines()) <= 40 and len(WORDS) <= 900
 
 
 @dataclass
