@@ -1,5 +1,6 @@
 """The figure of the matrix of stages and texts, and what is told of it beside oracles."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
