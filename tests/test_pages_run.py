@@ -349,6 +349,7 @@ def run(command: str, project: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(1800)  # a page may check a method, and train several
 @pytest.mark.parametrize("page", [page for page in BLOCKS if page not in ELSEWHERE])
 def test_the_page_runs(page: str, copy: Path) -> None:
     """Oracle: the exit status of what a reader types, and of a plan or a training with what a page
