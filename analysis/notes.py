@@ -390,7 +390,7 @@ def note_estimated_times(runs: Sequence[RunRecords]) -> list[str]:
     return [
         f"Step times are estimated, not measured: {_shorten(list(rows), ', ', 'rows')}. "
         "A step takes its FLOPs over those of Naive's step, "
-        "times Naive's time on the reference machine."
+        "times Naive's time on the reference machine, at the nearest settings that were measured."
     ]
 
 

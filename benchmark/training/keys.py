@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
-from msgspec import structs
 
 from benchmark.data.sampling import draw_bits
 from benchmark.settings.base import digest
@@ -86,7 +85,7 @@ def make_stage_keys(config: RunConfig, method: LifelongMethod, texts: Sequence[s
 def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTimes]:
     """The times of each stage of a run on the machine that its budget names, see `find_times`.
 
-    Nothing is estimated where a method does what Naive does in the first stage, so that it is
+    Those of a first stage in which a method does what Naive does are Naive's own, so that it is
     trained once for all.
     """
     first, *later = find_times(config)
@@ -94,7 +93,8 @@ def find_stage_times(config: RunConfig, method: LifelongMethod) -> list[StageTim
     if first.estimated:
         naive = _describe_method(config, LifelongMethod(), stage)
         if _describe_method(config, method, stage) == naive:
-            first = structs.replace(first, estimated=False)
+            settings = {"method": "naive", "options": {}}
+            first = find_times(config.model_copy(update=settings))[0]
     return [first, *later]
 
 

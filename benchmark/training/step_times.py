@@ -3,11 +3,13 @@
 Steps times these seconds replay a comparison under equal wall time on any other machine.
 `run_all.py speed` writes the table: JSON, with the machine that was measured (`machine`) and each
 row of the suite (`rows`). Times of a row that nobody measured are estimated: its FLOPs over
-Naive's, times Naive's seconds.
+Naive's, times Naive's seconds. Naive's own at other settings are those at the nearest, times the
+FLOPs of the one over those of the other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +22,8 @@ from benchmark.files import write_json
 from benchmark.records import Hardware
 from benchmark.settings.base import ConfigError, Settings
 from benchmark.settings.names import ROOT
-from benchmark.settings.suite import Data, Model, RunConfig, Tokenizer, Training
+from benchmark.settings.suite import Data, Model, RunConfig, Size, Tokenizer, Training
+from benchmark.training.evaluation_time import count_parameters
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -151,8 +154,7 @@ def find_times(config: RunConfig) -> Sequence[StageTimes]:
     """The times of each stage in the table that a run's budget names.
 
     They are zeros where the budget names none. Of a row that is not in the table they are Naive's,
-    as `estimated`. Raises ConfigError when there is no such table, or it has no times of Naive with
-    the run's settings either.
+    as `estimated`. Raises ConfigError when there is no such table, or nothing was measured in it.
     """
     if not config.budget.reference:
         return [StageTimes(0.0, {})] * len(config.domains)
@@ -173,16 +175,53 @@ def find_times(config: RunConfig) -> Sequence[StageTimes]:
         if is_same_method and has_all_stages and is_alike(row.settings, settings):
             return row.stages
     naive = find_naive(rows, config)
-    if naive:
-        count = len(config.domains) - len(naive)
-        repeats = [naive[-1]] * count  # as many stages as the run has
-        return [structs.replace(times, estimated=True) for times in (*naive, *repeats)]
-    raise ConfigError(
-        f"{path} has step times neither of {config.method} with options {config.options} nor of "
-        f"naive, with the other settings of row {config.row!r}; measure them into another file: "
-        "`run_all.py speed SUITE --reference FILE`, and give it with "
-        "--set budget.reference=FILE"
-    )
+    is_estimated = config.method != "naive" or not naive
+    naive = naive or scale_nearest(rows, config)
+    if not naive:
+        raise ConfigError(
+            f"budget.reference: {path} has no step times: measure them with "
+            f"`run_all.py speed SUITE --reference {path}`"
+        )
+    repeats = [naive[-1]] * (len(config.domains) - len(naive))  # as many stages as the run has
+    return [structs.replace(times, estimated=is_estimated) for times in (*naive, *repeats)]
+
+
+def scale_nearest(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
+    """Naive's times of each stage beside a run at settings at which Naive was not measured.
+
+    They are those at the nearest settings (fewest differ, then FLOPs differ least), times the FLOPs
+    of a step over those there. Where Naive was measured nowhere they are those of another method's
+    first stage, in which most do what Naive does. There are none where nothing was measured.
+    """
+    settings = _select_settings_of_naive(list_settings(config))
+
+    def measure_distance(row: RowTimes) -> tuple[bool, int, float]:
+        measured = _select_settings_of_naive(row.settings)
+        differing = sum(measured.get(key) != value for key, value in settings.items())
+        distance = abs(math.log(compare_flops(settings, measured)))
+        return row.method != "naive", differing, distance
+
+    usable = [row for row in rows if row.stages and "adapt" in row.stages[0].phases]
+    if not usable:
+        return ()
+    row = min(usable, key=measure_distance)
+    scale = compare_flops(settings, row.settings)
+    stages = row.stages if row.method == "naive" else row.stages[:1]
+    return [StageTimes(times.set_up, {"adapt": scale * times.phases["adapt"]}) for times in stages]
+
+
+def compare_flops(settings: dict[str, Any], measured: dict[str, Any]) -> float:
+    """The FLOPs of a step of Naive over those at the settings that were measured.
+
+    Both are taken for parameters times tokens.
+    """
+
+    def multiply(values: dict[str, Any]) -> float:
+        size = Size.model_validate(values["model.ladder"][0])
+        tokens = values["training.batch_size"] * values["data.sequence_length"]
+        return tokens * count_parameters(size, values["tokenizer.vocabulary"])
+
+    return multiply(settings) / multiply(measured)
 
 
 def find_naive(rows: Sequence[RowTimes], config: RunConfig) -> Sequence[StageTimes]:
