@@ -266,10 +266,22 @@ def load_study(suites: Suites, runs: Path) -> Study:
         runs=suite_runs,
         title="; ".join(dict.fromkeys(suite.title for suite, _ in suites)),
         paper=any(suite.paper for suite, _ in suites),
-        called={suite.name: suite.called for suite, _ in suites},
+        called={suite.name: _name_to_train(suite, store) for suite, _ in suites},
         printed=printed,
         only_last=frozenset(only_last),
     )
+
+
+def _name_to_train(suite: Suite, store: Store) -> str:
+    """The words that stand for a suite in a command that trains, for which an archive is no place.
+
+    They are those that it was called with, without `--runs ARCHIVE`.
+    """
+    words = shlex.split(suite.called)
+    if store.is_archive and "--runs" in words:
+        place = words.index("--runs")
+        del words[place : place + 2]
+    return shlex.join(words)
 
 
 def _load_suite_runs(

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -599,3 +600,19 @@ def test_collect_leaves_out_rows_that_the_study_does_not_name(
     ]
     assert len(runs) == 1 and "/naive-s0-" in runs[0]
     assert check(study)[0].startswith("tiny: 1 of 1 runs")
+
+
+def test_what_an_archive_lacks_is_trained_elsewhere(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the exit status of the command that the note on missing cells names."""
+    suite = str(study / "tiny.toml")
+    words = [suite, "--runs", str(study), "--set", "tables=[]"]
+    suites = [(load_suite(suite, words=words), methods.list_runs(load_suite(suite)))]
+    archive = studies.unpack(study, tmp_path / "unpacked").root
+    [command] = load_study(suites, archive).called.values()
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *shlex.split(command), "--dry-run"]) == 0
+    assert command.endswith("--set 'tables=[]'")
+    elsewhere = load_study(suites, study.parent).called
+    assert [*elsewhere.values()] == [shlex.join(words)]
