@@ -2,8 +2,8 @@
 the studies.
 
 `golden.json` holds, of each method and architecture, the keys of two stages on toy text, and of the
-last the hash of its weights, its perplexities and its last loss. Of two methods it has scores
-downstream. When a method is to change,
+last the hash of its weights, its perplexities and its last loss. Two methods have a further row. Of
+two methods it has scores downstream. When a method is to change,
 
     .venv/bin/python -m tests.test_golden
 
@@ -58,7 +58,20 @@ tables = []
 tokenizer = {{ vocabulary = 300, sample_bytes = 20_000 }}
 model = {{ architecture = "{architecture}" }}
 """
+ROWS = ("Logit-KD, cold", "G_stack, two layers")
 OPTIONS = """
+# so cold that the temperature shows
+[[rows]]
+name = "Logit-KD, cold"
+method = "logit_kd"
+options = { replay = 0.5, temperature = 0.25 }
+# two layers, whose order shows what was copied
+[[rows]]
+name = "G_stack, two layers"
+method = "gstack"
+options = { factor = 2 }
+[rows.set]
+"model.ladder" = [{ layers = 2, hidden_size = 16 }, { layers = 4, hidden_size = 16 }]
 # so strong that six steps show them: each, a twentieth stronger, changes perplexities by over 1e-4
 [options]
 ewc = { strength = 10.0 }
@@ -82,7 +95,7 @@ test = "test.jsonl"
 
 
 def train(folder: Path, architecture: str) -> dict[str, Any]:
-    """What the runs of all methods came to on toy text, by the name of the method."""
+    """What the runs of all methods and ROWS came to on toy text, by the name of either."""
     tiny_suite.write(folder)
     suite = folder / f"{architecture}.toml"
     suite.write_text(SUITE.format(architecture=architecture, methods=json.dumps(METHODS)) + OPTIONS)
@@ -126,7 +139,8 @@ def results(folder: Path, suite: str) -> dict[str, Any]:
         stage = read(folder / "runs" / "stages" / described["stages"][-1] / "records.jsonl")
         evaluations = [line for line in stage if line["kind"] == "evaluation"]
         losses = [line["loss"] for line in evaluations if "loss" in line]
-        by_method[described["method"]] = {
+        row = described["row"]
+        by_method[row if row in ROWS else described["method"]] = {
             "keys": described["stages"],
             "measured": evaluations[-1]["perplexity"] | {"loss": losses[-1]},
             "weights": next(line["weights"] for line in stage if line["kind"] == "done"),
@@ -167,7 +181,7 @@ def test_what_is_trained_stays(architecture: str, golden: dict[str, Any], tmp_pa
     """
     trained, expected = train(tmp_path, architecture), golden[architecture]
     assert select(trained, "keys") == select(expected, "keys")
-    for name in METHODS:
+    for name in (*METHODS, *ROWS):
         assert trained[name]["measured"] == pytest.approx(expected[name]["measured"], rel=1e-4), (
             name
         )
