@@ -218,7 +218,7 @@ def compare_flops(settings: dict[str, Any], measured: dict[str, Any]) -> float:
 
     def multiply(values: dict[str, Any]) -> float:
         size = Size.model_validate(values["model.ladder"][0])
-        tokens = values["training.batch_size"] * values["data.sequence_length"]
+        tokens: int = values["training.batch_size"] * values["data.sequence_length"]
         return tokens * count_parameters(size, values["tokenizer.vocabulary"])
 
     return multiply(settings) / multiply(measured)
