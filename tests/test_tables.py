@@ -533,3 +533,13 @@ def test_a_terminal_shows_a_table_as_it_is(capsys) -> None:
     for cells in expected[1:]:
         assert [cell.strip("*") for cell in cells if cell] in lines
     assert "\x1b" not in text and all(note in text for note in table.notes)
+
+
+def test_other_tables_and_figures_are_named_on_one_line(tmp_path, capsys):
+    """Oracle: their files' names, in the suite's order, without titles."""
+    exhibits = [load(name) for name in ("main_pretraining", "units", "trend_ap")]
+    paper_tables._print_exhibits(study(tmp_path), exhibits, tmp_path, "ours")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("also")] == [
+        f"also in {tmp_path}: units, trend_ap"
+    ]
