@@ -188,7 +188,7 @@ def test_set_up_is_charged_from_the_table(tmp_path) -> None:
 
 
 def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
-    """Oracle: the message names the file, what is missing or differs, and the cure."""
+    """Oracle: the message names the file that is missing, and the cure."""
     path = tmp_path / "times.json"
     config = with_budget(
         TinyRuns("er", methods.build, tmp_path).make_config(),
@@ -198,15 +198,6 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path) -> None:
     )
     with pytest.raises(ConfigError, match=r"times\.json .*run_all\.py speed SUITE --reference"):
         find_times(config)
-    rows = [RowTimes("agem", {}, list_settings(config), (StageTimes(0.0, {"adapt": 1.0}),))]
-    step_times.write(path, rows, ALONE.describe_hardware())
-    with pytest.raises(ConfigError, match="of er with options {} .*row 'er'"):
-        find_times(config)
-    other = {**list_settings(config), "training.batch_size": 2048}
-    step_times.write(path, [RowTimes("er", {}, other, rows[0].stages)], ALONE.describe_hardware())
-    with pytest.raises(ConfigError, match="of er .*other settings .*row 'er'"):
-        find_times(config)
-    assert [p.name for p in tmp_path.iterdir()] == ["times.json"]
 
 
 def test_costs_of_a_suite(tmp_path) -> None:
