@@ -153,7 +153,9 @@ def test_other_weights_are_put_down_to_rounding_where_perplexities_agree(
     spoil(study, other_machine)
     spoil(study, partial(scale_perplexities, factor))
     held = (study / ARCHIVE).read_bytes()
-    places = [f"{torch.backends.cpu.get_cpu_capability()}), threads: 1", "CPU (abacus), threads: 7"]
+    instructions = torch.backends.cpu.get_cpu_capability()
+    here = f"{instructions}), threads: {torch.get_num_threads()}"
+    places = [here, "CPU (abacus), threads: 7"]
     verified = main(["verify", str(study), "--stage", key, "--runs", str(study / "again")])
     printed = capsys.readouterr()
     said = printed.out + printed.err
