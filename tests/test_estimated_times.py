@@ -126,9 +126,9 @@ def test_naive_s_times_are_found_for_what_does_not_change_its_step(tmp_path: Pat
 
 
 def test_naive_s_times_are_those_of_the_nearest_settings(tmp_path: Path) -> None:
-    """Oracle: parameters by hand (12 L D^2 + V D) times tokens; of two rows of a table the
-    one that differs in batch alone. Naive's own times are an estimate then, too, and the same for a method
-    that does what Naive does in the first stage.
+    """Oracle: parameters by hand (12 L D^2 + V D) times tokens; of two rows of a table the one
+    that differs in batch alone. Naive's own times are an estimate then, too, and the same for a
+    method that does what Naive does in the first stage.
     """
     table = tmp_path / "times.json"
     config = TinyRuns("er", methods.build, tmp_path).make_config()
